@@ -11,8 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-UNFINISHED = ".*.part"
+UNFINISHED = ".tcpdelay-*.part"
 """Pattern of the files that a killed process leaves behind, for `Path.glob`."""
+
+
+def unfinished_path(path: Path) -> Path:
+    """Return a new name beside a file, for its content until it is complete; it matches `UNFINISHED`.
+
+    Examples
+    --------
+    >>> unfinished_path(Path("results", "voip.nc")).match(UNFINISHED)
+    True
+    """
+    return path.with_name(f".tcpdelay-{secrets.token_hex(8)}.part")
 
 
 @contextmanager
@@ -40,7 +51,7 @@ def written_durably(path: Path) -> Iterator[Path]:
     ...     [file.name for file in Path(directory).iterdir()]
     ['result']
     """
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    unfinished = unfinished_path(path)
     try:
         yield unfinished
         with unfinished.open("rb+") as written:
@@ -98,6 +109,24 @@ def locked(directory: Path, complaint: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def error_in_words(error: OSError, folder: Path | None = None) -> str:
+    """Return the file that an error names, and the system's reason without its number.
+
+    `folder` takes the place of a file without a name, or of an unfinished file, whose name says nothing to the user.
+
+    Examples
+    --------
+    >>> error_in_words(FileNotFoundError(2, "No such file or directory", "paths.csv"))
+    "'paths.csv': No such file or directory"
+    >>> error_in_words(OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left"), Path("captures"))
+    "'captures': No space left on device"
+    """
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    named = error.filename is not None and not Path(os.fsdecode(error.filename)).match(UNFINISHED)
+    file = error.filename if named else folder
+    return reason if file is None else f"{os.fsdecode(file)!r}: {reason}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -104,14 +104,15 @@ def option(code, value, order="<"):
     return struct.pack(f"{order}HH", code, len(value)) + value + bytes(-len(value) % 4)
 
 
-def interface(options=b"", order="<", link=1):
-    return block(1, struct.pack(f"{order}HHI", link, 0, 0) + options, order)
+def interface(options=b"", order="<", link=1, snap_length=0):
+    return block(1, struct.pack(f"{order}HHI", link, 0, snap_length) + options, order)
 
 
 def enhanced(packet, which=0, ticks=10**6, offset=0, order="<", link="ethernet"):
-    data = frame(packet, link)
+    whole = frame(packet, link)
+    data = whole[: packet.kept]
     stamp = (packet.time - offset * 10**9) * ticks // 10**9
-    head = struct.pack(f"{order}IIIII", which, stamp >> 32, stamp & 0xFFFFFFFF, len(data), len(data))
+    head = struct.pack(f"{order}IIIII", which, stamp >> 32, stamp & 0xFFFFFFFF, len(data), len(whole))
     return block(6, head + data, order)
 
 

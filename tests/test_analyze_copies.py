@@ -11,7 +11,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcap_files import ACK, MILLISECOND, PSH, START, Connection, Packet, enhanced, interface, pcap, section, tcp
+from pcap_files import (
+    ACK,
+    LINKS,
+    MILLISECOND,
+    PSH,
+    START,
+    Connection,
+    Packet,
+    enhanced,
+    interface,
+    option,
+    pcap,
+    section,
+    tcp,
+)
 from tcpdelay.capture.pcap import segments, stretches
 from tcpdelay.capture.pcap.analysis import analyze_captures
 
@@ -106,6 +120,27 @@ def test_both_ends_at_two_interfaces_say_what_two_files_do(tmp_path_factory, los
     files[2].write_bytes(of_interfaces(*(ends[::-1] if swapped else ends)))
     found, expected = measured(analyze_captures(files[2:])), measured(analyze_captures(files[:2]))
     assert found == pytest.approx(expected, abs=3e-6)
+
+
+@pytest.mark.parametrize("links", [("ethernet", "ethernet"), ("sll", "ethernet"), ("sll2", "raw"), ("raw", "sll")])
+def test_interfaces_with_other_clocks_links_and_snap_lengths_hold_both_ends(written, two_files, links):
+    # The sender's times are in ns and its packets are whole; the receiver's are in 2^-20 s and hold only headers.
+    ticks, resolutions = (10**9, 2**20), (9, 0x80 | 20)
+    kept = (None, {"ethernet": 14, "sll": 16, "raw": 0}[links[1]] + 52)
+    described = b"".join(
+        interface(option(9, bytes([resolution])), link=LINKS[link], snap_length=length or 0)
+        for resolution, link, length in zip(resolutions, links, kept, strict=True)
+    )
+    ends = (CONNECTION.sender, CONNECTION.receiver)
+    packets = [(packet.time, which, packet) for which in (0, 1) for packet in ends[which]]
+    blocks = [
+        enhanced(replace(packet, kept=kept[which]), which, ticks[which], link=links[which])
+        for _, which, packet in sorted(packets, key=lambda one: one[:2])
+    ]
+    file = written(section() + described + b"".join(blocks), "both.pcapng")
+    found = analyze_captures([file])
+    assert measured(found) == pytest.approx(two_files(), abs=3e-6)
+    assert found.notes[0] == f"{file}: holds both ends, the sender's at interface 0, the receiver's at interface 1"
 
 
 @pytest.mark.parametrize("stamps", [True, False])

@@ -23,6 +23,7 @@ from pcap_files import (
     Connection,
     Packet,
     enhanced,
+    frame,
     interface,
     option,
     pcap,
@@ -209,6 +210,26 @@ def test_files_that_are_no_captures(tmp_path, refused):
     assert refused(pcap([])) == "holds no packet"
     assert refused(pcap([Packet(START, True)])) == "holds no TCP connection that carries payload"
     assert refused(gzip.compress(pcap(CONNECTION.sender))[:9]) == "is empty or too short for a capture"
+
+
+@pytest.mark.parametrize(
+    ("link", "protocol", "head", "tunnel"),
+    [
+        ("raw", 4, b"", "IP in IP"),
+        ("ethernet", 47, bytes.fromhex("00000800"), "GRE"),
+        ("sll2", 17, struct.pack(">HHHH", 40_000, 4789, 0, 0) + bytes.fromhex("0800000000000700"), "VXLAN"),
+        ("sll", 17, struct.pack(">HHHH", 8472, 40_000, 0, 0) + bytes.fromhex("0800000000000700"), "VXLAN"),
+        ("raw", 17, struct.pack(">HHHH", 53, 53, 0, 0), None),
+    ],
+)
+def test_a_connection_in_a_tunnel_is_not_found_but_the_tunnel_is(refused, link, protocol, head, tunnel):
+    outer = struct.pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, protocol, 0) + bytes(8) + head
+    inner = frame(CONNECTION.sender[5], "ethernet" if tunnel == "VXLAN" else "raw")
+    prefix = frame(CONNECTION.sender[5], link)[: {"raw": 0, "ethernet": 14, "sll": 16, "sll2": 20}[link]]
+    packet = prefix + outer + inner
+    record = struct.pack("<IIII", 1_700_000_000, 0, len(packet), len(packet)) + packet
+    seen = f"; packets inside of tunnels (here: {tunnel}) are not read" if tunnel else ""
+    assert refused(pcap([], link) + record) == f"holds no TCP connection that carries payload{seen}"
 
 
 def test_what_is_damaged_is_said_with_packet_and_byte(refused):

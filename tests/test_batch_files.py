@@ -28,6 +28,7 @@ from tcpdelay.cli import batch
 from tcpdelay.cli import errors as cli_errors
 from tcpdelay.cli.errors import ERASE_LINE
 from tcpdelay.confidence import share_interval
+from tcpdelay.files import locked
 from tcpdelay.questions.tables import columns as cell_values
 from tcpdelay.questions.tables import csv_reading, files
 from tcpdelay.questions.tables import predict_many as job_module
@@ -314,6 +315,23 @@ def test_a_folder_of_parts_is_read_back_and_counted_again(run_batch, users, tmp_
         assert (status, errors) == (2, "tcpdelay batch: TABLE: 'out' holds no .parquet\n")
     else:
         assert (status, printed.splitlines()[1].split(",")[:2]) == (0, ["5", "2"])
+
+
+def test_two_batches_never_write_to_one_folder(run_batch, users, tmp_path):
+    asked = [users, "--app", "voip", "-o", "out/"]
+    (tmp_path / "out").mkdir()
+    with locked(tmp_path / "out", "is free"):
+        in_use = "tcpdelay batch: out: another batch writes its parts there\n"
+        assert run_batch(*asked) == (2, "", in_use)
+        assert not list((tmp_path / "out").iterdir())
+    assert run_batch(*asked)[0] == 0
+
+
+def test_what_a_killed_batch_leaves_in_its_folder_is_removed(run_batch, users, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".tcpdelay-0123.part").write_bytes(b"half a part")
+    assert run_batch(users, "--app", "voip", "-o", "out/")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["part-000000.parquet", "question.json"]
 
 
 def test_a_part_that_is_damaged_is_named(run_batch, users, tmp_path):

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import tcpdelay as td
 from scoring.odd_scenarios import OddScenario, outcome
+from tcpdelay.models import chain_models
 from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.interface import Requested
@@ -67,6 +69,24 @@ def test_the_memory_of_a_chain_is_the_one_that_is_allowed():
     refused = predict(scenario, Requested(max_memory=2**20), "chain")
     assert refused.status == "too large"
     assert predict(scenario, Requested(), "chain").status != "too large"
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.005])
+def test_an_expected_error_takes_no_more_than_its_prediction(monkeypatch, jitter):
+    budgets = []
+
+    def recorded(flow, path, stack, budget=None):
+        budgets.append(budget)
+        return DelayModel(flow, path, stack, budget)
+
+    monkeypatch.setattr(chain_models, "DelayModel", recorded)
+    scenario = Scenario(CALL, replace(PATH, jitter=jitter), td.Stack.linux())
+    answer = predict(scenario, Requested(max_seconds=7.0, max_memory=2**29), "chain")
+    predicted = len(budgets)
+    assert answer.expected_error is not None
+    assert len(budgets) > predicted
+    assert {budget.max_seconds * (1 if jitter == 0 else predicted) for budget in budgets} == {7.0}
+    assert {budget.max_memory for budget in budgets} == {2**29}
 
 
 @pytest.fixture

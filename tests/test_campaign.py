@@ -478,12 +478,12 @@ def test_two_runs_do_not_share_a_directory(backend, tmp_path):
 
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(backend, tmp_path):
-    (tmp_path / ".x.parquet.1f.part").write_bytes(b"half")
+    (tmp_path / ".tcpdelay-1f.part").write_bytes(b"half")
     (tmp_path / "notes.txt").write_text("mine")
     write(tmp_path, capture([flow_run([0.1])], name="other"))
     run_campaign(FOUR, tmp_path)
     names = {path.name for path in tmp_path.iterdir() if path.is_file()}
-    assert ".x.parquet.1f.part" not in names
+    assert ".tcpdelay-1f.part" not in names
     assert {"notes.txt", "other.parquet"} <= names
 
 

@@ -480,6 +480,16 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
             "tcpdelay report: --ping and --ss: give one measurement, not both",
         ),
         (["report", *VOIP, "--ping", ""], "tcpdelay report: --ping: the name of the file is empty"),
+        (["report", *VOIP, "--source", ""], "tcpdelay report: --source: the name of the file is empty"),
+        (["report", *VOIP, "--output="], "tcpdelay report: --output: the name of the file is empty"),
+        (["batch", "", "--app", "voip"], "tcpdelay batch: TABLE: the name of the file is empty"),
+        (["analyze", "a.pcap", ""], "tcpdelay analyze: CAPTURE: the name of the file is empty"),
+        (["testbed", "run", ""], "tcpdelay testbed run: SPEC.toml: the name of the file is empty"),
+        (
+            ["predict", *VOIP, "--packets", "\u0663"],
+            "tcpdelay predict: --packets: must be a whole number, got '\u0663'",
+        ),
+        (["predict", *VOIP, "--max-seconds", "1,5"], "tcpdelay predict: --max-seconds: must be a number, got '1,5'"),
         (
             ["report", "--ss", EXAMPLES / "ss-several.txt", "--app", "voip"],
             f"tcpdelay report: --ss: {EXAMPLES / 'ss-several.txt'}: 4 connections, choose one by its address: 10.0.3.1",

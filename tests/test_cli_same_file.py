@@ -1,14 +1,16 @@
 """No command replaces a file that it reads, or writes two results into one file."""
 
+import os
 import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
 from cli_process import ROOT
-from tcpdelay.cli.output import refuse_same_file
+from tcpdelay.cli.output import refuse_missing_folder, refuse_same_file
 
 PCAP = ROOT / "validation" / "pcap" / "voice-clean.sender.pcap.gz"
 VOIP = ["--app", "voip"]
@@ -130,6 +132,16 @@ def test_every_command_keeps_what_it_reads_and_its_results_apart(refused, argume
 def test_batch_says_beforehand_what_is_wrong_with_its_files(refused, monkeypatch, arguments, message):
     monkeypatch.setattr("tcpdelay.questions.tables.predict_many.run_job", lambda *_, **__: pytest.fail("computed"))
     assert refused("batch", *arguments, *VOIP) == message
+
+
+def test_a_read_only_folder_is_refused_before_the_work(monkeypatch, tmp_path):
+    (tmp_path / "old.csv").touch()
+    # A test as root may write into every folder.
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == tmp_path and mode == os.W_OK))
+    with pytest.raises(typer.BadParameter, match=r"-o: '.*new.csv' cannot be written: the folder '.*' is read-only$"):
+        refuse_missing_folder(tmp_path / "new.csv", "-o")
+    # A file that exists may have other rights than its folder.
+    refuse_missing_folder(tmp_path / "old.csv", "-o")
 
 
 def test_a_device_may_be_named_twice(tmp_path):

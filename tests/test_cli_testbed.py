@@ -304,19 +304,24 @@ def test_run_tells_a_file_that_is_missing(refused, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "told"),
     [
-        ValueError("backend 'uml' does not work here: the program linux.uml is missing"),
-        SessionFailedError("the guest failed: MemoryError"),
-        PermissionError(13, "Permission denied", "captures"),
+        (
+            ValueError("backend 'uml' does not work here: no linux.uml"),
+            "backend 'uml' does not work here: no linux.uml",
+        ),
+        (SessionFailedError("the guest failed: MemoryError"), "the guest failed: MemoryError"),
+        (PermissionError(13, "Permission denied", "captures"), "'captures': Permission denied"),
+        (OSError(28, "Error writing bytes to file. Detail: [errno 28] ..."), "'here': No space left on device"),
+        (OSError(30, "Read-only", "here/.tcpdelay-1f.part"), "'here': Read-only file system"),
     ],
 )
-def test_run_tells_what_stopped_the_campaign(refused, specification, monkeypatch, error):
+def test_run_tells_what_stopped_the_campaign(refused, specification, monkeypatch, error, told):
     def run_campaign(*_):
         raise error
 
     monkeypatch.setattr(campaign, "run_campaign", run_campaign)
-    assert refused("run", specification) == f"tcpdelay testbed run: testbed: {error}"
+    assert refused("run", specification, "-o", "here") == f"tcpdelay testbed run: testbed: {told}"
 
 
 def test_run_can_be_interrupted(run, specification, monkeypatch):

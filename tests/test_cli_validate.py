@@ -94,6 +94,12 @@ def test_captures_that_are_not_there(run, tmp_path):
     assert refused(run("--captures", "empty")).startswith("tcpdelay validate: --captures: 'empty' holds no capture, ")
 
 
+@pytest.mark.parametrize("option", ["--captures", "--output"])
+def test_a_name_that_the_system_refuses_is_one_line(run, captures, option):
+    long = "x" * 300
+    assert refused(run(option, long)) == f"tcpdelay validate: {option}: '{long}': File name too long\n"
+
+
 def test_nothing_but_broken_captures(run, tmp_path):
     (tmp_path / "broken").mkdir()
     for name in ("a", "b", "c"):
@@ -109,5 +115,6 @@ def test_an_output_that_is_a_file(run, captures, tmp_path):
     assert refused(run("--output", "results")) == (
         "tcpdelay validate: --output: 'results' is a file; name a directory\n"
     )
-    assert refused(run("--output", "results/below")).startswith("tcpdelay validate: --output: 'results/below' ")
+    below = refused(run("--output", "results/below"))
+    assert below == "tcpdelay validate: --output: 'results/below': Not a directory\n"
     assert (tmp_path / "results").read_text() == "mine"

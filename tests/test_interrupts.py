@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import tcpdelay as td
 from cli_process import process
 from dask_cluster import until
-from tcpdelay.cli.errors import INTERRUPTED
+from tcpdelay.cli.errors import INTERRUPTED, interrupted_once
 from tcpdelay.models.budget import Budget
 from tcpdelay.models.stopping import StoppedError, answering_until
 from tcpdelay.questions.execution import work_through
@@ -74,6 +75,28 @@ def test_an_interrupt_ends_a_sweep_within_a_long_run(tmp_path, content):
     status, errors = interrupted("sweep", str(specification), "-o", str(result), begun=begun)
     assert status == INTERRUPTED
     assert errors.endswith("the same command continues from there\n")
+
+
+def test_an_interrupt_that_python_swallows_is_raised_later_and_not_printed(monkeypatch):
+    class Interrupted:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    class Broken:
+        def __del__(self):
+            raise ValueError
+
+    def interrupt():
+        with interrupted_once() as raise_swallowed:
+            Interrupted()
+            Broken()
+            raise_swallowed()
+
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: printed.append(unraisable.exc_type))
+    with pytest.raises(KeyboardInterrupt):
+        interrupt()
+    assert printed == [ValueError]
 
 
 def test_an_interrupt_ends_a_table_within_a_long_row(tmp_path):

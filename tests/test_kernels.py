@@ -5,8 +5,10 @@ A first single prediction is computed in plain Python, without compiled kernels.
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,21 @@ def test_kernels_are_cached_for_a_process_where_no_cache_can_be_written(tmp_path
     run = python("-c", NOWHERE, NUMBA_CACHE_DIR="", TMPDIR=str(tmp_path))
     folder, exists = run.stdout.split()
     assert (Path(folder).parent, exists, run.stderr) == (tmp_path, "True", "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_killed_process_leaves_no_kernels_behind(tmp_path, number):
+    killed = f"{NOWHERE}import os, signal; signal.signal(signal.SIGINT, signal.SIG_DFL); os.kill(0, {number:d})"
+    environment = {**os.environ, "PYTHONPATH": str(RUNS.parents[1]), "NUMBA_CACHE_DIR": "", "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-u", "-c", killed]
+    # The signal reaches the whole group of processes, as that of a terminal does.
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, start_new_session=True)
+    folder, exists = run.stdout.split()
+    assert (run.returncode, Path(folder).parent, exists, run.stderr) == (-number, tmp_path, "True", "")
+    patience = time.monotonic() + 60
+    while list(tmp_path.iterdir()) and time.monotonic() < patience:
+        time.sleep(0.01)
     assert not list(tmp_path.iterdir())
 
 

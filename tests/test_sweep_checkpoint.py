@@ -70,7 +70,7 @@ def test_a_folder_that_nothing_shows_to_be_a_sweeps_is_left_alone(tmp_path):
 def test_a_damaged_part_is_made_again(tmp_path, damage):
     output = tmp_path / "result.nc"
     stored_half(output, read_sweep(SMALL)).write_bytes(damage)
-    (tmp_path / "result.nc.parts" / ".runs-0000000002-0000000004.npz.gz.0123.part").write_bytes(damage)
+    (tmp_path / "result.nc.parts" / ".tcpdelay-0123.part").write_bytes(damage)
     with pytest.warns(DamagedCheckpointWarning, match="1 of 1 parts were damaged; their runs are done again"):
         td.sweep(SMALL, output)
     td.sweep(SMALL, tmp_path / "expected.nc")

@@ -66,7 +66,8 @@ def predicting() -> Iterator[None]:
 def interrupted_once() -> Iterator[Callable[[], None]]:
     """Let the first Ctrl-C raise KeyboardInterrupt, and a second one kill the process.
 
-    The interrupted code may swallow the exception, as PyArrow does while it looks for pandas, or replace it. The
+    The interrupted code may swallow the exception, as PyArrow does while it looks for pandas, or replace it. Python
+    itself swallows an exception in a callback of an import or in a destructor. The
     function that this context manager yields raises the exception again. Call this function now and then.
     """
     interrupted = False
@@ -81,12 +82,21 @@ def interrupted_once() -> Iterator[Callable[[], None]]:
         if interrupted:
             raise KeyboardInterrupt
 
-    with _on_interrupt(interrupt):
-        try:
-            yield raise_swallowed
-        except Exception:
-            raise_swallowed()
-            raise
+    def report(unraisable: sys.UnraisableHookArgs) -> None:
+        # Python would print the exception with a traceback.
+        if unraisable.exc_type is not KeyboardInterrupt:
+            reported_before(unraisable)
+
+    reported_before, sys.unraisablehook = sys.unraisablehook, report
+    try:
+        with _on_interrupt(interrupt):
+            try:
+                yield raise_swallowed
+            except Exception:
+                raise_swallowed()
+                raise
+    finally:
+        sys.unraisablehook = reported_before
 
 
 @contextmanager
@@ -238,7 +248,7 @@ def one_line(error: typer.TyperException, command: str) -> str:
     """Return an error in one line: the command, the option and the fault."""
     # A missing argument has no message of its own.
     if isinstance(error, typer.BadParameter) and error.message:
-        message = error.message.removeprefix("Value error, ")
+        message = _invalid_value(error.__cause__) or error.message.removeprefix("Value error, ")
         if error.param is not None and not message.startswith("--"):
             message = f"{error.param.opts[0]}: {message}"
     else:
@@ -247,6 +257,18 @@ def one_line(error: typer.TyperException, command: str) -> str:
         if isinstance(error, typer.BadParameter):
             message = f"{message.rstrip('.')}; {command} --help has examples"
     return printable(f"{command}: {message.rstrip('.')}")
+
+
+def _invalid_value(fault: BaseException | None) -> str | None:
+    """Return what is wrong with a value that Typer could not read; None if a parser of this program says it."""
+    # Pydantic, which reads values for Typer, takes a quarter of a second to import.
+    found = getattr(fault, "errors", None)
+    if found is None or (first := found()[0])["type"] == "value_error":
+        return None
+    kind, _, _ = first["type"].partition("_")
+    wanted = {"int": "be a whole number", "float": "be a number"}.get(kind)
+    wanted = wanted or first["msg"].removeprefix("Input should ")
+    return f"must {wanted}, got {first['input']!r:.60}"
 
 
 def print_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import counting, predicting
+from tcpdelay.cli.errors import announce_prediction, counting, erase_progress, interrupted_once
 from tcpdelay.cli.options import FLOW, OUTPUT, make_option
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
@@ -91,16 +91,21 @@ def explore(
 
 
 def _page(applications: Sequence[Application], points: Points) -> str:
-    with predicting():
-        from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces
-        from tcpdelay.questions.interpolation import measure_accuracy
-        from tcpdelay.report.explorer import to_html
+    announce_prediction()
+    try:
+        # The processes that predict end with this one, and release what they share.
+        with interrupted_once():
+            from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces
+            from tcpdelay.questions.interpolation import measure_accuracy
+            from tcpdelay.report.explorer import to_html
 
-        grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1
-        explored = []
-        for chosen in applications:
-            show = counting("Predicting", f"points for {chosen.name}")
-            surfaces = compute_surfaces(chosen, grid, processes, show)
-            show = counting("Checking", f"points for {chosen.name}")
-            explored.append((surfaces, measure_accuracy(surfaces, processes=processes, on_progress=show)))
-        return to_html(explored)
+            grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1
+            explored = []
+            for chosen in applications:
+                show = counting("Predicting", f"points for {chosen.name}")
+                surfaces = compute_surfaces(chosen, grid, processes, show)
+                show = counting("Checking", f"points for {chosen.name}")
+                explored.append((surfaces, measure_accuracy(surfaces, processes=processes, on_progress=show)))
+            return to_html(explored)
+    finally:
+        erase_progress()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -63,7 +64,24 @@ HelpAll = Annotated[
 """Annotation of the parameter `help_all`: the option that explains rare options too."""
 
 
-class GroupedHelp(TyperCommand):
+class FilesCommand(TyperCommand):
+    """A command that refuses an empty name of a file: as a path, it would be the working directory."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        # Behind "--", `run` has the command lines of programs.
+        own = args[: args.index("--")] if "--" in args else args
+        any_empty = any(not word or (word.startswith("--") and word.endswith("=")) for word in own)
+        rest = super().parse_args(ctx, args)
+        for param in self.get_params(ctx) if any_empty else ():
+            value = ctx.params.get(param.name)
+            if Path() in (value if isinstance(value, list | tuple) else [value]):
+                name = param.opts[0] if param.param_type_name == "option" else param.metavar or param.name
+                raise typer.BadParameter(f"{name}: the name of the file is empty")
+        return rest
+
+
+class GroupedHelp(FilesCommand):
     """A command whose help groups the options by the headings of their declarations.
 
     Of a command with `HelpAll`, `--help` explains the usual options and names the rest; `--help-all` explains all.

@@ -137,14 +137,21 @@ def _encapsulation(name: str) -> Encapsulation:
         return encapsulation(name)
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """Return the name of a file as it is given.
+
+    Examples
+    --------
+    >>> file_name("ping.txt")
+    'ping.txt'
+    """
     if not text:
         raise ValueError("the name of the file is empty")
     return text
 
 
 def _measurement(name: str, description: str) -> Any:
-    return make_option(name, PATH, description, False, metavar="FILE", parser=_file_name)
+    return make_option(name, PATH, description, False, metavar="FILE", parser=file_name)
 
 
 def _compact(declaration: Field, value: Any) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import os
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
+
+from tcpdelay.files import unfinished_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +70,7 @@ def refuse_directory(path: Path, option: str) -> None:
 
 
 def refuse_missing_folder(path: Path | None, option: str) -> None:
-    """Raise typer.BadParameter if `option` names a file in a folder that does not exist."""
+    """Raise typer.BadParameter if `option` names a new file in a folder that does not exist, or that is read-only."""
     if path is None:
         return
     # Any other fault, such as too long a name, is reported when the file is written.
@@ -79,6 +80,10 @@ def refuse_missing_folder(path: Path | None, option: str) -> None:
         if not folder.is_dir():
             what = f"{str(folder)!r} is no folder" if folder.exists() else f"the folder {str(folder)!r} does not exist"
             raise typer.BadParameter(f"{option}: {str(path)!r} cannot be written: {what}")
+        if not path.exists() and not os.access(folder, os.W_OK):
+            raise typer.BadParameter(
+                f"{option}: {str(path)!r} cannot be written: the folder {str(folder)!r} is read-only"
+            )
 
 
 def refuse_same_file(inputs: Iterable[Named], outputs: Iterable[Named]) -> None:
@@ -160,7 +165,7 @@ def write_atomically(path: Path, content: bytes, option: str) -> None:
                     file.write(content)
                     return
         target = path.resolve()
-        temporary = target.with_name(f".tcpdelay-{secrets.token_hex(8)}.tmp")
+        temporary = unfinished_path(target)
         try:
             temporary.write_bytes(content)
             temporary.replace(target)

@@ -25,6 +25,7 @@ from tcpdelay.cli.options import (
     number,
     quantity,
 )
+from tcpdelay.files import error_in_words
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.testbed.emulated_path import EmulatedPath
@@ -209,8 +210,10 @@ def run(
                     on_progress=standstill_reports(longest),
                     on_line=print_line,
                 )
-        except (SessionFailedError, OSError) as error:
+        except SessionFailedError as error:
             raise GuestFailedError(f"guest: {error}") from error
+        except OSError as error:
+            raise GuestFailedError(f"guest: {error_in_words(error)}") from error
         print(ends_in_words(found))
         if analysis:
             print(analysed(found), end="")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from tcpdelay.cli.errors import argument_errors, option_name
-from tcpdelay.cli.options import FLOW, ScenarioOptions, declared_option, described, make_option, option_type
+from tcpdelay.cli.options import FLOW, ScenarioOptions, declared_option, described, file_name, make_option, option_type
 from tcpdelay.cli.output import Named
 from tcpdelay.scenario.scenario import SOURCE_FIELDS
 from tcpdelay.scenario.source import USUAL_FRAME_RATE, Flow
@@ -50,6 +50,7 @@ SOURCE_OPTIONS: Mapping[str, Any] = {
             "and optionally kind.",
             False,
             metavar="FILE",
+            parser=file_name,
         ),
     ],
     **{name: _option(name) for name in SOURCE_FIELDS},

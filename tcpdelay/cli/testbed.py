@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
-from tcpdelay.cli.help import GroupedHelp
+from tcpdelay.cli.help import FilesCommand, GroupedHelp
 from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
+from tcpdelay.files import error_in_words
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
 from tcpdelay.scenario.fields import Quantity, declarations
@@ -52,7 +53,7 @@ def _only_where_it_runs(context: typer.Context) -> None:
         raise typer.BadParameter("the testbed needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
 
 
-@app.command("check")
+@app.command("check", cls=FilesCommand)
 def check() -> None:
     """List the usable kernels, and the requirements of the other kernels; exit with 1 if no kernel is usable."""
     from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
@@ -94,7 +95,7 @@ def _build_hz(text: str) -> int:
     return int(text)
 
 
-@app.command("build-kernel")
+@app.command("build-kernel", cls=FilesCommand)
 def build_kernel(
     hz: Annotated[
         list[int] | None,
@@ -144,7 +145,7 @@ def build_kernel(
         print(program)
 
 
-@app.command("run")
+@app.command("run", cls=FilesCommand)
 def run(
     specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Specification of the captures.")],
     output: Annotated[
@@ -184,12 +185,13 @@ def run(
             with argument_errors("SPEC.toml"):
                 print(_planned(plan), end="")
             return
+        output = output or Path("captures", plan.name)
         with argument_errors("testbed"):
-            files = run_campaign(
-                plan, output or Path("captures", plan.name), lambda progress: line.show(_progress_line(progress))
-            )
-    except (SessionFailedError, OSError) as error:
+            files = run_campaign(plan, output, lambda progress: line.show(_progress_line(progress)))
+    except SessionFailedError as error:
         raise typer.BadParameter(f"testbed: {error}") from error
+    except OSError as error:
+        raise typer.BadParameter(f"testbed: {error_in_words(error, output)}") from error
     finally:
         erase_progress()
     for file in files:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +12,7 @@ import typer
 
 from tcpdelay.cli.errors import counting, erase_progress, predicting, print_warning
 from tcpdelay.cli.output import rendered, write_atomically
+from tcpdelay.files import error_in_words
 
 if TYPE_CHECKING:
     from tcpdelay.report.validation import Results
@@ -43,8 +46,9 @@ def validate(
     ] = "text",
 ) -> None:
     """Compare the models with captures of real TCP: write all tables into a directory, and print a summary."""
-    if output.exists() and not output.is_dir():
-        raise typer.BadParameter(f"--output: {str(output)!r} is a file; name a directory")
+    with _named("--output"):
+        if output.exists() and not output.is_dir():
+            raise typer.BadParameter(f"--output: {str(output)!r} is a file; name a directory")
     results = _results(captures)
     _write(results, output)
     print_summary(results, output_format)
@@ -71,7 +75,8 @@ def _results(captures: Path) -> Results:
     from tcpdelay.report.validation import validation_results
 
     try:
-        measured = measure_all(captures, print_warning, counting("Measuring", "captures"))
+        with _named("--captures"):
+            measured = measure_all(captures, print_warning, counting("Measuring", "captures"))
         with predicting():
             scores = score(predictable(measured), Predictions(), counting("Predicting", "captures"))
     except ValueError as error:
@@ -81,10 +86,17 @@ def _results(captures: Path) -> Results:
     return validation_results(measured, scores)
 
 
-def _write(results: Results, output: Path) -> None:
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Turn an error of the system into one line that names the option and the file."""
     try:
-        output.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise typer.BadParameter(f"--output: {str(output)!r} cannot be made: {error.strerror or error}") from error
+        raise typer.BadParameter(f"{option}: {error_in_words(error)}") from error
+
+
+def _write(results: Results, output: Path) -> None:
+    with _named("--output"):
+        output.mkdir(parents=True, exist_ok=True)
     for name, content in results.files().items():
         write_atomically(output / name, content, "--output")

@@ -91,7 +91,7 @@ class _ChainModel(ABC):
             model = DelayModel(*parts, budget_for(requested.max_seconds, requested.max_memory))
             if decided is not None:
                 late = model.lateness(decided.latest, decided.quantile)
-                error = partial(_expected_error, *parts, late < 1, model.known_capacity)
+                error = partial(_expected_error, *parts, requested, late < 1, model.known_capacity)
                 return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
             return self._figures(model, answered, requested, ignored)
         except TooLargeError as error:
@@ -107,11 +107,11 @@ class _ChainModel(ABC):
         if requested.distribution:
             solved = model.distribution_up_to(figures.limit, figures.share)
             found = summary(solved, figures)
-            more["distribution"] = _predicted(solved, model, ignored)
+            more["distribution"] = _predicted(solved, model, requested, ignored)
         else:
             found = model.summary_up_to(figures)
             parts = (model.flow, model.path, model.stack)
-            more["look_up_error"] = partial(_expected_error, *parts, found.sustainable, model.known_capacity)
+            more["look_up_error"] = partial(_expected_error, *parts, requested, found.sustainable, model.known_capacity)
         if requested.parts:
             more |= {"parts": model.delay_parts, "backlogged_time_fraction": model.backlogged_time_fraction}
         answer: Answer = answered(
@@ -129,7 +129,7 @@ class _ChainModel(ABC):
         """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is unknown."""
         if self.supports(scenario).refused:
             return np.nan
-        return _capacity(scenario.flow, scenario.path, scenario.stack)
+        return _capacity(scenario.flow, scenario.path, scenario.stack, Requested())
 
 
 def ignored_settings(stack: Stack, assumed: Mapping[str, Any]) -> dict[str, str]:
@@ -152,14 +152,17 @@ def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object]
     return (filled_bins, compile_kernels) if isinstance(stack, Linux) else (merge_lattices, None)
 
 
-def _capacity(flow: Flow, path: Path, stack: Stack) -> float:
+def _capacity(flow: Flow, path: Path, stack: Stack, requested: Requested) -> float:
     """Return the largest packet rate [1/s] that TCP carries, by chains of their own; NaN if one is too large.
 
-    With jitter, TCP carries a rate if it does so at each of the round-trip times.
+    With jitter, TCP carries a rate if it does so at each of the round-trip times. The chains together may take the time
+    of `requested`, and each of them its memory.
     """
+    paths = constant_paths(path)
 
     def smallest() -> float:
-        return min(DelayModel(flow, steady, stack).capacity for steady in constant_paths(path))
+        budgets = (budget_for(requested.max_seconds / len(paths), requested.max_memory) for _ in paths)
+        return min(DelayModel(flow, steady, stack, own).capacity for steady, own in zip(paths, budgets, strict=True))
 
     try:
         return interpreted_first(smallest, *_compilation(stack))
@@ -186,15 +189,22 @@ def _status(found: DelaySummary, precision: Precision) -> Status:
 
 
 def _expected_error(
-    flow: Flow, path: Path, stack: Stack, carried: bool, known_capacity: float | None, quantile: float
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    requested: Requested,
+    carried: bool,
+    known_capacity: float | None,
+    quantile: float,
 ) -> ExpectedError:
     """Return the expected error of a quantile.
 
-    A capacity that is not known yet is computed here, as few predictions are asked for their error.
+    A capacity that is not known yet is computed here, as few predictions are asked for their error. It may take as much
+    time and memory again as the prediction that was requested.
     """
     # An error is looked up after its prediction: if the prediction had to be compiled, the kernels are compiled now.
     with single_prediction():
-        capacity = _capacity(flow, path, stack) if known_capacity is None else known_capacity
+        capacity = _capacity(flow, path, stack, requested) if known_capacity is None else known_capacity
         return expected_error(flow, path, stack, carried, capacity, quantile)
 
 
@@ -203,10 +213,12 @@ def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> Ex
     return expected_error(flow, path, stack, carried=False, quantile=quantile)
 
 
-def _predicted(solved: DelayDistribution, model: DelayModel, ignored: Mapping[str, str]) -> DelayDistribution:
+def _predicted(
+    solved: DelayDistribution, model: DelayModel, requested: Requested, ignored: Mapping[str, str]
+) -> DelayDistribution:
     """Return a distribution with its scenario, the fields that the chain ignored, and its expected error."""
     scenario = (model.flow, model.path, model.stack)
-    error = partial(_expected_error, *scenario, solved.sustainable, model.known_capacity)
+    error = partial(_expected_error, *scenario, requested, solved.sustainable, model.known_capacity)
     return DelayDistribution(
         solved.values,
         solved.weights,
@@ -252,7 +264,7 @@ class LinuxChain(_ChainModel):
                 error = partial(_error_unsolved, flow, path, stack)
                 return answered(found[-1].status, refusal=found[-1].refusal, look_up_error=error)
         carried = all(one.sustainable for one in found)
-        distribution = _jittery_delays([one.require() for one in found], flow, path, stack, carried, ignored)
+        distribution = _jittery_delays([one.require() for one in found], scenario, requested, carried, ignored)
         more = requested_figures(distribution, requested)
         if requested.parts:
             more["parts"] = _mean_parts([one.parts for one in found if one.parts], path)
@@ -269,13 +281,13 @@ class LinuxChain(_ChainModel):
 
 def _jittery_delays(
     solved: Sequence[DelayDistribution],
-    flow: Flow,
-    path: Path,
-    stack: Stack,
+    scenario: Scenario,
+    requested: Requested,
     carried: bool,
     ignored: Mapping[str, str],
 ) -> DelayDistribution:
     """Return the distribution of the delays with jitter, with its scenario and its expected error."""
+    flow, path, stack = scenario.flow, scenario.path, scenario.stack
     if carried:
         values, weights = with_jitter(solved, path.jitter)
     else:
@@ -288,7 +300,7 @@ def _jittery_delays(
         max(one.truncated_mass for one in solved),
         scenario=(flow, path, stack),
         ignored=ignored,
-        look_up_error=partial(_expected_error, flow, path, stack, carried, None),
+        look_up_error=partial(_expected_error, flow, path, stack, requested, carried, None),
     )
 
 

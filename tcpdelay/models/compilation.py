@@ -128,9 +128,30 @@ def _cached(function: Any, options: dict[str, Any]) -> Any:
         if config.CACHE_DIR:  # type: ignore[attr-defined]
             raise
     folder = tempfile.mkdtemp(prefix="tcpdelay-kernels-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    _remove_at_end(folder)
     config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # type: ignore[attr-defined]
     return njit(cache=True, **options)(function)
+
+
+def _remove_at_end(folder: str) -> None:
+    """Remove a folder when this process ends, also if a signal kills it.
+
+    A killed process cannot remove anything. Another process does, at the end of the pipe between them.
+    """
+    if getattr(sys, "frozen", False):
+        # The executable of a frozen application is not Python.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return
+    code = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    remover = subprocess.Popen(
+        [sys.executable, "-IS", "-c", code, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C reaches all processes of a terminal's session.
+        start_new_session=True,
+    )
+    atexit.register(remover.communicate)
 
 
 class _PartLibrary(JITCodeLibrary):

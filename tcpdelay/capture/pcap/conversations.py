@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from dpkt.tcp import TH_ACK, TH_RST, TH_SYN
 
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.capture.pcap.decoding import LINKS, Segment, end_in_words, segment_of
+from tcpdelay.capture.pcap.decoding import LINKS, Segment, end_in_words, segment_of, tunnel_of
 
 MOST_CONNECTIONS = 2**15
 """Largest number of tracked connections; beyond this number, idle connections with little payload are forgotten."""
@@ -160,6 +160,7 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
     """
     register = _Register(requested or (lambda found: False))
     any_packet = False
+    tunnel: str | None = None
     for packet in capture:
         any_packet = True
         if packet.link not in LINKS:
@@ -169,6 +170,7 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
             )
         segment = segment_of(packet.link, packet.data, packet.wire_length)
         if segment is None:
+            tunnel = tunnel or tunnel_of(packet.link, packet.data)
             continue
         source, target = segment.source, segment.target
         end = int(source > target)
@@ -184,7 +186,8 @@ def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | Non
     conversations = register.all()
     if not conversations or not max(conversations[0].payload):
         what = "no TCP connection that carries payload" if any_packet else "no packet"
-        raise ValueError(f"{capture.name}: holds {what}")
+        inside = f"; packets inside of tunnels (here: {tunnel}) are not read" if tunnel else ""
+        raise ValueError(f"{capture.name}: holds {what}{inside}")
     return Overview(capture.name, conversations, register.forgotten)
 
 

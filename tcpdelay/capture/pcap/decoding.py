@@ -24,9 +24,16 @@ VLAN_TAGS = frozenset(
 _TCP = struct.Struct(">HHIIHH")
 _IP4 = struct.Struct(">BBHHHBB")
 _SHORT = struct.Struct(">H")
+_PORTS = struct.Struct(">HH")
 _TWO_WORDS = struct.Struct(">II")
 _ONLY_TIMESTAMPS = b"\x01\x01\x08\x0a"
 _EXTENSIONS = frozenset([ip.IP_PROTO_HOPOPTS, ip.IP_PROTO_ROUTING, ip.IP_PROTO_DSTOPTS])
+_TUNNELS_OVER_LINK = {ethernet.ETH_TYPE_PPPoE: "PPPoE", ethernet.ETH_TYPE_MPLS: "MPLS"}
+_TUNNELS_OVER_IP = {
+    ip.IP_PROTO_IPIP: "IP in IP", ip.IP_PROTO_IP6: "IPv6 in IP", ip.IP_PROTO_GRE: "GRE", ip.IP_PROTO_ESP: "IPsec",
+}  # fmt: skip
+_TUNNELS_OVER_UDP = {4789: "VXLAN", 8472: "VXLAN", 6081: "Geneve", 4500: "IPsec", 51820: "WireGuard"}
+"""By port of UDP. 8472 is the port of VXLAN that Linux takes unless it is told another."""
 Framing = Literal["auto", "rfc4571", "length4", "websocket"]
 MAX_MESSAGE = 2**26
 """Largest credible message [bytes]."""
@@ -129,13 +136,7 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     (1, 4, '1.1.1.1:80')
     """
     try:
-        place, start = LINKS[link]
-        if place is not None:
-            (protocol,) = _SHORT.unpack_from(data, place)
-        else:
-            protocol = ethernet.ETH_TYPE_IP6 if data[start] >> 4 == 6 else ethernet.ETH_TYPE_IP
-        while protocol in VLAN_TAGS:
-            protocol, start = _SHORT.unpack_from(data, start + 2)[0], start + 4
+        protocol, start = _network_layer(link, data)
         if protocol == ethernet.ETH_TYPE_IP:
             head, _, total, ip_id, fragment, _, transport = _IP4.unpack_from(data, start)
             if head >> 4 != 4 or transport != ip.IP_PROTO_TCP or fragment & 0x3FFF:
@@ -145,8 +146,8 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
             if start < addresses + 8:
                 return None
         elif protocol == ethernet.ETH_TYPE_IP6:
-            found = _after_extensions(data, start)
-            if found is None:
+            transport, found = _after_extensions(data, start)
+            if transport != ip.IP_PROTO_TCP:
                 return None
             (total,) = _SHORT.unpack_from(data, start + 4)
             end, addresses, width, ip_id = start + 40 + total if total else wire_length, start + 8, 16, 0
@@ -173,12 +174,56 @@ def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     )
 
 
-def _after_extensions(data: bytes, start: int) -> int | None:
-    """Return the offset of TCP in an IPv6 packet; None if the packet is not TCP."""
+def _network_layer(link: int, data: bytes) -> tuple[int, int]:
+    """Return the protocol of the network layer (a number of Ethernet), and its offset in a packet."""
+    place, start = LINKS[link]
+    if place is not None:
+        (protocol,) = _SHORT.unpack_from(data, place)
+    else:
+        protocol = ethernet.ETH_TYPE_IP6 if data[start] >> 4 == 6 else ethernet.ETH_TYPE_IP
+    while protocol in VLAN_TAGS:
+        protocol, start = _SHORT.unpack_from(data, start + 2)[0], start + 4
+    return protocol, start
+
+
+def _after_extensions(data: bytes, start: int) -> tuple[int, int]:
+    """Return the protocol of the transport layer in an IPv6 packet, and its offset."""
     following, place = data[start + 6], start + 40
     while following in _EXTENSIONS:
         following, place = data[place], place + 8 * (data[place + 1] + 1)
-    return place if following == ip.IP_PROTO_TCP else None
+    return following, place
+
+
+def tunnel_of(link: int, data: bytes) -> str | None:
+    """Return the kind of tunnel that a packet belongs to, by its headers and ports; None if it belongs to none.
+
+    Parameters
+    ----------
+    link : int
+        Type of the link layer, one of `LINKS`.
+    data : bytes
+        The captured bytes of the packet.
+
+    Examples
+    --------
+    >>> tunnel_of(101, bytes.fromhex("45000030000040004011000001010101020202021f9012b5"))
+    'VXLAN'
+    """
+    try:
+        protocol, start = _network_layer(link, data)
+        if protocol == ethernet.ETH_TYPE_IP:
+            transport, start = data[start + 9], start + (data[start] & 15) * 4
+        elif protocol == ethernet.ETH_TYPE_IP6:
+            transport, start = _after_extensions(data, start)
+        else:
+            return _TUNNELS_OVER_LINK.get(protocol)
+        if transport == ip.IP_PROTO_UDP:
+            return next(
+                (_TUNNELS_OVER_UDP[port] for port in _PORTS.unpack_from(data, start) if port in _TUNNELS_OVER_UDP), None
+            )
+    except (struct.error, IndexError):
+        return None
+    return _TUNNELS_OVER_IP.get(transport)
 
 
 def options_of(options: bytes) -> Options:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from tcpdelay.files import unfinished_path
 from tcpdelay.questions.tables.csv_reading import csv_columns, csv_fault, one_line, reading_csv
 
 FileFormat = Literal["parquet", "csv", "arrow"]
@@ -230,8 +230,7 @@ class TableWriter:
     def __init__(self, path: Path, chosen: FileFormat, schema: pa.Schema) -> None:
         self._given, self.path = path, path.resolve()
         self._replaces = self.path.is_file() or not self.path.exists()
-        new = self.path.with_name(f".tcpdelay-{secrets.token_hex(8)}.tmp")
-        self._temporary = new if self._replaces else self.path
+        self._temporary = unfinished_path(self.path) if self._replaces else self.path
         try:
             with writing(path):
                 self._writer = _writer(self._temporary, chosen, schema)

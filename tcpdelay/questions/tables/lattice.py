@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from tcpdelay import __version__
-from tcpdelay.files import written_durably
+from tcpdelay.files import error_in_words, written_durably
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.validity import validated_range
@@ -395,21 +395,25 @@ def save_lattice(lattice: Lattice) -> bool:
     >>> save_lattice(Lattice(question("voip", None, 0.123, 0.9)))
     True
     """
-    file = lattice_path(lattice.asked)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):
-            places, answers = _kept(file)
-            new = np.isin(places, lattice.missing(places))
-            lattice.remember(places[new], answers.at(np.flatnonzero(new)))
-            places, answers = lattice.remembered()
-            columns = {"place": places, **dict(zip(COLUMNS, answers.columns, strict=True))}
-            columns |= {"works": answers.works, "sustainable": answers.sustainable}
-            with written_durably(file) as unfinished:
-                pq.write_table(pa.table(columns), unfinished, write_page_checksum=True, write_statistics=False)
+        _write_lattice(lattice)
     except OSError:
         return False
     return True
+
+
+def _write_lattice(lattice: Lattice) -> None:
+    file = lattice_path(lattice.asked)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):
+        places, answers = _kept(file)
+        new = np.isin(places, lattice.missing(places))
+        lattice.remember(places[new], answers.at(np.flatnonzero(new)))
+        places, answers = lattice.remembered()
+        columns = {"place": places, **dict(zip(COLUMNS, answers.columns, strict=True))}
+        columns |= {"works": answers.works, "sustainable": answers.sustainable}
+        with written_durably(file) as unfinished:
+            pq.write_table(pa.table(columns), unfinished, write_page_checksum=True, write_statistics=False)
 
 
 SAVED_EVERY = 30.0
@@ -504,8 +508,10 @@ def prepare_surface(
     lattice, path = load_lattice(asked), lattice_path(asked)
 
     def keep() -> None:
-        if not save_lattice(lattice):
-            raise OSError(f"{path} cannot be written")
+        try:
+            _write_lattice(lattice)
+        except OSError as error:
+            raise OSError(f"{path}: cannot be written: {error_in_words(error)}") from error
 
     # First of all, as answers that cannot be kept are useless.
     keep()

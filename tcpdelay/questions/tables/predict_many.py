@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tcpdelay import __version__
+from tcpdelay.files import UNFINISHED, locked, written_durably
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.quality.voice import CallTarget
@@ -347,7 +348,8 @@ def run_job(
     Raises
     ------
     ValueError
-        If the table lacks a column or has it twice, or the folder holds parts of another question.
+        If the table lacks a column or has it twice, the folder holds parts of another question, or another process
+        writes to the folder.
     OutputError
         If the target cannot be written.
     """
@@ -356,11 +358,11 @@ def run_job(
         for batch in chunks(reader, ROWS_AT_A_TIME):
             check_units(batch, sources, demand.stack)
             break
-    if job.in_parts and job.target is not None:
-        with writing(job.target):
-            _keep_question(job, job.target, demand, sources, shares.prefix)
     done = 0
-    with reading(job.source, job.source_format) as reader:
+    with (
+        _folder_of_parts(job, demand, sources, shares.prefix),
+        reading(job.source, job.source_format) as reader,
+    ):
         schema = predictor.schema(reader.schema)
         missing = [name for name in shares.by if name not in schema.names]
         if missing:
@@ -446,6 +448,23 @@ def _count_part(job: Job, number: int, schema: pa.Schema, shares: WorkingShares)
         ) from error
 
 
+@contextmanager
+def _folder_of_parts(job: Job, demand: Demand, sources: Mapping[str, Source], prefix: str) -> Iterator[None]:
+    """Make the folder of a job in parts, and lock other processes out; do nothing for any other job."""
+    folder = job.target
+    if not job.in_parts or folder is None:
+        yield
+        return
+    with ExitStack() as open_folder:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            open_folder.enter_context(locked(folder, "another batch writes its parts there"))
+            for unfinished in folder.glob(UNFINISHED):
+                unfinished.unlink()
+            _keep_question(job, folder, demand, sources, prefix)
+        yield
+
+
 def _keep_question(job: Job, folder: Path, demand: Demand, sources: Mapping[str, Source], prefix: str) -> None:
     """Write the question to the folder, or check that its parts answer the same question."""
     status = job.source.stat()
@@ -460,7 +479,6 @@ def _keep_question(job: Job, folder: Path, demand: Demand, sources: Mapping[str,
         },
         indent=2,
     )
-    folder.mkdir(parents=True, exist_ok=True)
     kept = folder / QUESTION
     if kept.exists():
         if kept.read_text(encoding="utf-8") != asked:
@@ -468,4 +486,5 @@ def _keep_question(job: Job, folder: Path, demand: Demand, sources: Mapping[str,
     elif any(folder.iterdir()):
         raise ValueError(f"{str(folder)!r} holds other files; name an empty or a new folder")
     else:
-        kept.write_text(asked, encoding="utf-8")
+        with written_durably(kept) as unfinished:
+            unfinished.write_text(asked, encoding="utf-8")
