@@ -84,6 +84,8 @@ def run(
     rate: Annotated[float | None, _path_option("rate")] = None,
     queue: Annotated[QueueKind | None, _path_option("queue")] = None,
     queue_packets: Annotated[int | None, _path_option("queue_packets")] = None,
+    queue_target: Annotated[float | None, _path_option("queue_target")] = None,
+    ecn: Annotated[bool, _path_option("ecn")] = False,
     congestion_control: Annotated[
         Literal["cubic", "reno", "bbr", "vegas", "westwood"],
         make_option("--congestion-control", TCP, "Congestion control of both ends, unless a program sets its own."),
@@ -185,6 +187,8 @@ def run(
         "rate": rate,
         "queue": queue,
         "queue_packets": queue_packets,
+        "queue_target": queue_target,
+        "ecn": ecn,
     }
     with ExitStack() as stack:
         directory = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tcpdelay-run-")))

@@ -260,7 +260,9 @@ def _hand_over_files(directory: Path) -> None:
 
 def _mount_devices() -> None:
     """Mount the guest's own devices, terminals and shared memory over those of the host."""
-    mount("devtmpfs", "/dev", "devtmpfs")
+    # Debian's guest has mounted them at its boot (CONFIG_DEVTMPFS_MOUNT).
+    if not os.path.ismount("/dev"):
+        mount("devtmpfs", "/dev", "devtmpfs")
     for directory, kind in (("pts", "devpts"), ("shm", "tmpfs")):
         place = Path("/dev", directory)
         place.mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ from tcpdelay.testbed.workplaces import workplace
 
 SHORTEST, LONGEST = 0.1, 86_400.0
 """Bounds of the duration of a run [s]."""
+ECN = "net.ipv4.tcp_ecn"
 _TRACED: dict[End, str] = {"client": "sender", "server": "receiver"}
 _PREPARED = ("client.stdout", "client.stderr", "server.stdout", "server.stderr", LINES, SCRATCH, RESULT)
 
@@ -155,7 +156,7 @@ def run_programs(
         path.backward,
         duration,
         Confinement.none() if trusted else Confinement.of_caller(),
-        {"net.ipv4.tcp_congestion_control": congestion_control, **(sysctls or {})},
+        {"net.ipv4.tcp_congestion_control": congestion_control, **({ECN: "1"} if path.ecn else {}), **(sysctls or {})},
         dict(environment or {}),
         None if working_directory is None else str(working_directory.resolve()),
         linger,
