@@ -295,7 +295,7 @@ def red_attributes(link: Link) -> list[tuple[str, Any]]:
 
 def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
     """Return the numbers of packets that the device's disciplines have sent, dropped, and marked if they can mark."""
-    counts = {}
+    counts: dict[str, int] = {}
     for message in netlink.get_qdiscs(device):
         statistics = message.get_attr("TCA_STATS2")
         if message["parent"] == sched_netem.parent:
