@@ -1,4 +1,4 @@
-"""One direction of an emulated path: delay, losses, and a rate with a queue before it."""
+"""A link: delay, losses, and a rate with a queue before it, in one direction or in both."""
 
 from __future__ import annotations
 
@@ -44,3 +44,24 @@ class Link:
     queue_bytes: int | None = None
     queue_target: float | None = None
     ecn: bool = False
+
+
+@dataclass(frozen=True)
+class DuplexLink:
+    """A link in both directions, between two hosts or routers.
+
+    Attributes
+    ----------
+    first, second : str
+        Names of its ends.
+    forward, backward : Link
+        The way from the first to the second end, and the way back.
+    name : str
+        Name in the counts of packets; empty for the only link of a network.
+    """
+
+    first: str
+    second: str
+    forward: Link
+    backward: Link
+    name: str = ""
