@@ -164,6 +164,7 @@ def read_topology(file: Path) -> Topology:
 
 def _program(name: str, table: object) -> Program:
     place = f"programs.{name}"
+    _name(place, name)
     content = _keys(place, table, _PROGRAM_KEYS)
     command = content.get("run")
     if isinstance(command, str):
@@ -182,7 +183,7 @@ def _program(name: str, table: object) -> Program:
     start = parse_time(start, f"{place}.start", allow_zero=True) if isinstance(start, str) else start
     if isinstance(start, bool) or not isinstance(start, int | float) or not 0 <= start <= LATEST_START:
         raise InvalidValueError(f"{place}.start", start, f"lie between 0 and {LATEST_START:g} s")
-    return Program(_name(place, name), command, host, after, port, float(start))
+    return Program(name, command, host, after, port, float(start))
 
 
 def _link(place: str, table: object) -> DuplexLink:
