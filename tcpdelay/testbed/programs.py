@@ -111,7 +111,7 @@ def run_programs(
     """
     for name, command in ((CLIENT, client), (SERVER, server)):
         if isinstance(command, str):
-            raise InvalidValueError(name, command, "be a list of words")
+            raise InvalidValueError(name, command, "begin with a program, in a list of words")
     return run_topology(two_hosts(client, server, path), directory, backend, **settings)
 
 
