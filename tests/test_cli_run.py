@@ -34,6 +34,7 @@ print("sent", flush=True)
 print("to errors", file=sys.stderr)
 sys.exit(3)
 """
+TRUE = ["--", "true", "--client", "true"]
 BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CLIENT]
 
 
@@ -44,15 +45,35 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
         (["--rtt", "100ms", "--", "--client", "true"], "SERVER: is missing"),
         (["--rtt", "100ms", "--", "true", "--client"], "CLIENT: is missing"),
         (
-            ["--rtt", "100ms", "--loss", "60%", "--", "true", "--client", "true"],
+            ["--rtt", "100ms", "--loss", "60%", *TRUE],
             "--loss: must be a fraction from 0 to 0.5",
         ),
-        (["--rtt", "100s", "--", "true", "--client", "true"], "--rtt: must lie between 1e-06 and 10 s, got 100"),
-        (["--rtt", "1s", "--queue", "codel", "--", "true", "--client", "true"], "--queue: must go with a rate"),
-        (["--rtt", "1s", "--seed", "-1", "--", "true", "--client", "true"], "--seed: must be 0 or more, got -1"),
-        (["--rtt", "1s", "--sysctl", "kernel.panic=1", "--", "true", "--client", "true"], "--sysctl: must be like"),
+        (["--rtt", "100s", *TRUE], "--rtt: must lie between 1e-06 and 10 s, got 100"),
+        (["--rtt", "1s", "--queue", "codel", *TRUE], "--queue: must go with a rate"),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "sfq", *TRUE],
+            "--queue: 'sfq' is not one of 'fifo', 'codel', 'fq_codel', 'red', 'pie', 'cake'",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--ecn", *TRUE],
+            "--ecn: must go with a queue of codel, fq_codel, red, pie, cake, got True",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue-target", "5ms", *TRUE],
+            "--queue-target: must go with a queue of",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "pie", "--queue-target", "2s", *TRUE],
+            "--queue-target: must lie between 0.001 and 1 s, got 2",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "cake", "--queue-packets", "50", *TRUE],
+            "--queue-packets: must be absent with cake, which limits its memory, got 50",
+        ),
+        (["--rtt", "1s", "--seed", "-1", *TRUE], "--seed: must be 0 or more, got -1"),
+        (["--rtt", "1s", "--sysctl", "kernel.panic=1", *TRUE], "--sysctl: must be like"),
         (["--rtt", "1s", "--", "true", "--client", "no-such-program"], "--client: must begin with a program"),
-        (["--rtt", "1s", "--hz", "999", "--", "true", "--client", "true"], "no kernel with virtual time at 999 Hz"),
+        (["--rtt", "1s", "--hz", "999", *TRUE], "no kernel with virtual time at 999 Hz"),
     ],
 )
 def test_a_wrong_command_is_refused_in_one_line(run, arguments, said):
@@ -88,7 +109,9 @@ def test_lines_have_times_the_delays_are_predicted_and_the_status_is_passed_on(t
     assert [line.split()[1:] for line in errors.splitlines() if "client" in line] == [["s", "client", "to", "errors"]]
     assert "The client ended at 6.1" in printed
     # The server sends all data back: both directions are analysed.
-    assert [line.split()[2:4] for line in lines if line.startswith("round-trip time")] == [["100", "ms"]] * 2
+    # One clock stamped both captures: nothing is a bound.
+    assert [line.split()[2:] for line in lines if line.startswith("round-trip time")] == [["100", "ms"]] * 2
+    assert [line.split()[2:] for line in lines if line.startswith("one-way delay")] == [["50", "ms"]] * 2
     within = [line for line in lines if line.startswith("95 % within")]
     assert len(within) == 2
     assert all("predicted" in line for line in within)

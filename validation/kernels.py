@@ -1,8 +1,9 @@
 """Compare Linux 6.12 and 7.3 with 6.1 on the same cases: `python validation/kernels.py`.
 
 `validation/specs/kernels/` has the cases, and `validation/kernel-captures/` their captures. Linux 6.1 has run them in
-the other sets of captures, and those of BBR in this one. It writes `results/kernels.csv` with one line per case and
-kernel, and `results/kernels.md` with the differences between kernels and the models' errors by kernel.
+the set of the same name in `validation/captures/`, or else in this one. The script writes `results/kernels.csv` with
+one line per case and kernel, and `results/kernels.md` with the differences between kernels and the models' errors by
+kernel.
 """
 
 from __future__ import annotations
@@ -138,8 +139,9 @@ def main() -> None:
     newer = measure_all(NEWER, sys.exit)
     cases = {case(measured) for measured in newer}
     references = {case(one): one for one in newer if kernel_of_release(one.kernel) == REFERENCE}
-    for folder in sorted({measured.collection for measured in newer} - {"bbr"}):
-        for one in measure_all(CAPTURES / folder, sys.exit):
+    folders = [CAPTURES / name for name in sorted({measured.collection for measured in newer})]
+    for folder in filter(FilePath.is_dir, folders):
+        for one in measure_all(folder, sys.exit):
             if case(one) in cases and one.backend == VIRTUAL_TIME and kernel_of_release(one.kernel) == REFERENCE:
                 references.setdefault(case(one), one)
     predictions = Predictions(MODELS)

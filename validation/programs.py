@@ -5,8 +5,8 @@ the same seed. It works if the client ends with status 0 and prints what it shou
 the client's end, the time that this took here, and whether the packets of both runs are alike to the last byte.
 
 It needs Debian's packages iperf3, nginx-light, libnginx-mod-rtmp, curl, ffmpeg, coturn, mosquitto, mosquitto-clients,
-python3-websockets, a Node with npm, a Go compiler, and `tcpdelay testbed build-kernel --hz 250`. FOLDER keeps what is
-built, and the runs. The script writes `results/programs.md`.
+python3-websockets, default-jdk-headless, a Node with npm, a Go compiler, and `tcpdelay testbed build-kernel --hz 250`.
+FOLDER keeps what is built, and the runs. The script writes `results/programs.md`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ VERSIONS = {
     "curl": ["curl", "--version"],
     "node": ["node", "--version"],
     "Python": [DEBIAN_PYTHON, "--version"],
+    "Java": ["java", "-version"],
     "Go": ["go", "version"],
     "ffmpeg": ["ffmpeg", "-version"],
     "coturn": ["turnserver", "--version"],
@@ -80,6 +81,7 @@ def cases(folder: Path) -> list[Case]:
     )
     peer = "turnutils_peer -L 127.0.0.1"
     publish = "for i in $(seq 100); do echo message $i; sleep 0.1; done | mosquitto_pub -h server -t speech -q 1 -l"
+    java = ["java", "-cp", str(folder)]
     return [
         Case("iperf3", ["iperf3", "-s", "-1"], ["iperf3", "-c", "server", "-t", "10"], "iperf Done"),
         Case(
@@ -100,6 +102,13 @@ def cases(folder: Path) -> list[Case]:
             [DEBIAN_PYTHON, str(ENDS / "websocket_ends.py"), "client"],
             "200 messages came back",
         ),
+        Case(
+            "TCP echo, Java (-Xint)",
+            [*java, "-Xint", "Echo", "server"],
+            [*java, "-Xint", "Echo", "client"],
+            "200 messages",
+        ),
+        Case("TCP echo, Java", [*java, "Echo", "server"], [*java, "Echo", "client"], "200 messages came back"),
         Case("TCP echo, Go", [str(folder / "echo"), "server"], [str(folder / "echo"), "client"], "on each of 4"),
         Case(
             "ffmpeg to nginx over RTMP",
@@ -129,6 +138,8 @@ def build(folder: Path) -> None:
         shutil.copy(ENDS / name, folder / name)
     if not (folder / "node_modules" / "ws").exists():
         subprocess.run(["npm", "install", "--silent", "--no-audit", "--prefix", folder, "ws"], check=True)
+    if not (folder / "Echo.class").exists():
+        subprocess.run(["javac", "-d", folder, ENDS / "Echo.java"], check=True)
     if not (folder / "echo").exists():
         subprocess.run(["go", "build", "-o", folder / "echo", ENDS / "echo.go"], check=True)
 

@@ -1,4 +1,4 @@
-"""`tcpdelay run`: two unmodified programs at the two ends of an emulated path, in a guest in virtual time."""
+"""`tcpdelay run`: unmodified programs at the ends of emulated paths, in a guest in virtual time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, erase_progress, predicting, printable
+from tcpdelay.cli.errors import ERASE_LINE, argument_errors, erase_progress, option_name, predicting, printable
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -31,6 +31,7 @@ from tcpdelay.scenario.stack import Linux
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
 from tcpdelay.testbed.link import QueueKind
+from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts
 from tcpdelay.units import format_duration
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ STILL = 10.0
 """Time after which a standstill of virtual time is reported [s]."""
 STILL_RUNNING, GUEST_FAILED, SIGNALLED = 124, 125, 128
 """Exit statuses: of a client that --for ended, as of timeout; of a guest that failed; the first of signals."""
-SUMMARY = "Run two unmodified programs over an emulated path, in virtual time."
+SUMMARY = "Run unmodified programs over an emulated path, in virtual time."
 EXAMPLES = """
 \b
 Examples:
@@ -57,6 +58,7 @@ Examples:
       python3 -m http.server 80 --client curl -sO http://server/big.bin
   tcpdelay run --rtt 80ms --loss 2% --seed 7 --for 10min -- \\
       node server.js --client node client.js
+  tcpdelay run -o out examples/shared-link.toml
 """
 
 
@@ -72,12 +74,12 @@ def run(
     commands: Annotated[
         list[str],
         typer.Argument(
-            metavar="SERVER ... --client CLIENT ...",
+            metavar="SERVER ... --client CLIENT ... | FILE.toml",
             help="The command line of the server, --client, and the command line of the client. The client finds the "
-            "server by the name server.",
+            "server by the name server. Or a file with programs on several hosts, and the links between them.",
         ),
     ],
-    rtt: Annotated[float, _path_option("rtt")],
+    rtt: Annotated[float | None, _path_option("rtt")] = None,
     loss: Annotated[float | None, _path_option("loss")] = None,
     server_loss: Annotated[float | None, _path_option("server_loss")] = None,
     loss_burst: Annotated[float | None, _path_option("loss_burst")] = None,
@@ -85,6 +87,8 @@ def run(
     rate: Annotated[float | None, _path_option("rate")] = None,
     queue: Annotated[QueueKind | None, _path_option("queue")] = None,
     queue_packets: Annotated[int | None, _path_option("queue_packets")] = None,
+    queue_target: Annotated[float | None, _path_option("queue_target")] = None,
+    ecn: Annotated[bool, _path_option("ecn")] = False,
     congestion_control: Annotated[
         Literal["cubic", "reno", "bbr", "vegas", "westwood"],
         make_option("--congestion-control", TCP, "Congestion control of both ends, unless a program sets its own."),
@@ -162,23 +166,17 @@ def run(
 ) -> None:
     """Run a server and a client at the two ends of an emulated path, in a guest of this machine.
 
-    The programs are unmodified, and see the files of this machine. They can write only into the directory that SCRATCH
-    and HOME name in their environment. They have no network to the outside. Their lines are printed with the time since
-    the client's start. The exit status is that of the client, or of a server that failed.
+    A TOML file describes more programs, hosts and links. The programs are unmodified, and see the files of this
+    machine. They can write only into the directory that SCRATCH and HOME name in their environment. They have no
+    network to the outside. Their lines are printed with the time since the client's start. The exit status is that
+    of the client, or of a server that failed.
     """
     if sys.platform != "linux":
         raise typer.BadParameter(f"the guest runs on Linux only, not on {sys.platform!r}")
     if find_spec("pyroute2") is None:
         raise typer.BadParameter("the guest needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
-    server, client = split_commands(commands)
-    settings = read_settings(sysctl or [])
-    if seed < 0:
-        raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")
-    from tcpdelay.testbed.backends import SessionFailedError
-    from tcpdelay.testbed.programs import run_programs
-
-    longest = LONGEST if longest is None else longest
     given: dict[str, Any] = {
+        "rtt": rtt,
         "loss": loss,
         "server_loss": server_loss,
         "loss_burst": loss_burst,
@@ -186,18 +184,25 @@ def run(
         "rate": rate,
         "queue": queue,
         "queue_packets": queue_packets,
+        "queue_target": queue_target,
+        "ecn": ecn or None,
     }
+    topology = find_topology(commands, {name: value for name, value in given.items() if value is not None})
+    settings = read_settings(sysctl or [])
+    if seed < 0:
+        raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")
+    from tcpdelay.testbed.backends import SessionFailedError
+    from tcpdelay.testbed.programs import run_topology
+
+    longest = LONGEST if longest is None else longest
     with ExitStack() as stack:
         directory = output or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tcpdelay-run-")))
         with argument_errors():
-            path = EmulatedPath(rtt, **{name: value for name, value in given.items() if value is not None})
             guest = _guest(backend, hz, kernel, PATIENCE if patience is None else patience, charge_cpu)
         try:
             with argument_errors():
-                found = run_programs(
-                    client,
-                    server,
-                    path,
+                found = run_topology(
+                    topology,
                     directory,
                     guest,
                     duration=longest,
@@ -216,7 +221,7 @@ def run(
             raise GuestFailedError(f"guest: {error_in_words(error)}") from error
         print(ends_in_words(found))
         if analysis:
-            print(analysed(found), end="")
+            print(analysed(found, topology), end="")
     raise typer.Exit(exit_status(found))
 
 
@@ -224,6 +229,22 @@ class GuestFailedError(typer.BadParameter):
     """The guest did not finish; the exit status is none of the programs'."""
 
     exit_code = GUEST_FAILED
+
+
+def find_topology(words: list[str], given: dict[str, Any]) -> Topology:
+    """Return the topology of a file, or of two command lines and the given settings of the path between them."""
+    if words[0].endswith(".toml") and SEPARATOR not in words:
+        if len(words) > 1:
+            raise typer.BadParameter(f"{words[1]}: must be in front of {words[0]}, as all options")
+        for name in given:
+            raise typer.BadParameter(f"{option_name(name)}: belongs into {words[0]}, which describes the links")
+        with argument_errors():
+            return read_topology(Path(words[0]))
+    server, client = split_commands(words)
+    if "rtt" not in given:
+        raise typer.BadParameter("--rtt: is missing")
+    with argument_errors():
+        return two_hosts(client, server, EmulatedPath(**given))
 
 
 def split_commands(words: list[str]) -> tuple[list[str], list[str]]:
@@ -292,38 +313,55 @@ def standstill_reports(longest: float) -> Callable[[float], None]:
 
 
 def ends_in_words(found: ProgramRun) -> str:
-    """Return how the programs ended."""
+    """Return how the programs ended, the clients first."""
     parts = []
-    for end in ("client", "server"):
-        status = found.status[end]
+    for name in sorted(found.status, key=lambda name: name not in found.clients):
+        status = found.status[name]
+        shown = f"the {name}" if name in (CLIENT, SERVER) else name
         if status is None:
-            parts.append(f"the {end} was still running")
+            how = "was still running" if (found.directory / f"{name}.stdout").exists() else "was not started"
+            parts.append(f"{shown} {how}")
         else:
             how = f"status {status}" if status >= 0 else f"signal {-status}"
-            parts.append(f"the {end} ended at {found.ended[end]:.3f} s with {how}")
-    return f"{parts[0]}; {parts[1]}".capitalize()
+            parts.append(f"{shown} ended at {found.ended[name]:.3f} s with {how}")
+    text = "; ".join(parts)
+    return text[0].upper() + text[1:] if text.startswith("the ") else text
 
 
 def exit_status(found: ProgramRun) -> int:
     """Return the exit status of a run.
 
-    It is the client's, or the server's if the client succeeded and the server failed before it was stopped.
+    It is that of the first client that failed, or else of the first server that failed before it was stopped.
     """
-    client, server = found.status["client"], found.status["server"]
-    if client is None:
+    of_clients = [found.status[name] for name in found.clients]
+    if None in of_clients:
         return STILL_RUNNING
-    status = client or server or 0
+    status = next(filter(None, [*of_clients, *found.status.values()]), 0)
     return status if status >= 0 else SIGNALLED - status
 
 
-def analysed(found: ProgramRun) -> str:
-    """Return the measured and the predicted delays of the connection with the most payload, or why there are none."""
+def analysed(found: ProgramRun, topology: Topology) -> str:
+    """Return the measured and the predicted delays between the hosts of each client and of its servers.
+
+    Between two hosts they are those of the connection with the most payload.
+    """
+    hosts = {program.name: program.host for program in topology.programs}
+    pairs = dict.fromkeys((program.host, hosts[other]) for program in topology.programs for other in program.after)
+    texts = []
+    for client, server in pairs:
+        title = "" if len(pairs) == 1 else f"\n{client} and {server}:\n"
+        texts.append(title + _analysed_pair(found, client, server))
+    return "".join(texts)
+
+
+def _analysed_pair(found: ProgramRun, client: str, server: str) -> str:
     from tcpdelay.capture.pcap.analysis import analyze_directions
     from tcpdelay.cli.analyze import find_expected, find_target
     from tcpdelay.report.analysis import analysis_text
 
     try:
-        analyses = analyze_directions(found.traces, same_clock=True)
+        traces = (found.trace(client), found.trace(server))
+        analyses = analyze_directions(traces, f"{found.addresses[client]}:", same_clock=True)
         with predicting():
             target = find_target(None, None, None)
             return "".join("\n" + analysis_text(each, find_expected(each, None, target)) for each in analyses)

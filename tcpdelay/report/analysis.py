@@ -134,19 +134,29 @@ def _time(seconds: float) -> str:
 
 
 def _round_trip(analysis: ConnectionAnalysis) -> str:
-    """Return the round-trip time: a mean with the smallest, the smallest alone, or an upper bound."""
+    """Return the round-trip time: a mean with the smallest, the path's from both captures, or a bound."""
     if analysis.rtt_kind == "mean" or math.isnan(analysis.rtt):
         return f"{_time(analysis.rtt)}, at least {_time(analysis.rtt_base)}"
+    if analysis.clocks is not None:
+        # The smallest delays of both ways contain no time for which an end waited.
+        return _time(analysis.rtt)
     return f"{_time(analysis.rtt)} at {'least' if analysis.rtt_kind == 'smallest' else 'most'}"
+
+
+def _one_way(analysis: ConnectionAnalysis) -> str:
+    """Return the one-way delay: measured by one clock, or half of the round-trip time."""
+    if analysis.clocks is not None and analysis.clocks.same_clock:
+        return _time(analysis.one_way_delay)
+    bound = " at most" if analysis.rtt_kind == "upper bound" else " at least"
+    return f"{_time(analysis.one_way_delay)}{'' if analysis.clocks else bound}, if the way back takes as long"
 
 
 def _path_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     low, high = analysis.loss_interval
-    bound = "most" if analysis.rtt_kind == "upper bound" else "least"
     rows = [
         ("round-trip time", _round_trip(analysis)),
         ("measured as", analysis.rtt_measured),
-        ("one-way delay", f"{_time(analysis.one_way_delay)} at {bound}, if the way back takes as long"),
+        ("one-way delay", _one_way(analysis)),
         (
             "loss",
             f"{format_fraction(analysis.loss)} ({analysis.lost} of {analysis.sent} packets; "
@@ -156,8 +166,10 @@ def _path_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     ]
     if analysis.reordered is not None:
         rows.append(("reordered", f"{analysis.reordered} segments overtaken, {analysis.duplicates} duplicates"))
-    if analysis.clocks is not None:
-        clocks = analysis.clocks
+    clocks = analysis.clocks
+    if clocks is not None and clocks.same_clock:
+        rows.append(("clocks", "one clock at both ends"))
+    elif clocks is not None:
         rows.append(
             (
                 "clocks",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 
-from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, described
 from tcpdelay.testbed.link import Link, QueueKind
 
 
@@ -27,11 +27,15 @@ class EmulatedPath:
         overtake each other.
     rate : float, optional
         Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
-    queue : {"fifo", "codel", "fq_codel"}
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake"}
         Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short.
     queue_packets : int, optional
-        Limit of this queue [packets], 1 to 100 000. By default, a fifo has 1000, and the other queues have the
-        kernel's limit.
+        Limit of this queue [packets], 1 to 100 000. By default, a fifo and red have 1000, and the other queues have the
+        kernel's limit. red counts packets of 1514 B. cake has a limit of its own.
+    queue_target : float, optional
+        Queueing delay at which the queue aims [s], 0.001 to 1; not for a fifo. By default 5 ms, and 15 ms for pie.
+    ecn : bool
+        Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
 
     Raises
     ------
@@ -126,7 +130,7 @@ class EmulatedPath:
     ) = None
     queue: Annotated[
         QueueKind,
-        Choice(meaning="Queue before the bottleneck: fifo, or codel or fq_codel, which keep it short."),
+        Choice(meaning="Queue before the bottleneck: fifo, or one of the others, which keep it short."),
     ] = "fifo"
     queue_packets: (
         Annotated[
@@ -138,11 +142,31 @@ class EmulatedPath:
                 high=100_000,
                 unit="packets",
                 example="100",
-                default_words="1000 for a fifo, or the kernel's",
+                default_words="1000 for a fifo and red, or the kernel's",
             ),
         ]
         | None
     ) = None
+    queue_target: (
+        Annotated[
+            float,
+            Quantity(
+                kind="time",
+                meaning="Queueing delay at which the queue aims; not for a fifo.",
+                low=0.001,
+                high=1.0,
+                unit="s",
+                example="5ms",
+                hint="the delay is given in seconds: 5 ms is 0.005",
+                default_words="5ms, or 15ms for pie",
+            ),
+        ]
+        | None
+    ) = None
+    ecn: Annotated[
+        bool,
+        Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo."),
+    ] = False
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
@@ -154,6 +178,11 @@ class EmulatedPath:
         if self.rate is None and (self.queue != "fifo" or self.queue_packets is not None):
             name = "queue" if self.queue != "fifo" else "queue_packets"
             raise InvalidValueError(name, getattr(self, name), "go with a rate")
+        for name in ("queue_target", "ecn"):
+            if self.queue == "fifo" and getattr(self, name):
+                raise InvalidValueError(name, getattr(self, name), f"go with a queue of {', '.join(MANAGED)}")
+        if self.queue == "cake" and self.queue_packets is not None:
+            raise InvalidValueError("queue_packets", self.queue_packets, "be absent with cake, which limits its memory")
 
     @property
     def forward(self) -> Link:
@@ -166,9 +195,21 @@ class EmulatedPath:
         return self._link(self.loss if self.server_loss is None else self.server_loss)
 
     def _link(self, loss: float) -> Link:
-        limit = FIFO_LIMIT if self.queue_packets is None and self.queue == "fifo" else self.queue_packets
-        return Link(self.rtt / 2, loss, self.loss_burst, self.jitter, self.rate, self.queue, limit)
+        limit = DEVICE_LIMIT if self.queue_packets is None and self.queue in ("fifo", "red") else self.queue_packets
+        return Link(
+            self.rtt / 2,
+            loss,
+            self.loss_burst,
+            self.jitter,
+            self.rate,
+            self.queue,
+            limit,
+            queue_target=self.queue_target,
+            ecn=self.ecn,
+        )
 
 
-FIFO_LIMIT = 1000
+DEVICE_LIMIT = 1000
 """Length of the queue of a device in Linux [packets]."""
+MANAGED = tuple(kind for kind in get_args(QueueKind) if kind != "fifo")
+"""Queues that the kernel keeps short."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from tcpdelay.testbed.event_loop import mount, power_off
 
 WORK_DIRECTORY = Path("/mnt")
-MODULES = ("drivers/net/veth", "net/sched/sch_netem", "net/sched/sch_tbf")
+DISCIPLINES = ("netem", "tbf", "codel", "fq_codel", "red", "pie", "cake")
+MODULES = ("drivers/net/veth", *(f"net/sched/sch_{discipline}" for discipline in DISCIPLINES))
 CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood")
 TCP_MEMORY = "65536 131072 262144"
 """Memory of all TCP sockets [pages] (sysctl net.ipv4.tcp_mem): many flows exhaust the default of a small guest."""

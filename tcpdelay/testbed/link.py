@@ -1,11 +1,11 @@
-"""One direction of an emulated path: delay, losses, and a rate with a queue before it."""
+"""A link: delay, losses, and a rate with a queue before it, in one direction or in both."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-QueueKind = Literal["fifo", "codel", "fq_codel"]
+QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,14 @@ class Link:
         Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
     rate : float, optional
         Rate of a bottleneck [bit/s]; None: no limit.
-    queue : {"fifo", "codel", "fq_codel"}
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake"}
         Queue before the bottleneck.
     queue_packets, queue_bytes : int, optional
         Limit of the queue. A fifo has one of the two; the other queues may have a limit in packets.
+    queue_target : float, optional
+        Queueing delay at which the queue aims [s]; None: the default of the kernel, or of the authors of RED.
+    ecn : bool
+        Whether the queue marks packets of connections with ECN in place of a drop. fq_codel and cake always do.
     """
 
     delay: float
@@ -38,3 +42,26 @@ class Link:
     queue: QueueKind = "fifo"
     queue_packets: int | None = None
     queue_bytes: int | None = None
+    queue_target: float | None = None
+    ecn: bool = False
+
+
+@dataclass(frozen=True)
+class DuplexLink:
+    """A link in both directions, between two hosts or routers.
+
+    Attributes
+    ----------
+    first, second : str
+        Names of its ends.
+    forward, backward : Link
+        The way from the first to the second end, and the way back.
+    name : str
+        Name in the counts of packets; empty for the only link of a network.
+    """
+
+    first: str
+    second: str
+    forward: Link
+    backward: Link
+    name: str = ""

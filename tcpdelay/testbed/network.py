@@ -11,7 +11,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,10 +23,12 @@ from pyroute2.ethtool.ethtool import Ethtool
 
 from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.link import Link
+from tcpdelay.testbed.link import DuplexLink, Link
 from tcpdelay.testbed.queues import add_bottleneck, packet_counts, set_netem
 
 PORT = 5001
+SENDER, RECEIVER = "sender", "receiver"
+"""Hosts of the network of an experiment."""
 OFFLOADS = ("tx-tcp-segmentation", "tx-generic-segmentation", "rx-gro")
 COMMON_SYSCTLS = {
     "net.ipv4.ip_forward": "1",
@@ -41,7 +44,7 @@ SNAP_LENGTH = 128
 """Number of captured bytes of each packet: all headers and the options of TCP."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     """One network namespace and a netlink socket in it."""
 
@@ -78,28 +81,75 @@ class Node:
         os.close(self.descriptor)
 
 
-@dataclass
+@dataclass(frozen=True)
+class Segment:
+    """A veth pair: the two nodes, the indices of the devices, and the number, which gives the addresses."""
+
+    left: Node
+    right: Node
+    left_device: int
+    right_device: int
+    number: int
+
+    def address(self, node: Node) -> str:
+        """Return the address of one of both nodes."""
+        return f"10.0.{self.number}.{1 if node is self.left else 2}"
+
+    def device(self, node: Node) -> int:
+        """Return the index of the device of one of both nodes."""
+        return self.left_device if node is self.left else self.right_device
+
+
 class Network:
-    """The path of one experiment.
+    """Hosts and routers, joined by links.
+
+    Parameters
+    ----------
+    links : sequence of DuplexLink
+        The links, 32 at most. A node with one link is a host.
+    sysctls : dict
+        Settings of the kernel for all namespaces, beside those that all networks have.
+    traced : bool
+        Whether packets will be traced at the hosts. A trace shows the packets that leave a device's queue, so a
+        separate node in each link then applies delay and loss.
 
     Attributes
     ----------
-    sender, receiver : Node
-        The two ends. There are nodes between them if there is a bottleneck or packets are traced.
-    receiver_address : str
-        Address at which the receiver listens, on `PORT`.
-    sender_address : str
-        Address of the sender.
+    nodes : dict of str to Node
+        Hosts and routers by name.
+    addresses : dict of str to str
+        Addresses of the hosts, by name.
+
+    Raises
+    ------
+    OSError, pyroute2.NetlinkError
+        If the kernel refuses because a privilege or a module is missing.
     """
 
-    sender: Node
-    receiver: Node
-    receiver_address: str
-    sender_address: str
-    _forward: Link
-    _queues: dict[str, tuple[Node, int]]
-    _nodes: list[Node]
-    _ends: tuple[tuple[Node, int], tuple[Node, int]]
+    def __init__(self, links: Sequence[DuplexLink], sysctls: dict[str, str], traced: bool = False) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.addresses: dict[str, str] = {}
+        self._between: list[Node] = []
+        self._segments: list[Segment] = []
+        self._queues: dict[str, tuple[Node, int]] = {}
+        self._forward = links[0].forward
+        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for name in dict.fromkeys(end for link in links for end in (link.first, link.second)):
+                self.nodes[name] = Node.create(COMMON_SYSCTLS | sysctls)
+            for link in links:
+                self._add(link, sysctls, traced)
+            for name, node in self.nodes.items():
+                own = [segment for segment in self._segments if node in (segment.left, segment.right)]
+                if len(own) == 1:
+                    self.addresses[name] = own[0].address(node)
+                    _add_routes(self._segments, node, own[0])
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            enter_network(home)
+            os.close(home)
 
     @classmethod
     def build(cls, experiment: Experiment, traced: bool = False) -> Network:
@@ -110,7 +160,7 @@ class Network:
         experiment : Experiment
             The experiment whose path is built.
         traced : bool
-            Whether packets will be traced at both ends, as in `join`.
+            Whether packets will be traced at both ends.
 
         Raises
         ------
@@ -127,72 +177,72 @@ class Network:
             queue_packets=experiment.queue_packets,
             queue_bytes=experiment.queue_bytes,
         )
-        return cls.join(forward, Link(delay, experiment.ack_loss), _sysctls(experiment), traced)
+        link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
+        return cls([link], _sysctls(experiment), traced)
 
-    @classmethod
-    def join(cls, forward: Link, backward: Link, sysctls: dict[str, str], traced: bool = False) -> Network:
-        """Return the namespaces, devices and queues of a path; needs root.
+    def _add(self, link: DuplexLink, sysctls: dict[str, str], traced: bool) -> None:
+        """Add the nodes, devices and queues of a link between two nodes."""
+        routed = link.forward.rate is not None or link.backward.rate is not None
+        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(traced + routed)]
+        self._between += between
+        chain = [
+            _join(left, right, number)
+            for number, (left, right) in enumerate(
+                pairwise([self.nodes[link.first], *between, self.nodes[link.second]]), start=len(self._segments) + 1
+            )
+        ]
+        self._segments += chain
+        first, last = chain[0], chain[-1]
+        queues = {
+            "data": (chain[1].left, chain[1].left_device) if traced else (first.left, first.left_device),
+            "ack": (first.right, first.right_device) if traced else (last.right, last.right_device),
+        }
+        for queue, way in (("data", link.forward), ("ack", link.backward)):
+            node, device = queues[queue]
+            set_netem(node.netlink, "add", device, way)
+        # The router of the bottleneck is the last node before the second end.
+        for queue, way, device in (
+            ("bottleneck", link.forward, last.left_device),
+            ("bottleneck_back", link.backward, chain[-2].right_device if routed else 0),
+        ):
+            if way.rate is not None:
+                queues[queue] = (last.left, device)
+                add_bottleneck(last.left.netlink, device, way)
+        before = f"{link.name}_" if link.name else ""
+        self._queues |= {f"{before}{queue}": place for queue, place in queues.items()}
 
-        Parameters
-        ----------
-        forward, backward : Link
-            The way from the sender to the receiver, and the way back.
-        sysctls : dict
-            Settings of the kernel for all namespaces, beside those that all networks have.
-        traced : bool
-            Whether packets will be traced at both ends. A trace shows the packets that leave a device's queue, so a
-            separate node between the ends then applies delay and loss.
+    @property
+    def sender(self) -> Node:
+        """The sender of an experiment."""
+        return self.nodes[SENDER]
 
-        Raises
-        ------
-        OSError, pyroute2.NetlinkError
-            If the kernel refuses because a privilege or a module is missing.
-        """
-        home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        nodes: list[Node] = []
-        routed = forward.rate is not None or backward.rate is not None
-        try:
-            for _ in range(2 + traced + routed):
-                nodes.append(Node.create(COMMON_SYSCTLS | sysctls))
-            onward, back = _chain(nodes)
-            sender, receiver = nodes[0], nodes[-1]
-            queues = {
-                "data": (nodes[1], onward[1]) if traced else (sender, onward[0]),
-                "ack": (nodes[1], back[1]) if traced else (receiver, back[-1]),
-            }
-            for queue, link in (("data", forward), ("ack", backward)):
-                netlink, device = _device(queues[queue])
-                set_netem(netlink, "add", device, link)
-            for queue, link, device in (("bottleneck", forward, onward[-2]), ("bottleneck_back", backward, back[-2])):
-                if link.rate is not None:
-                    queues[queue] = (nodes[-2], device)
-                    add_bottleneck(nodes[-2].netlink, device, link)
-            ends = (sender, onward[0]), (receiver, back[-1])
-            return cls(sender, receiver, f"10.0.{len(nodes) - 1}.2", "10.0.1.1", forward, queues, nodes, ends)
-        except BaseException:
-            for node in nodes:
-                node.close()
-            raise
-        finally:
-            enter_network(home)
-            os.close(home)
+    @property
+    def receiver(self) -> Node:
+        """The receiver of an experiment; it listens on `PORT`."""
+        return self.nodes[RECEIVER]
 
-    def device_of(self, end: Node) -> str:
-        """Return the name of the device of the sender or the receiver."""
-        (index,) = [device for node, device in self._ends if node is end]
-        return str(end.netlink.link("get", index=index)[0].get_attr("IFLA_IFNAME"))
+    @property
+    def receiver_address(self) -> str:
+        """Address of the receiver of an experiment."""
+        return self.addresses[RECEIVER]
+
+    def device_of(self, host: str) -> str:
+        """Return the name of the device of a host."""
+        node = self.nodes[host]
+        (index,) = [one.device(node) for one in self._segments if node in (one.left, one.right)]
+        return str(node.netlink.link("get", index=index)[0].get_attr("IFLA_IFNAME"))
 
     def set_loss(self, loss: float) -> None:
         """Change the probability that a packet from the sender to the receiver is dropped, 0 to 1."""
-        netlink, device = _device(self._queues["data"])
-        set_netem(netlink, "change", device, Link(self._forward.delay, loss))
+        node, device = self._queues["data"]
+        set_netem(node.netlink, "change", device, Link(self._forward.delay, loss))
 
     def set_rto_min(self, rto_min: float) -> None:
         """Set the smallest retransmission timeout [s] of later connections of the sender to the receiver."""
-        ((_, device),) = [end for end in self._ends if end[0] is self.sender]
+        device = self._segments[0].left_device
         # Only a locked metric counts (tcp_rto_min).
         metrics = {"rto_min": math.ceil(1e3 * rto_min), "lock": 1 << RTAX_RTO_MIN}
-        gateway = {"gateway": "10.0.1.2"} if len(self._nodes) > 2 else {}
+        gateway = {"gateway": "10.0.1.2"} if self._between else {}
         destination = f"{self.receiver_address}/32"
         self.sender.netlink.route("replace", dst=destination, oif=device, metrics=metrics, **gateway)
 
@@ -206,7 +256,7 @@ class Network:
 
     def close(self) -> None:
         """Remove the network."""
-        for node in self._nodes:
+        for node in (*self.nodes.values(), *self._between):
             node.close()
 
 
@@ -219,31 +269,25 @@ def _sysctls(experiment: Experiment) -> dict[str, str]:
     }
 
 
-def _device(queue: tuple[Node, int]) -> tuple[IPRoute, int]:
-    node, device = queue
-    return node.netlink, device
+def _add_routes(segments: Sequence[Segment], host: Node, own: Segment) -> None:
+    """Give every node that is not at the segment of a host the route with the fewest segments to it."""
+    reached, waiting = [host], deque([host])
+    while waiting:
+        gateway = waiting.popleft()
+        for segment in segments:
+            if gateway not in (segment.left, segment.right):
+                continue
+            node = segment.right if gateway is segment.left else segment.left
+            if node not in reached:
+                reached.append(node)
+                waiting.append(node)
+                if node not in (own.left, own.right):
+                    node.netlink.route("add", dst=f"10.0.{own.number}.0/24", gateway=segment.address(gateway))
 
 
-def _chain(nodes: list[Node]) -> tuple[list[int], list[int]]:
-    """Join nodes in a row, with routes from end to end.
-
-    Returns the devices of each node towards the next node and towards the previous node; 0 at the ends of the row.
-    """
-    links = [
-        _join(left, f"10.0.{number}.1", right, f"10.0.{number}.2")
-        for number, (left, right) in enumerate(pairwise(nodes), start=1)
-    ]
-    last = len(links)
-    for place, node in enumerate(nodes):
-        if place < last - 1:
-            node.netlink.route("add", dst=f"10.0.{last}.0/24", gateway=f"10.0.{place + 1}.2")
-        if place > 1:
-            node.netlink.route("add", dst="10.0.1.0/24", gateway=f"10.0.{place}.1")
-    return [left for left, _ in links] + [0], [0] + [right for _, right in links]
-
-
-def _join(left: Node, left_address: str, right: Node, right_address: str) -> tuple[int, int]:
-    """Join two nodes by a veth pair without segmentation offload, and return the indices of its ends."""
+def _join(left: Node, right: Node, number: int) -> Segment:
+    """Join two nodes by a veth pair without segmentation offload."""
+    left_address, right_address = f"10.0.{number}.1", f"10.0.{number}.2"
     # The hardware addresses are fixed: they feed the kernel's entropy, so a repeated run needs the same addresses.
     name = f"to-{right_address}"
     ends = [(left, left_address), (right, right_address)]
@@ -267,7 +311,7 @@ def _join(left: Node, left_address: str, right: Node, right_address: str) -> tup
     for (node, _), index, (_, address), lladdr in zip(ends, indices, ends[::-1], hardware[::-1], strict=True):
         # Resolving a neighbour would cost the first packet a round trip, or a second if the request is lost.
         node.netlink.neigh("add", dst=address, lladdr=lladdr, ifindex=index, state="permanent")
-    return indices[0], indices[1]
+    return Segment(left, right, indices[0], indices[1], number)
 
 
 def kernel_counters(node: Node) -> dict[str, int]:
@@ -285,14 +329,14 @@ def kernel_counters(node: Node) -> dict[str, int]:
 
 
 class PacketTraces:
-    """Traces the packets of the sender's and the receiver's device, until stopped.
+    """Traces the packets of the devices of all hosts, until stopped.
 
     Parameters
     ----------
     network : Network
-        The network of the experiment.
+        The network.
     path : Path
-        Path of the traces, without the suffixes `.sender.pcap` and `.receiver.pcap`; time stamps are in nanoseconds.
+        Path of the traces, without the suffixes, such as `.sender.pcap`; time stamps are in nanoseconds.
 
     Raises
     ------
@@ -305,11 +349,11 @@ class PacketTraces:
         if program is None:
             raise FileNotFoundError("packet traces need tcpdump; run: sudo apt-get install tcpdump")
         self._processes = []
-        for end, node in (("sender", network.sender), ("receiver", network.receiver)):
-            file = path.with_name(f"{path.name}.{end}.pcap")
+        for host in network.addresses:
+            node, file = network.nodes[host], path.with_name(f"{path.name}.{host}.pcap")
             options = ["-Z", "root", "-n", "-U", "--immediate-mode", "--time-stamp-precision=nano"]
             # tcpdump would make root the owner of a file that it opens. A guest of an ordinary user refuses this.
-            command = [program, *options, "-s", str(SNAP_LENGTH), "-i", network.device_of(node), "-w", "-"]
+            command = [program, *options, "-s", str(SNAP_LENGTH), "-i", network.device_of(host), "-w", "-"]
             with file.open("wb") as trace, node.entered():
                 process = subprocess.Popen(
                     command,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-End = Literal["client", "server"]
 Stream = Literal["stdout", "stderr"]
 
 LINES = "output.jsonl"
@@ -24,8 +23,8 @@ class Line:
     ----------
     time : float
         Time since the start of the client [s]; negative for a server that writes before.
-    end : {"client", "server"}
-        The program.
+    end : str
+        Name of the program: "client" or "server" in a run of two programs.
     stream : {"stdout", "stderr"}
         Where it has written.
     text : str
@@ -33,7 +32,7 @@ class Line:
     """
 
     time: float
-    end: End
+    end: str
     stream: Stream
     text: str
 
@@ -50,17 +49,17 @@ class OutputFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._lines = (directory / LINES).open("w", encoding="utf-8")
-        self._streams: dict[tuple[End, Stream], BinaryIO] = {}
-        self._begun: dict[tuple[End, Stream], bytes] = {}
+        self._streams: dict[tuple[str, Stream], BinaryIO] = {}
+        self._begun: dict[tuple[str, Stream], bytes] = {}
 
-    def open(self, end: End) -> None:
+    def open(self, end: str) -> None:
         """Make the files of a program."""
         streams: tuple[Stream, ...] = ("stdout", "stderr")
         for stream in streams:
             self._streams[end, stream] = (self._directory / f"{end}.{stream}").open("wb", buffering=0)
             self._begun[end, stream] = b""
 
-    def add(self, time: float, end: End, stream: Stream, data: bytes) -> None:
+    def add(self, time: float, end: str, stream: Stream, data: bytes) -> None:
         """Keep what a program has written; `time` is that of the lines that end here."""
         self._streams[end, stream].write(data)
         # A progress display ends its lines with a carriage return.
@@ -78,7 +77,7 @@ class OutputFiles:
         for file in self._streams.values():
             file.close()
 
-    def _write(self, time: float, end: End, stream: Stream, lines: list[bytes]) -> None:
+    def _write(self, time: float, end: str, stream: Stream, lines: list[bytes]) -> None:
         for text in filter(None, lines):
             row = [round(time, 6), end, stream, text.decode(errors="replace")]
             self._lines.write(json.dumps(row, ensure_ascii=False) + "\n")

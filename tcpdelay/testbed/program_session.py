@@ -1,8 +1,9 @@
-"""A session of programs in a guest: two command lines at the two ends of a network, and what they leave behind."""
+"""A session of programs in a guest: command lines on the hosts of a network, and what they leave behind."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shutil
@@ -16,9 +17,10 @@ from typing import Any, ClassVar
 
 from tcpdelay.testbed.confinement import SYSCTLS, Confinement, forbid_namespaces
 from tcpdelay.testbed.event_loop import MS_BIND, mount, wake_exactly
-from tcpdelay.testbed.link import Link
-from tcpdelay.testbed.network import Network, PacketTraces, kernel_counters
-from tcpdelay.testbed.program_output import End, OutputFiles, Stream, read_available
+from tcpdelay.testbed.link import DuplexLink, Link
+from tcpdelay.testbed.network import Network, Node, PacketTraces, kernel_counters
+from tcpdelay.testbed.program_output import OutputFiles, Stream, read_available
+from tcpdelay.testbed.topology import Program, Topology
 
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SCRATCH = "scratch"
@@ -27,7 +29,11 @@ WRITABLE = Path("/run", SCRATCH)
 PACKETS = "packets"
 RESULT = "result.json"
 HEAD_START = 1.0
-"""Time from the start of the server to the start of the client [s]."""
+"""Time after which a program without a port is ready [s]."""
+LISTEN_INTERVAL = 0.01
+"""Time between two looks whether a program listens [s]."""
+LISTENING = {"tcp": "0A", "udp": "07"}
+"""States in /proc/net of a TCP socket that listens, and of a UDP socket that is bound (include/net/tcp_states.h)."""
 GRACE = 5.0
 """Time between SIGTERM and SIGKILL at the end of a session [s]."""
 POLL_INTERVAL = 0.1
@@ -46,32 +52,27 @@ class ProgramPlan:
 
     Attributes
     ----------
-    client, server : list of str
-        The command lines.
-    forward, backward : Link
-        The way from the client to the server, and the way back.
+    topology : Topology
+        Programs, hosts and links.
     longest : float
-        Longest time from the start of the client [s].
+        Longest time, from a second after the start [s].
     confinement : Confinement
         The user as whom the programs run.
     sysctls : dict
-        Settings of the kernel at both ends.
+        Settings of the kernel at all hosts.
     environment : dict
         Further variables of the programs' environment.
     working_directory : str, optional
         Directory in which the programs start; by default the one in which they may write.
     linger : float, optional
-        Time for the server to end after the client [s]; None: until the longest time is over.
+        Time for the servers to end after the clients [s]; None: until the longest time is over.
     seed : int
         Seed of the guest's randomness, 0 or more.
     """
 
     file: ClassVar[str] = "programs.json"
 
-    client: list[str]
-    server: list[str]
-    forward: Link
-    backward: Link
+    topology: Topology
     longest: float
     confinement: Confinement
     sysctls: dict[str, str] = field(default_factory=dict)
@@ -93,8 +94,14 @@ class ProgramPlan:
     def read(cls, file: Path) -> ProgramPlan:
         """Return the plan in a file that `write` has written."""
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        parts = {"forward": Link, "backward": Link, "confinement": Confinement}
-        return cls(**content | {name: part(**content[name]) for name, part in parts.items()})
+        topology = content.pop("topology")
+        links = [
+            DuplexLink(**link | {way: Link(**link[way]) for way in ("forward", "backward")})
+            for link in topology.pop("links")
+        ]
+        programs = [Program(**program) for program in topology.pop("programs")]
+        confinement = Confinement(**content.pop("confinement"))
+        return cls(topology=Topology(programs, links, **topology), confinement=confinement, **content)
 
     def is_finished(self, directory: Path) -> bool:
         """Return whether the session in a directory has handed over its results."""
@@ -104,27 +111,30 @@ class ProgramPlan:
 def run_program_session(plan: ProgramPlan, directory: Path) -> None:
     """Run the programs of a plan in this guest, and hand over their results in a directory.
 
-    The session ends when both programs have ended, some time after the client has ended, or when the duration is over.
+    The session ends when all programs have ended, some time after the clients have ended, or when the duration is over.
     """
     wake_exactly()
     _mount_devices()
     forbid_namespaces()
     WRITABLE.mkdir()
     mount("tmpfs", str(WRITABLE), "tmpfs", "mode=1777,size=80%")
-    network = Network.join(plan.forward, plan.backward, SYSCTLS | plan.sysctls, traced=True)
-    _name_addresses({"client": network.sender_address, "server": network.receiver_address})
+    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, traced=True)
+    _name_addresses(network.addresses)
     traces = PacketTraces(network, directory / PACKETS)
     programs = _Programs(plan, network, directory)
     (directory / "progress").write_text(f"{BEGUN:.6f}", encoding="ascii")
-    programs.start("server", plan.server)
-    programs.watch(until=programs.begin)
-    programs.start("client", plan.client)
     statuses, ended = programs.watch_all()
     programs.stop()
     traces.stop()
-    counters = {end: kernel_counters(node) for end, node in programs.ends.items()}
     _hand_over_files(directory / SCRATCH)
-    result = {"status": statuses, "ended": ended, "counters": counters, "packets": network.packet_counts()}
+    result = {
+        "status": statuses,
+        "ended": ended,
+        "counters": {host: kernel_counters(network.nodes[host]) for host in network.addresses},
+        "packets": network.packet_counts(),
+        "addresses": network.addresses,
+        "clients": [program.name for program in plan.topology.clients],
+    }
     # Written last and atomically: without this file, the session counts as unfinished.
     unfinished = directory / f"{RESULT}.part"
     unfinished.write_text(json.dumps(result), encoding="utf-8")
@@ -133,38 +143,35 @@ def run_program_session(plan: ProgramPlan, directory: Path) -> None:
 
 
 class _Programs:
-    """The programs of a session, and what they write.
-
-    Attributes
-    ----------
-    ends : dict
-        The namespaces of the programs.
-    begin : float
-        Start of the client, on the monotonic clock [s].
-    """
+    """The programs of a session, and what they write."""
 
     def __init__(self, plan: ProgramPlan, network: Network, directory: Path) -> None:
-        self.ends = {"client": network.sender, "server": network.receiver}
-        self.begin = time.monotonic() + HEAD_START
         self._plan = plan
         self._directory = directory
+        self._hosts = {program.name: network.nodes[program.host] for program in plan.topology.programs}
+        # All times count from here: a client without a port to wait for starts now.
+        self._begin = time.monotonic() + HEAD_START
+        self._waiting = list(plan.topology.programs)
+        self._ready: dict[str, float] = {}
+        self._clients = [program.name for program in plan.topology.clients]
         self._files = OutputFiles(directory)
-        self._programs: dict[End, subprocess.Popen[bytes]] = {}
-        self._ended: dict[End, float] = {}
-        self._pipes: dict[int, tuple[End, Stream]] = {}
-        self._deaths: dict[int, End] = {}
+        self._programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._ended: dict[str, float] = {}
+        self._pipes: dict[int, tuple[str, Stream]] = {}
+        self._deaths: dict[int, str] = {}
         self._poll = select.poll()
         scratch = str(WRITABLE)
         self._environment = {"PATH": PROGRAM_PATH, "HOME": scratch, "TMPDIR": scratch, "SCRATCH": scratch}
         self._environment |= {"LC_ALL": "C.UTF-8", "PYTHONUNBUFFERED": "1", **plan.environment}
-        self._environment |= {"CLIENT_ADDRESS": network.sender_address, "SERVER_ADDRESS": network.receiver_address}
+        for host, address in network.addresses.items():
+            self._environment[f"{host.upper().replace('-', '_')}_ADDRESS"] = address
 
-    def start(self, end: End, command: list[str]) -> None:
-        """Start a program at one end."""
-        self._files.open(end)
-        with self.ends[end].entered():
-            program = subprocess.Popen(
-                self._plan.confinement.command([*LINE_BUFFERED, *command]),
+    def _start(self, program: Program) -> None:
+        """Start a program on its host."""
+        self._files.open(program.name)
+        with self._hosts[program.name].entered():
+            process = subprocess.Popen(
+                self._plan.confinement.command([*LINE_BUFFERED, *program.command]),
                 cwd=self._plan.working_directory or WRITABLE,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -173,18 +180,43 @@ class _Programs:
                 start_new_session=True,
                 preexec_fn=self._plan.confinement.hide(self._directory),
             )
-        self._programs[end] = program
+        self._programs[program.name] = process
+        if program.port is None:
+            self._ready[program.name] = time.monotonic() + HEAD_START
         streams: tuple[Stream, ...] = ("stdout", "stderr")
         for stream in streams:
-            pipe = getattr(program, stream)
+            pipe = getattr(process, stream)
             os.set_blocking(pipe.fileno(), False)
-            self._pipes[pipe.fileno()] = (end, stream)
+            self._pipes[pipe.fileno()] = (program.name, stream)
             self._poll.register(pipe, select.POLLIN)
-        death = os.pidfd_open(program.pid)
-        self._deaths[death] = end
+        death = os.pidfd_open(process.pid)
+        self._deaths[death] = program.name
         self._poll.register(death, select.POLLIN)
 
-    def watch(self, until: float) -> None:
+    def _start_due(self) -> float:
+        """Start the programs whose time has come, and return the time at which to look again; infinite if all run."""
+        now, again = time.monotonic(), math.inf
+        for program in self._plan.topology.programs:
+            if program.port is not None and program.name in self._programs and program.name not in self._ready:
+                if program.name in self._ended or _listens(self._hosts[program.name], program.port):
+                    self._ready[program.name] = now
+                else:
+                    again = min(again, now + LISTEN_INTERVAL)
+        for program in list(self._waiting):
+            if not all(other in self._ready for other in program.after):
+                continue
+            first = self._begin - HEAD_START
+            due = max((self._ready[other] for other in program.after), default=first) + program.start
+            if due <= now:
+                self._waiting.remove(program)
+                self._start(program)
+                # Others may wait for this program.
+                again = now
+            else:
+                again = min(again, due)
+        return again
+
+    def _watch(self, until: float) -> None:
         """Keep what the programs write, until a time on the monotonic clock or the end of a program."""
         while (left := until - time.monotonic()) > 0:
             ready = [descriptor for descriptor, _ in self._poll.poll(1e3 * left)]
@@ -193,25 +225,30 @@ class _Programs:
                     self._keep(descriptor)
             gone = [descriptor for descriptor in ready if descriptor in self._deaths]
             for descriptor in gone:
-                end = self._deaths.pop(descriptor)
+                name = self._deaths.pop(descriptor)
                 self._forget(descriptor)
-                self._programs[end].wait()
-                self._ended[end] = time.monotonic() - self.begin
-            if gone and time.monotonic() >= self.begin:
+                self._programs[name].wait()
+                self._ended[name] = time.monotonic() - self._begin
+            if gone:
                 return
 
-    def watch_all(self) -> tuple[dict[End, int | None], dict[End, float]]:
-        """Keep what the programs write until the session is over; return their statuses and the times of their ends."""
-        longest = self._plan.longest
-        while len(self._ended) < len(self._programs) and (elapsed := time.monotonic() - self.begin) < longest:
-            (self._directory / "progress").write_text(f"{elapsed / longest:.6f}", encoding="ascii")
+    def watch_all(self) -> tuple[dict[str, int | None], dict[str, float]]:
+        """Run the programs until the session is over; return their statuses and the times of their ends."""
+        longest, linger = self._plan.longest, self._plan.linger
+        while self._waiting or len(self._ended) < len(self._programs):
+            again = self._start_due()
+            elapsed = time.monotonic() - self._begin
+            if elapsed >= longest:
+                break
+            (self._directory / "progress").write_text(f"{max(elapsed / longest, BEGUN):.6f}", encoding="ascii")
             stop = longest
-            if "client" in self._ended and self._plan.linger is not None:
-                stop = min(longest, self._ended["client"] + self._plan.linger)
+            if linger is not None and all(client in self._ended for client in self._clients):
+                stop = min(longest, max(self._ended[client] for client in self._clients) + linger)
                 if elapsed >= stop:
                     break
-            self.watch(until=self.begin + min(elapsed + PROGRESS_INTERVAL, stop))
-        return {end: program.poll() for end, program in self._programs.items()}, self._ended
+            self._watch(until=min(again, self._begin + min(elapsed + PROGRESS_INTERVAL, stop)))
+        names = [program.name for program in self._plan.topology.programs]
+        return {name: self._programs[name].poll() if name in self._programs else None for name in names}, self._ended
 
     def stop(self) -> None:
         """End the programs and all that they have started, and keep the rest of what they have written."""
@@ -219,7 +256,7 @@ class _Programs:
         for program in self._programs.values():
             _signal_group(program, signal.SIGTERM)
         while (now := time.monotonic()) < deadline and len(self._ended) < len(self._programs):
-            self.watch(until=min(now + POLL_INTERVAL, deadline))
+            self._watch(until=min(now + POLL_INTERVAL, deadline))
         for program in self._programs.values():
             _signal_group(program, signal.SIGKILL)
         if self._plan.confinement.user:
@@ -229,12 +266,12 @@ class _Programs:
             program.wait()
         for descriptor in list(self._pipes):
             self._keep(descriptor)
-        self._files.close(time.monotonic() - self.begin)
+        self._files.close(time.monotonic() - self._begin)
 
     def _keep(self, descriptor: int) -> None:
         end, stream = self._pipes[descriptor]
         while data := read_available(descriptor):
-            self._files.add(time.monotonic() - self.begin, end, stream, data)
+            self._files.add(time.monotonic() - self._begin, end, stream, data)
         if data is not None:
             del self._pipes[descriptor]
             self._poll.unregister(descriptor)
@@ -242,6 +279,17 @@ class _Programs:
     def _forget(self, descriptor: int) -> None:
         self._poll.unregister(descriptor)
         os.close(descriptor)
+
+
+def _listens(host: Node, port: int) -> bool:
+    """Return whether a socket of a host listens on a TCP port, or is bound to a UDP port."""
+    with host.entered():
+        for protocol, state in LISTENING.items():
+            sockets = Path("/proc/thread-self/net", protocol).read_text(encoding="ascii").splitlines()[1:]
+            for local, found in ((words[1], words[3]) for words in map(str.split, sockets)):
+                if found == state and int(local.partition(":")[2], 16) == port:
+                    return True
+    return False
 
 
 def _hand_over_files(directory: Path) -> None:
@@ -260,15 +308,17 @@ def _hand_over_files(directory: Path) -> None:
 
 def _mount_devices() -> None:
     """Mount the guest's own devices, terminals and shared memory over those of the host."""
-    mount("devtmpfs", "/dev", "devtmpfs")
+    # Debian's guest has mounted them at its boot (CONFIG_DEVTMPFS_MOUNT).
+    if not os.path.ismount("/dev"):
+        mount("devtmpfs", "/dev", "devtmpfs")
     for directory, kind in (("pts", "devpts"), ("shm", "tmpfs")):
         place = Path("/dev", directory)
         place.mkdir(exist_ok=True)
         mount(kind, str(place), kind)
 
 
-def _name_addresses(addresses: dict[End, str]) -> None:
-    """Let programs find the ends by the names `client` and `server`."""
+def _name_addresses(addresses: dict[str, str]) -> None:
+    """Let programs find the hosts by their names."""
     if HOSTS.exists():
         file = Path("/run/hosts")
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items())]

@@ -1,4 +1,4 @@
-"""Runs of unmodified programs over an emulated path, in a User-Mode Linux guest."""
+"""Runs of unmodified programs over emulated paths, in a User-Mode Linux guest."""
 
 from __future__ import annotations
 
@@ -6,63 +6,75 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.backends import UmlBackend
 from tcpdelay.testbed.confinement import Confinement
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.packet_files import write_pcapng
-from tcpdelay.testbed.program_output import LINES, End, Line, LineReader
+from tcpdelay.testbed.program_output import LINES, Line, LineReader
 from tcpdelay.testbed.program_session import PACKETS, PROGRAM_PATH, RESULT, SCRATCH, ProgramPlan
+from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, two_hosts
 from tcpdelay.testbed.workplaces import workplace
 
 SHORTEST, LONGEST = 0.1, 86_400.0
 """Bounds of the duration of a run [s]."""
-_TRACED: dict[End, str] = {"client": "sender", "server": "receiver"}
-_PREPARED = ("client.stdout", "client.stderr", "server.stdout", "server.stderr", LINES, SCRATCH, RESULT)
+CONGESTION_CONTROL, ECN = "net.ipv4.tcp_congestion_control", "net.ipv4.tcp_ecn"
 
 
 @dataclass(frozen=True)
 class ProgramRun:
-    """What a run of two programs left behind.
+    """What a run of programs left behind.
 
     Attributes
     ----------
     directory : Path
-        Directory with the results: `client.stdout`, `client.stderr` and `client.pcapng`, the same three files of the
-        server, the lines of all output with their times in `output.jsonl`, the directory `scratch`, into which both
-        programs wrote, and `result.json`.
+        Directory with the results: `NAME.stdout` and `NAME.stderr` of each program, `HOST.pcapng` of each host, the
+        lines of all output with their times in `output.jsonl`, the directory `scratch`, into which all programs wrote,
+        and `result.json`. In a run of two programs, "client" and "server" are the programs and the hosts.
     status : dict
-        Exit status of the program at either end, "client" and "server"; negative: the number of the signal that ended
-        it; None: it still ran at the end of the duration.
+        Exit status of each program by name; negative: the number of the signal that ended it; None: it still ran at
+        the end of the duration, or had not started.
     ended : dict
-        Time since the start of the client at which a program ended [s]; without programs that did not end.
+        Time at which a program ended, since the start of the client [s]; without programs that did not end.
     counters : dict
-        The kernel's TCP counters at either end that are not zero, as in `nstat`.
+        The kernel's TCP counters at each host that are not zero, as in `nstat`.
     packets : dict
-        Numbers of packets that each queue has sent and dropped, by names such as "data_dropped": "data" and
-        "bottleneck" are on the way from the client to the server, "ack" and "bottleneck_back" on the way back.
+        Numbers of packets that each queue has sent, dropped and marked, by names such as "data_dropped": "data" and
+        "bottleneck" are on the way from the client to the server, "ack" and "bottleneck_back" on the way back. In a
+        topology, the name of the link is in front, such as "laptop-router_data_dropped".
+    addresses : dict
+        Address of each host.
+    clients : list of str
+        The programs for which no other waited.
     """
 
     directory: Path
-    status: dict[End, int | None]
-    ended: dict[End, float]
-    counters: dict[End, dict[str, int]]
+    status: dict[str, int | None]
+    ended: dict[str, float]
+    counters: dict[str, dict[str, int]]
     packets: dict[str, int]
+    addresses: dict[str, str] = field(default_factory=dict)
+    clients: list[str] = field(default_factory=lambda: [CLIENT])
 
     @property
-    def traces(self) -> tuple[Path, Path]:
-        """The packet traces of the client and of the server, in the format pcapng."""
-        return self.directory / "client.pcapng", self.directory / "server.pcapng"
+    def traces(self) -> tuple[Path, ...]:
+        """The packet traces of all hosts, in the format pcapng: first the client's, then the server's."""
+        return tuple(self.trace(host) for host in self.addresses)
 
-    def output(self, end: End) -> str:
-        """Return what the program at one end has written to its standard output."""
-        return (self.directory / f"{end}.stdout").read_text(encoding="utf-8", errors="replace")
+    def trace(self, host: str) -> Path:
+        """Return the packet trace of a host, in the format pcapng."""
+        return self.directory / f"{host}.pcapng"
+
+    def output(self, program: str) -> str:
+        """Return what a program has written to its standard output."""
+        return (self.directory / f"{program}.stdout").read_text(encoding="utf-8", errors="replace")
 
     def lines(self) -> list[Line]:
-        """Return the lines that both programs have written, with their times."""
+        """Return the lines that all programs have written, with their times."""
         return list(LineReader(self.directory).new())
 
 
@@ -70,6 +82,41 @@ def run_programs(
     client: Sequence[str],
     server: Sequence[str],
     path: EmulatedPath,
+    directory: Path,
+    backend: UmlBackend,
+    **settings: Any,
+) -> ProgramRun:
+    """Run two programs of this machine in a guest, at the two ends of an emulated path, and trace the packets.
+
+    The server starts a second before the client. The names of the hosts are `client` and `server`.
+
+    Parameters
+    ----------
+    client, server : sequence of str
+        Command lines: the program, then its arguments. `["sh", "-c", "..."]` runs several programs at one end.
+    path : EmulatedPath
+        Round-trip time, losses, rate and queue.
+    directory, backend, **settings
+        The arguments of `run_topology`.
+
+    Returns
+    -------
+    ProgramRun
+        The results; a program that failed is no error.
+
+    Raises
+    ------
+    ValueError, SessionFailedError
+        As `run_topology`.
+    """
+    for name, command in ((CLIENT, client), (SERVER, server)):
+        if isinstance(command, str):
+            raise InvalidValueError(name, command, "begin with a program, in a list of words")
+    return run_topology(two_hosts(client, server, path), directory, backend, **settings)
+
+
+def run_topology(
+    topology: Topology,
     directory: Path,
     backend: UmlBackend,
     *,
@@ -84,40 +131,38 @@ def run_programs(
     on_progress: Callable[[float], None] = lambda share: None,
     on_line: Callable[[Line], None] = lambda line: None,
 ) -> ProgramRun:
-    """Run two programs of this machine in a guest, at the two ends of an emulated path, and trace the packets.
+    """Run programs of this machine in a guest, on the hosts of a topology, and trace the packets.
 
-    The server starts a second before the client. The run ends when both programs have ended, or when the duration is
-    over; programs that still run then get SIGTERM, and SIGKILL five seconds later.
+    The run ends when all programs have ended, or when the duration is over; programs that still run then get SIGTERM,
+    and SIGKILL five seconds later. All times count from a second after the start of the first program.
 
-    In the guest, the programs find the ends by the names `client` and `server`, or in the variables `CLIENT_ADDRESS`
-    and `SERVER_ADDRESS` of their environment. They see this machine's files, but cannot change them. They may write
+    In the guest, the programs find the hosts by their names, or in variables of their environment such as
+    `SERVER_ADDRESS`. They see this machine's files, but cannot change them. They may write
     into one directory in the memory of the guest: `SCRATCH` in their environment, which is also their home and their
     directory for temporary files. They have no privileges in the guest, and no network to the outside.
 
     Parameters
     ----------
-    client, server : sequence of str
-        Command lines: the program, then its arguments. `["sh", "-c", "..."]` runs several programs at one end.
-    path : EmulatedPath
-        Round-trip time, losses, rate and queue.
+    topology : Topology
+        Programs, hosts and links; `read_topology` reads one from a TOML file.
     directory : Path
         Directory for the results; it must be new or empty.
     backend : UmlBackend
         The guest: `VirtualTimeBackend(250)` for virtual time, `UmlBackend()` for real time.
     duration : float
-        Longest time from the start of the client [s], 0.1 to 86 400.
+        Longest time [s], 0.1 to 86 400.
     seed : int
         Seed of the guest's randomness, in virtual time, 0 or more. In virtual time the same seed gives the same run.
     congestion_control : str
-        Default congestion control of both ends: reno, cubic, bbr, vegas or westwood.
+        Default congestion control of all hosts: reno, cubic, bbr, vegas or westwood.
     sysctls : mapping, optional
-        Further settings of the kernel at both ends, such as `{"net.ipv4.tcp_sack": "0"}`.
+        Further settings of the kernel at all hosts, such as `{"net.ipv4.tcp_sack": "0"}`.
     environment : mapping, optional
         Further variables of the environment of the programs.
     working_directory : Path, optional
         Directory in which the programs start; by default the one into which they may write.
     linger : float, optional
-        Time that the server has to end when the client has ended [s]; by default, the rest of the duration.
+        Time that the servers have to end when all clients have ended [s]; by default, the rest of the duration.
     trusted : bool
         Whether the programs are the root of the guest, for example to change addresses and queues. They could then
         write to this machine's files.
@@ -139,23 +184,21 @@ def run_programs(
         If the guest did not finish, for example because a program waited busily, which stops virtual time.
     """
     search = dict(environment or {}).get("PATH", PROGRAM_PATH)
-    for name, command in (("client", client), ("server", server)):
-        if isinstance(command, str) or not command or shutil.which(command[0], path=search) is None:
-            raise InvalidValueError(name, command, f"begin with a program, by its path or in {search}")
+    for program in topology.programs:
+        if not program.command or shutil.which(program.command[0], path=search) is None:
+            raise InvalidValueError(program.name, program.command, f"begin with a program, by its path or in {search}")
     if not SHORTEST <= duration <= LONGEST:
         raise InvalidValueError("duration", duration, f"lie between {SHORTEST:g} and {LONGEST:g} s")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise InvalidValueError("directory", str(directory), "be a new or an empty directory")
     for problem in backend.problems():
         raise ValueError(f"backend {backend.name!r} does not work here: {problem}")
+    defaults = {CONGESTION_CONTROL: congestion_control, **({ECN: "1"} if topology.ecn else {})}
     plan = ProgramPlan(
-        list(client),
-        list(server),
-        path.forward,
-        path.backward,
+        topology,
         duration,
         Confinement.none() if trusted else Confinement.of_caller(),
-        {"net.ipv4.tcp_congestion_control": congestion_control, **(sysctls or {})},
+        {**defaults, **(sysctls or {})},
         dict(environment or {}),
         None if working_directory is None else str(working_directory.resolve()),
         linger,
@@ -178,10 +221,14 @@ def run_programs(
             follow(1.0)
         directory.mkdir(parents=True, exist_ok=True)
         kernel = f"Linux {backend.kernel(place)}, {backend.hz()} Hz"
-        for end, traced in _TRACED.items():
-            write_pcapng(place / f"{PACKETS}.{traced}.pcap", directory / f"{end}.pcapng", end, kernel)
-        for left in _PREPARED:
-            shutil.move(place / left, directory / left)
+        hosts = dict.fromkeys(program.host for program in topology.programs)
+        for host in hosts:
+            write_pcapng(place / f"{PACKETS}.{host}.pcap", directory / f"{host}.pcapng", host, kernel)
+        outputs = [f"{program.name}.{stream}" for program in topology.programs for stream in ("stdout", "stderr")]
+        for left in (*outputs, LINES, SCRATCH, RESULT):
+            # A program that never started has written nothing.
+            if (place / left).exists():
+                shutil.move(place / left, directory / left)
     return read_program_run(directory)
 
 

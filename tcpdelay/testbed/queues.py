@@ -1,17 +1,28 @@
 """The queueing disciplines of a path: netem for delay and loss, a token bucket with a queue for a limited rate.
 
-pyroute2 does not support the loss models of netem, and supports tbf only with a string for every number. This module
-therefore fills the option blocks; pyroute2 does the rest.
+pyroute2 does not support the loss models of netem, RED and PIE, and supports tbf only with a string for every number.
+This module therefore fills the option blocks; pyroute2 does the rest.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
-from pyroute2 import IPRoute
+from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink import nla
-from pyroute2.netlink.rtnl.tcmsg import plugins, sched_codel, sched_fq_codel, sched_netem, sched_pfifo, sched_tbf
+from pyroute2.netlink.rtnl.tcmsg import (
+    common,
+    plugins,
+    sched_cake,
+    sched_codel,
+    sched_fq_codel,
+    sched_netem,
+    sched_pfifo,
+    sched_tbf,
+)
 
 from tcpdelay.models.tcp import gilbert_probabilities
 from tcpdelay.testbed.link import Link
@@ -24,6 +35,18 @@ NETEM_LIMIT = 200_000
 ROOT_HANDLE = 0x10000
 TBF_BURST = 2000
 """Token bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
+FULL_PACKET = 1514
+"""Bytes that the queues count for a full packet: the MTU and the Ethernet header."""
+MICROSECONDS = 1e6
+RED_TARGET, RED_FEWEST, RED_PROBABILITY = 0.005, 5, 0.1
+"""Adaptive RED: default target [s], smallest lower threshold [packets], and largest probability at the start."""
+TC_RED_ECN, TC_RED_ADAPTATIVE = 1, 4
+"""Flags of RED (linux/pkt_sched.h)."""
+MARKS = {"codel": "ecn_mark", "fq_codel": "ecn_mark", "pie": "ecn_mark", "red": "marked"}
+"""Name of the number of marked packets in the statistics of each discipline."""
+BUILD = "run tcpdelay testbed build-kernel, and use the backend uml-virtual"
+INTERVAL_OVER_TARGET = 20
+"""Interval of CoDel over its target: RFC 8289, section 4.4, has 100 ms and 5 ms; `tc` has the same ratio for cake."""
 
 
 class NetemOptions(sched_netem.options):  # type: ignore[misc]
@@ -38,23 +61,76 @@ class NetemOptions(sched_netem.options):  # type: ignore[misc]
             fields: ClassVar[Any] = (("p", "I"), ("r", "I"), ("h", "I"), ("k1", "I"))
 
 
-def _passed_on(options: dict[str, Any]) -> Any:
-    return options["block"]
+class PieOptions(nla):  # type: ignore[misc]
+    """PIE's options of linux/pkt_sched.h."""
+
+    nla_map = (
+        ("TCA_PIE_UNSPEC", "none"),
+        ("TCA_PIE_TARGET", "uint32"),
+        ("TCA_PIE_LIMIT", "uint32"),
+        ("TCA_PIE_TUPDATE", "uint32"),
+        ("TCA_PIE_ALPHA", "uint32"),
+        ("TCA_PIE_BETA", "uint32"),
+        ("TCA_PIE_ECN", "uint32"),
+    )
+
+
+class PieStatistics(common.stats2):  # type: ignore[misc]
+    """PIE's statistics: struct tc_pie_xstats of linux/pkt_sched.h."""
+
+    class stats_app(nla):  # type: ignore[misc]  # noqa: N801, D106 - pyroute2 finds it by this name
+        fields: ClassVar[Any] = (
+            ("prob", "Q"),
+            *((name, "I") for name in ("delay", "avg_dq_rate", "dq_rate_estimating", "packets_in", "dropped")),
+            *((name, "I") for name in ("overlimit", "maxq", "ecn_mark")),
+        )
+
+
+class RedOptions(nla):  # type: ignore[misc]
+    """RED's options of linux/pkt_sched.h."""
+
+    nla_map = (
+        ("TCA_RED_UNSPEC", "none"),
+        ("TCA_RED_PARMS", "parameters"),
+        ("TCA_RED_STAB", "cdata"),
+        ("TCA_RED_MAX_P", "uint32"),
+    )
+
+    class parameters(nla):  # type: ignore[misc]  # noqa: N801, D106
+        fields: ClassVar[Any] = (
+            *((name, "I") for name in ("limit", "qth_min", "qth_max")),
+            *((name, "B") for name in ("Wlog", "Plog", "Scell_log", "flags")),
+        )
+
+
+class RedStatistics(common.stats2):  # type: ignore[misc]
+    """RED's statistics: struct tc_red_xstats of linux/pkt_sched.h."""
+
+    class stats_app(nla):  # type: ignore[misc]  # noqa: N801, D106
+        fields: ClassVar[Any] = tuple((name, "I") for name in ("early", "pdrop", "other", "marked"))
+
+
+def _plugin(options: Any, **more: Any) -> SimpleNamespace:
+    """Return a plugin of pyroute2 that takes its options as they are, from the argument `block`."""
+    return SimpleNamespace(
+        parent=sched_netem.parent, options=options, get_parameters=lambda given: given["block"], **more
+    )
 
 
 _OURS = {
-    "netem": SimpleNamespace(parent=sched_netem.parent, options=NetemOptions, get_parameters=_passed_on),
-    "tbf": SimpleNamespace(parent=sched_tbf.parent, options=sched_tbf.options, get_parameters=_passed_on),
-    "codel": SimpleNamespace(parent=sched_codel.parent, options=sched_codel.options, get_parameters=_passed_on),
-    "fq_codel": SimpleNamespace(
-        parent=sched_fq_codel.parent, options=sched_fq_codel.options, get_parameters=_passed_on
-    ),
+    "netem": _plugin(NetemOptions),
+    "tbf": _plugin(sched_tbf.options),
+    "codel": _plugin(sched_codel.options, stats2=sched_codel.stats2),
+    "fq_codel": _plugin(sched_fq_codel.options, stats2=sched_fq_codel.stats2),
+    "red": _plugin(RedOptions, stats2=RedStatistics),
+    "pie": _plugin(PieOptions, stats2=PieStatistics),
+    "cake": _plugin(sched_cake.options, stats2=sched_cake.stats2),
     "bfifo": sched_pfifo,
 }
 plugins.update(_OURS)
 
 
-def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, link: Link) -> None:
+def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, link: Link, **place: int) -> None:
     """Delay and drop the packets that a device sends, as on a link; its rate has no effect here.
 
     Parameters
@@ -67,6 +143,8 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
         Index of the device.
     link : Link
         Delay, jitter and losses.
+    **place : int
+        Handle and parent, if the discipline is not the root of the device.
     """
     # netem draws a delay uniformly from the mean less the jitter to the mean plus the jitter.
     spread = link.jitter / 2
@@ -85,13 +163,24 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
         enter, leave = gilbert_probabilities(link.loss, link.loss_burst)
         model = {"p": round(enter * CERTAIN), "r": round(leave * CERTAIN), "h": 0, "k1": 0}
         block["attrs"].append(("TCA_NETEM_LOSS", {"attrs": [("NETEM_LOSS_GE", model)]}))
-    netlink.tc(command, "netem", device, handle=ROOT_HANDLE, block=block)
+    netlink.tc(command, "netem", device, **{"handle": ROOT_HANDLE, **place}, block=block)
 
 
 def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
-    """Limit the rate of a device to that of a link, with the queue of this link before it."""
+    """Limit the rate of a device to that of a link, with the queue of this link before it.
+
+    Raises
+    ------
+    OSError
+        If the kernel lacks the queueing discipline.
+    """
     assert link.rate is not None
     bytes_per_second = round(link.rate / 8)
+    if link.queue == "cake":
+        # cake limits the rate itself.
+        attributes = [("TCA_CAKE_BASE_RATE64", bytes_per_second), *_codel_times("TCA_CAKE_RTT", link)]
+        _add(netlink, "cake", device, handle=ROOT_HANDLE, block={"attrs": attributes})
+        return
     parameters = {
         "rate_cell_log": 3,
         "rate___reserved": 1,  # the link layer: Ethernet
@@ -101,25 +190,125 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
     }
     # pyroute2 fills the rate table from the parameters.
     block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}
-    netlink.tc("add", "tbf", device, handle=ROOT_HANDLE, block=block)
-    kind: str = link.queue
-    settings: dict[str, Any]
-    if kind == "fifo":
-        kind, limit = ("pfifo", link.queue_packets) if link.queue_packets is not None else ("bfifo", link.queue_bytes)
-        settings = {"limit": limit}
+    _add(netlink, "tbf", device, handle=ROOT_HANDLE, block=block)
+    place = {"handle": 2 * ROOT_HANDLE, "parent": ROOT_HANDLE + 1}
+    if link.queue == "fifo" and link.queue_packets is not None:
+        _add(netlink, "pfifo", device, limit=link.queue_packets, **place)
+    elif link.queue == "fifo":
+        _add(netlink, "bfifo", device, limit=link.queue_bytes, **place)
+    elif link.queue == "red":
+        # RED notices that its queue is empty when it is asked for a packet (red_dequeue). tbf only peeks, and the mean
+        # length would not shrink while the link is idle. netem, which delays nothing here, asks.
+        set_netem(netlink, "add", device, Link(0), **place)
+        place = {"handle": 3 * ROOT_HANDLE, "parent": 2 * ROOT_HANDLE + 1}
+        _add(netlink, "red", device, block={"attrs": red_attributes(link)}, **place)
     else:
-        limits = [] if link.queue_packets is None else [(f"TCA_{kind.upper()}_LIMIT", link.queue_packets)]
-        settings = {"block": {"attrs": limits}}
-    netlink.tc("replace", kind, device, handle=2 * ROOT_HANDLE, parent=ROOT_HANDLE + 1, **settings)
+        _add(netlink, link.queue, device, block={"attrs": _attributes(link)}, **place)
+
+
+def _add(netlink: IPRoute, kind: str, device: int, **settings: Any) -> None:
+    try:
+        netlink.tc("replace", kind, device, **settings)
+    except NetlinkError as error:
+        if error.code != errno.ENOENT:
+            raise
+        raise OSError(f"the kernel lacks the queueing discipline {kind}; {BUILD}") from None
+
+
+def _attributes(link: Link) -> list[tuple[str, int]]:
+    """Return the options of codel, fq_codel or pie; what is absent has the kernel's default."""
+    prefix = f"TCA_{link.queue.upper()}"
+    attributes = [(f"{prefix}_ECN", 1)] if link.ecn else []
+    if link.queue_packets is not None:
+        attributes.append((f"{prefix}_LIMIT", link.queue_packets))
+    if link.queue == "pie" and link.queue_target is not None:
+        return [*attributes, ("TCA_PIE_TARGET", round(link.queue_target * MICROSECONDS))]
+    return attributes + _codel_times(f"{prefix}_INTERVAL", link)
+
+
+def _codel_times(interval: str, link: Link) -> list[tuple[str, int]]:
+    """Return target and interval [us] of CoDel; `interval` is the name of its option."""
+    if link.queue_target is None:
+        return []
+    target = round(link.queue_target * MICROSECONDS)
+    return [(f"{interval.rpartition('_')[0]}_TARGET", target), (interval, INTERVAL_OVER_TARGET * target)]
+
+
+def red_attributes(link: Link) -> list[tuple[str, Any]]:
+    """Return the options of RED for a target of the queueing delay: Adaptive RED.
+
+    RED drops packets with a probability that grows with the mean length of the queue, from 0 at the lower threshold.
+    Adaptive RED adapts the largest probability, so that the mean stays halfway between both thresholds.
+
+    Parameters
+    ----------
+    link : Link
+        Link with a rate, a limit in packets, and a target, 5 ms by default.
+
+    Returns
+    -------
+    list of tuple
+        The options by their names in linux/pkt_sched.h.
+
+    References
+    ----------
+    S. Floyd, R. Gummadi, S. Shenker, "Adaptive RED: An Algorithm for Increasing the Robustness of RED's Active Queue
+    Management", 2001, section 5. Binary logarithms of the weights: include/net/red.h.
+
+    Examples
+    --------
+    >>> from tcpdelay.testbed.link import Link
+    >>> options = dict(red_attributes(Link(0.01, rate=100e6, queue="red", queue_packets=1000, queue_target=0.005)))
+    >>> options["TCA_RED_PARMS"]["qth_min"], options["TCA_RED_PARMS"]["qth_max"]
+    (31250, 93750)
+    """
+    assert link.rate is not None
+    assert link.queue_packets is not None
+    bytes_per_second = link.rate / 8
+    target = RED_TARGET if link.queue_target is None else link.queue_target
+    # min_th = max(5 packets, target * C / 2), max_th = 3 * min_th
+    lowest = round(max(RED_FEWEST * FULL_PACKET, target * bytes_per_second / 2))
+    highest = 3 * lowest
+    # w_q = 1 - exp(-1 / C) with C in packets per second. The kernel's averages have 32 bits.
+    weight = 1 - math.exp(-FULL_PACKET / bytes_per_second)
+    weight_log = min(max(round(-math.log2(weight)), 1), 31 - highest.bit_length())
+    parameters = {
+        "limit": link.queue_packets * FULL_PACKET,
+        "qth_min": lowest,
+        "qth_max": highest,
+        "Wlog": weight_log,
+        "Plog": round(math.log2((highest - lowest) / RED_PROBABILITY)),
+        "flags": TC_RED_ADAPTATIVE | (TC_RED_ECN if link.ecn else 0),
+    }
+    # After an idle time of m packets the mean has shrunk by (1 - w_q)^m. The table has the binary logarithms of this
+    # factor, for 256 idle times in steps of 2^Scell_log microseconds.
+    packet_time = FULL_PACKET / bytes_per_second * MICROSECONDS
+    shrinking = -math.log2(1 - 2.0**-weight_log) / packet_time
+    cell_log = max(math.ceil(math.log2(31 / shrinking / 256)), 0)
+    table = bytes(min(round((cell << cell_log) * shrinking), 31) for cell in range(255)) + bytes([31])
+    return [
+        ("TCA_RED_PARMS", parameters | {"Scell_log": cell_log}),
+        ("TCA_RED_STAB", table),
+        ("TCA_RED_MAX_P", round(RED_PROBABILITY * CERTAIN)),
+    ]
 
 
 def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
-    """Return the numbers of packets that the device's root discipline has sent and dropped."""
+    """Return the numbers of packets that the device's disciplines have sent, dropped, and marked if they can mark."""
+    counts: dict[str, int] = {}
     for message in netlink.get_qdiscs(device):
+        statistics = message.get_attr("TCA_STATS2")
         if message["parent"] == sched_netem.parent:
-            statistics = message.get_attr("TCA_STATS2")
-            return {
+            counts |= {
                 "sent": statistics.get_attr("TCA_STATS_BASIC")["packets"],
                 "dropped": statistics.get_attr("TCA_STATS_QUEUE")["drops"],
             }
-    raise OSError(f"device {device} has no queueing discipline")
+        kind, own = message.get_attr("TCA_KIND"), statistics.get_attr("TCA_STATS_APP")
+        if kind in MARKS:
+            counts["marked"] = own[MARKS[kind]]
+        elif kind == "cake":
+            tins = own.get_attr("TCA_CAKE_STATS_TIN_STATS")["attrs"]
+            counts["marked"] = sum(tin.get_attr("TCA_CAKE_TIN_STATS_ECN_MARKED_PACKETS") for _, tin in tins)
+    if "sent" not in counts:
+        raise OSError(f"device {device} has no queueing discipline")
+    return counts

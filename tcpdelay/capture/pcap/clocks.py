@@ -38,6 +38,8 @@ class ClockFit:
         lines of both directions leave together. It does not show a constant difference of the two delays.
     forward_base, backward_base : float
         Smallest delays of the two directions [s]; assumed to be equal, unless both captures have the same clock.
+    same_clock : bool
+        Whether one clock stamped both captures, so that nothing is fitted or assumed.
     """
 
     origin: int
@@ -46,6 +48,7 @@ class ClockFit:
     residual: float
     forward_base: float
     backward_base: float
+    same_clock: bool = False
 
     def to_sender(self, times: Integers) -> Integers:
         """Convert times of the receiver's clock to the sender's clock [ns]."""
@@ -178,7 +181,7 @@ class ClockSamples:
                 raise ValueError(f"the captures share no {direction} by which their clocks could be compared")
         assert self._origin is not None
         if self._same_clock:
-            return ClockFit(self._origin, 0.0, 0.0, 0.0, forward.height(0.0), backward.height(0.0))
+            return ClockFit(self._origin, 0.0, 0.0, 0.0, forward.height(0.0), backward.height(0.0), same_clock=True)
         skew = residual = 0.0
         span = min(last - first for first, last in (forward.span, backward.span))
         if span >= SHORTEST_SPAN and min(forward.count, backward.count) >= _FEWEST_SAMPLES:

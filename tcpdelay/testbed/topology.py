@@ -1,0 +1,223 @@
+"""The description of a run: programs on hosts, and the links between hosts and routers; also from a TOML file."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tcpdelay.files import read_toml
+from tcpdelay.scenario.fields import InvalidValueError, declarations
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.link import DuplexLink
+from tcpdelay.units import parse_time
+
+CLIENT, SERVER = "client", "server"
+MOST_LINKS = 32
+"""Largest number of links: each has up to three segments, whose numbers have two digits."""
+NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+ALLOWED_NAME = "be a small letter, then up to 30 small letters, digits and hyphens"
+LATEST_START = 3600.0
+_PROGRAM_KEYS = ("run", "host", "after", "port", "start")
+_LINK_KEYS = tuple(name for name in declarations(EmulatedPath) if name != "server_loss")
+_ONE_VALUE = ("rtt",)
+"""Keys of a link that hold for both directions together."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program on a host.
+
+    Attributes
+    ----------
+    name : str
+        Name of the program in the output.
+    command : list of str
+        The program, then its arguments.
+    host : str
+        Host on which it runs.
+    after : list of str
+        Programs that must be ready before this one starts.
+    port : int, optional
+        The program is ready when its host listens on this TCP port, or receives on this UDP port; by default, a second
+        after its start.
+    start : float
+        Time from the moment at which all programs of `after` are ready, or from the start of the run [s].
+    """
+
+    name: str
+    command: list[str]
+    host: str
+    after: list[str]
+    port: int | None = None
+    start: float = 0.0
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Programs on hosts, and links between hosts and routers.
+
+    Parameters
+    ----------
+    programs : sequence of Program
+        The programs. Those for which no other waits are clients: the run is over when all of them have ended.
+    links : sequence of DuplexLink
+        The links. A host has one link, a router two or more.
+    ecn : bool
+        Whether the hosts negotiate ECN.
+
+    Raises
+    ------
+    InvalidValueError
+        If a name is unknown, a host has no link or several, a router has only one, or programs wait for each other.
+
+    Examples
+    --------
+    >>> topology = two_hosts(["true"], ["cat"], EmulatedPath(rtt=0.1))
+    >>> [program.name for program in topology.clients]
+    ['client']
+    """
+
+    programs: Sequence[Program]
+    links: Sequence[DuplexLink]
+    ecn: bool = False
+
+    def __post_init__(self) -> None:
+        names = [program.name for program in self.programs]
+        for program in self.programs:
+            for other in program.after:
+                if other not in names or other == program.name:
+                    raise InvalidValueError(f"programs.{program.name}.after", other, "name another program")
+        started: set[str] = set()
+        while ready := [one for one in self.programs if one.name not in started and started.issuperset(one.after)]:
+            started.update(program.name for program in ready)
+        if waiting := [name for name in names if name not in started]:
+            raise InvalidValueError(f"programs.{waiting[0]}.after", waiting, "not wait for each other in a circle")
+        if not 1 <= len(self.links) <= MOST_LINKS:
+            raise InvalidValueError("links", len(self.links), f"be 1 to {MOST_LINKS} tables [[links]]")
+        ends = Counter(end for link in self.links for end in (link.first, link.second))
+        hosts = {program.host for program in self.programs}
+        for program in self.programs:
+            if ends[program.host] != 1:
+                allowed = f"be the end of one of the links, and is that of {ends[program.host]}"
+                raise InvalidValueError(f"programs.{program.name}.host", program.host, allowed)
+        for number, link in enumerate(self.links, start=1):
+            for end in (link.first, link.second):
+                if end not in hosts and ends[end] == 1:
+                    allowed = "be hosts with programs, or routers with two or more links"
+                    raise InvalidValueError(f"links {number}: between", end, allowed)
+
+    @property
+    def clients(self) -> list[Program]:
+        """The programs for which no other program waits."""
+        awaited = {name for program in self.programs for name in program.after}
+        return [program for program in self.programs if program.name not in awaited]
+
+
+def two_hosts(client: Sequence[str], server: Sequence[str], path: EmulatedPath) -> Topology:
+    """Return a client and a server at the two ends of a path; the server starts a second before the client."""
+    programs = [Program(CLIENT, list(client), CLIENT, [SERVER]), Program(SERVER, list(server), SERVER, [])]
+    return Topology(programs, [DuplexLink(CLIENT, SERVER, path.forward, path.backward)], path.ecn)
+
+
+def read_topology(file: Path) -> Topology:
+    """Return the topology in a TOML file.
+
+    Parameters
+    ----------
+    file : Path
+        A TOML file. Each table `[programs.NAME]` has a program: `run`, its command line; `host`, by default its name;
+        `after`, the programs that must be ready before; `port`, on which it is ready; `start`, a further time. Each
+        table of `[[links]]` has the names of its ends, `between`, and settings of `EmulatedPath`. A setting other than
+        rtt may be a list of two values: from the first end to the second, and back.
+
+    Returns
+    -------
+    Topology
+        The programs and links.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, is no TOML, or has an invalid value; the message names the file, table and key.
+    """
+    content = read_toml(file)
+    try:
+        for key in content:
+            if key not in ("programs", "links"):
+                raise ValueError(f"{key!r} is no table of a topology; there are [programs.NAME] and [[links]]")
+        programs, links = content.get("programs"), content.get("links")
+        if not isinstance(programs, dict) or not programs:
+            raise ValueError("there must be at least one table [programs.NAME]")
+        if not isinstance(links, list):
+            raise ValueError("there must be at least one table [[links]]")
+        joined = [_link(f"links {number}", table) for number, table in enumerate(links, start=1)]
+        ecn = any(link.forward.ecn or link.backward.ecn for link in joined)
+        return Topology([_program(name, table) for name, table in programs.items()], joined, ecn)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+
+
+def _program(name: str, table: object) -> Program:
+    place = f"programs.{name}"
+    _name(place, name)
+    content = _keys(place, table, _PROGRAM_KEYS)
+    command = content.get("run")
+    if isinstance(command, str):
+        command = shlex.split(command)
+    if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+        raise InvalidValueError(f"{place}.run", content.get("run"), "be a command line, as text or as a list of words")
+    host = _name(f"{place}.host", content.get("host", name))
+    after = content.get("after", [])
+    after = [after] if isinstance(after, str) else after
+    if not isinstance(after, list) or not all(isinstance(other, str) for other in after):
+        raise InvalidValueError(f"{place}.after", after, "be the name of a program, or a list of names")
+    port = content.get("port")
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65_535):
+        raise InvalidValueError(f"{place}.port", port, "be a whole number from 1 to 65535")
+    start = content.get("start", "0s")
+    start = parse_time(start, f"{place}.start", allow_zero=True) if isinstance(start, str) else start
+    if isinstance(start, bool) or not isinstance(start, int | float) or not 0 <= start <= LATEST_START:
+        raise InvalidValueError(f"{place}.start", start, f"lie between 0 and {LATEST_START:g} s")
+    return Program(name, command, host, after, port, float(start))
+
+
+def _link(place: str, table: object) -> DuplexLink:
+    content = _keys(place, table, ("between", *_LINK_KEYS))
+    between = content.pop("between", None)
+    if not isinstance(between, list) or len(between) != 2 or between[0] == between[1]:
+        raise InvalidValueError(f"{place}: between", between, "be a list of two different names")
+    first, second = (_name(f"{place}: between", end) for end in between)
+    if "rtt" not in content:
+        raise ValueError(f"{place}: rtt is missing")
+    ways: list[dict[str, Any]] = [{}, {}]
+    for key, value in content.items():
+        values = value if isinstance(value, list) and key not in _ONE_VALUE else [value, value]
+        if len(values) != 2:
+            raise InvalidValueError(f"{place}: {key}", value, "be one value, or a list of two, one for each direction")
+        for way, one in zip(ways, values, strict=True):
+            way[key] = declarations(EmulatedPath)[key].read(f"{place}: {key}", one)
+    try:
+        forward, backward = (EmulatedPath(**way) for way in ways)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{place}: {error.name}", error.value, error.allowed, error.hint) from None
+    return DuplexLink(first, second, forward.forward, backward.forward, f"{first}-{second}")
+
+
+def _keys(place: str, table: object, allowed: Sequence[str]) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ValueError(f"{place} must be a table, got {table!r}")
+    for key in table:
+        if key not in allowed:
+            raise ValueError(f"{place}: {key!r} is no key; there are {', '.join(allowed)}")
+    return dict(table)
+
+
+def _name(place: str, name: object) -> str:
+    if not isinstance(name, str) or NAME.fullmatch(name) is None:
+        raise InvalidValueError(place, name, ALLOWED_NAME)
+    return name

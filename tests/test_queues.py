@@ -1,0 +1,47 @@
+"""Options of the queues of an emulated path. `test_programs.py` runs all queues in a guest."""
+
+import pytest
+
+from tcpdelay.testbed.link import Link
+from tcpdelay.testbed.queues import red_attributes
+
+
+def parameters(**settings):
+    link = Link(0.03, **{"rate": 10e6, "queue": "red", "queue_packets": 1000, **settings})
+    return dict(red_attributes(link))["TCA_RED_PARMS"]
+
+
+def test_red_has_the_thresholds_of_adaptive_red():
+    # Floyd, Gummadi and Shenker 2001, section 5.1: min_th = target * C / 2, max_th = 3 * min_th.
+    found = parameters(queue_target=0.05)
+    assert (found["qth_min"], found["qth_max"]) == (31_250, 93_750)
+    # ... but min_th is at least five packets.
+    assert parameters()["qth_min"] == 5 * 1514
+    assert parameters()["limit"] == 1000 * 1514
+
+
+@pytest.mark.parametrize(("rate", "weight"), [(10e6, 0.0012), (100e6, 0.00012)])
+def test_red_averages_over_about_a_second_of_packets(rate, weight):
+    # Section 5.2 with 1514 B packets: w_q = 1 - exp(-1 / C).
+    assert 2.0 ** -parameters(rate=rate)["Wlog"] == pytest.approx(weight, rel=0.42)
+
+
+@pytest.mark.parametrize("rate", [1e4, 1e6, 1e9])
+def test_the_kernel_accepts_the_parameters_at_every_rate(rate):
+    # red_check_params: thresholds of up to 32 bits after the scaling by the weight, and shifts below 32.
+    for target in (0.001, 1.0):
+        found = parameters(rate=rate, queue_target=target)
+        assert found["qth_max"].bit_length() + found["Wlog"] < 32
+        assert 0 <= found["Scell_log"] < 32
+        assert 1 <= found["Wlog"] < 32
+
+
+def test_the_mean_queue_shrinks_while_the_link_is_idle():
+    link = Link(0.03, rate=10e6, queue="red", queue_packets=1000)
+    options = dict(red_attributes(link))
+    table, cell = options["TCA_RED_STAB"], 2 ** options["TCA_RED_PARMS"]["Scell_log"] * 1e-6
+    # After an idle time of m packets the mean is (1 - w_q)^m times what it was, here after half the table's times.
+    packets = 128 * cell * 10e6 / 8 / 1514
+    assert 2.0 ** -table[128] == pytest.approx((1 - 2.0 ** -options["TCA_RED_PARMS"]["Wlog"]) ** packets, rel=0.42)
+    assert len(table) == 256
+    assert list(table) == sorted(table)

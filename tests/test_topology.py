@@ -1,0 +1,168 @@
+"""Programs on several hosts, over several links: the description in TOML, and runs in a guest."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from guest_requirements import require
+from tcpdelay.capture.pcap.analysis import analyze_directions
+from tcpdelay.testbed.backends import VirtualTimeBackend
+from tcpdelay.testbed.programs import run_topology
+from tcpdelay.testbed.topology import read_topology
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "shared-link.toml"
+GUEST = VirtualTimeBackend(250)
+PROGRAMS = """
+[programs.server]
+run = "true"
+[programs.client]
+run = ["true"]
+after = "server"
+"""
+LINK = """
+[[links]]
+between = ["client", "server"]
+rtt = "60ms"
+"""
+
+
+def written(folder, text):
+    file = folder / "topology.toml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_values_of_a_link_are_read_with_units_and_for_each_direction(tmp_path):
+    more = 'loss = ["1%", "0%"]\nrate = ["1Mbit/s", "16Mbit/s"]\nqueue = ["fifo", "cake"]\n'
+    topology = read_topology(written(tmp_path, PROGRAMS + LINK + more))
+    (link,) = topology.links
+    assert (link.forward.delay, link.backward.delay) == (0.03, 0.03)
+    assert (link.forward.loss, link.backward.loss) == (0.01, 0.0)
+    assert (link.forward.rate, link.backward.rate) == (1e6, 16e6)
+    assert (link.forward.queue, link.backward.queue) == ("fifo", "cake")
+    assert [program.name for program in topology.clients] == ["client"]
+    assert [program.host for program in topology.programs] == ["server", "client"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LINK, "there must be at least one table [programs.NAME]"),
+        (PROGRAMS, "there must be at least one table [[links]]"),
+        (PROGRAMS + LINK + "delay = 3\n", "links 1: 'delay' is no key; there are between, rtt, loss,"),
+        (PROGRAMS + LINK + 'loss = "60%"\n', "links 1: loss must be a fraction from 0 to 0.5, got 0.6"),
+        (PROGRAMS + LINK + 'rate = "fast"\n', "links 1: rate: 'fast' is no rate"),
+        (PROGRAMS + LINK + 'queue = "pie"\n', "links 1: queue must go with a rate, got 'pie'"),
+        (PROGRAMS + LINK + 'loss = ["1%", "1%", "1%"]\n', "links 1: loss must be one value, or a list of two"),
+        (PROGRAMS + LINK.replace('"client"', '"laptop"'), "programs.client.host must be the end of one of"),
+        (PROGRAMS + LINK + LINK.replace('"client"', '"laptop"'), "programs.server.host must be the end of one"),
+        (PROGRAMS + LINK.replace('rtt = "60ms"', ""), "links 1: rtt is missing"),
+        (
+            PROGRAMS.replace('after = "server"', 'after = "web"') + LINK,
+            "programs.client.after must name another program",
+        ),
+        (PROGRAMS.replace('"true"\n', '"true"\nafter = "client"\n', 1) + LINK, "not wait for each other in a circle"),
+        (
+            PROGRAMS.replace('"true"\n', '"true"\nport = 70000\n', 1) + LINK,
+            "programs.server.port must be a whole number",
+        ),
+        (PROGRAMS.replace('"true"\n', '""\n', 1) + LINK, "programs.server.run must be a command line"),
+        ("[programs.Server]\nrun = 'true'\n" + LINK, "programs.Server must be a small letter"),
+        ("seed = 3\n" + PROGRAMS + LINK, "'seed' is no table of a topology"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line_with_table_and_key(run, tmp_path, text, said):
+    file = written(tmp_path, text)
+    status, printed, errors = run("run", str(file))
+    assert (status, printed) == (2, "")
+    (line,) = errors.splitlines()
+    assert line.startswith(f"tcpdelay run: {file}: ")
+    assert said in line
+
+
+def test_options_of_the_path_belong_into_the_file(run):
+    status, _, errors = run("run", "--loss", "1%", str(EXAMPLE))
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "--loss: belongs into" in errors
+    status, _, errors = run("run", str(EXAMPLE), "--seed", "3")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "--seed: must be in front of" in errors
+
+
+def in_guest(file, directory, **settings):
+    require(GUEST.problems(), "VIRTUAL")
+    settings = {"duration": 60, "linger": 5, "working_directory": ROOT, **settings}
+    return run_topology(read_topology(file), directory, GUEST, **settings)
+
+
+def echo_times(found):
+    """Return the median and the 95th percentile of the caller's echo [ms]."""
+    words = found.output("caller").split()
+    return float(words[words.index("median") + 1]), float(words[words.index("within") + 1])
+
+
+def test_a_download_delays_voice_in_a_fifo_and_less_in_fq_codel(tmp_path):
+    fifo = in_guest(EXAMPLE, tmp_path / "fifo")
+    text = EXAMPLE.read_text(encoding="utf-8").replace('"fifo"', '"fq_codel"')
+    fair = in_guest(written(tmp_path, text), tmp_path / "fq_codel")
+    for found in (fifo, fair):
+        assert found.status == dict.fromkeys(["echo", "web", "caller", "laptop"], 0)
+        assert found.output("laptop") == "download: complete\n"
+        assert {file.name for file in found.traces} == {"caller.pcapng", "laptop.pcapng", "server.pcapng"}
+        # Both links and the router are on the path of the voice: 10 + 30 ms.
+        traces = (found.trace("caller"), found.trace("server"))
+        analysis = analyze_directions(traces, f"{found.addresses['caller']}:", same_clock=True)[0]
+        assert analysis.rtt_base == pytest.approx(0.04, abs=0.002)
+    assert fifo.packets["router-server_bottleneck_back_dropped"] == 0
+    assert fair.packets["router-server_bottleneck_back_dropped"] > 0
+    assert echo_times(fifo)[0] > 200
+    assert echo_times(fair)[0] < 60
+
+
+UPLOAD = """
+import socket, sys
+stream = socket.create_connection((sys.argv[1], 80))
+for _ in range(30):
+    stream.sendall(bytes(65536))
+"""
+SINK = """
+import socket
+stream, _ = socket.create_server(("", 80)).accept()
+while stream.recv(65536):
+    pass
+"""
+
+
+def test_every_queue_drops_or_marks(tmp_path):
+    (tmp_path / "sink.py").write_text(SINK, encoding="utf-8")
+    (tmp_path / "upload.py").write_text(UPLOAD, encoding="utf-8")
+    cases = [("red", "false"), ("red", "true"), ("pie", "true"), ("cake", "true")]
+    tables = [
+        f"""
+[programs.to-{queue}-{ecn}]
+run = ["{sys.executable}", "upload.py", "{queue}-{ecn}"]
+after = "{queue}-{ecn}"
+[programs.{queue}-{ecn}]
+run = ["{sys.executable}", "sink.py"]
+port = 80
+[[links]]
+between = ["to-{queue}-{ecn}", "{queue}-{ecn}"]
+rtt = "40ms"
+rate = "5Mbit/s"
+queue = "{queue}"
+ecn = {ecn}
+"""
+        for queue, ecn in cases
+    ]
+    found = in_guest(written(tmp_path, "".join(tables)), tmp_path / "out", working_directory=tmp_path)
+    assert set(found.status.values()) == {0}
+    marked, dropped = (
+        [found.packets[f"to-{queue}-{ecn}-{queue}-{ecn}_bottleneck_{what}"] for queue, ecn in cases]
+        for what in ("marked", "dropped")
+    )
+    # All hosts negotiate ECN here. The first queue drops all the same.
+    assert marked[0] == 0
+    assert dropped[0] > 0
+    assert min(marked[1:]) > 0
