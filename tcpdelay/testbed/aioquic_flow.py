@@ -218,9 +218,7 @@ class AioquicFlow:
         configuration = self._configuration("receiver")
         configuration.certificate, configuration.private_key = self_signed_certificate()
         header = pull_quic_header(Buffer(data=datagram), host_cid_length=configuration.connection_id_length)
-        return QuicConnection(
-            configuration=configuration, original_destination_connection_id=header.destination_cid
-        )
+        return QuicConnection(configuration=configuration, original_destination_connection_id=header.destination_cid)
 
     def write(self, size: int, kind: int) -> None:
         """Write a message of `size` bytes, and send what may be sent."""

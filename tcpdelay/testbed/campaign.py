@@ -347,9 +347,7 @@ class _Campaign:
         experiments = [replace(target.experiment, duration=target.experiment.duration * factor) for target in batch]
         backend = batch[0].backend
         specification = self._specification
-        plan = Plan(
-            experiments, seed, backend.real_time, specification.pcap, specification.qlog, self._quic_program
-        )
+        plan = Plan(experiments, seed, backend.real_time, specification.pcap, specification.qlog, self._quic_program)
         directory = self._place / hashlib.sha256(label.encode()).hexdigest()[:16]
         directory.mkdir()
         for index, experiment in enumerate(experiments):

@@ -217,7 +217,9 @@ class Experiment:
         known = QUIC_CONGESTION_CONTROLS[self.implementation]
         if quic and self.congestion_control not in known:
             one = " or ".join(map(repr, known))
-            raise InvalidValueError("congestion_control", self.congestion_control, f"be {one} with {self.implementation}")
+            raise InvalidValueError(
+                "congestion_control", self.congestion_control, f"be {one} with {self.implementation}"
+            )
 
     @property
     def _sends_datagrams(self) -> bool:
@@ -289,7 +291,7 @@ class Experiment:
     @property
     def name(self) -> str:
         """A name that distinguishes experiments: the main settings, then all settings that differ from the default."""
-        parts = [self.application] if self.source is None else []
+        parts: list[str] = [self.application] if self.source is None else []
         if self.application == "quic":
             parts = [self.implementation, self.delivery.replace("_", "-")]
         parts.append(f"{self.packet_size}B" if self.source is None else self.source.label)

@@ -7,12 +7,15 @@ messages. NumPy is imported where the host uses it: in a guest, its import takes
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tcpdelay.scenario.sources.message_stream import BLOCK, Source
+from tcpdelay.testbed.apps import SendingStream
 from tcpdelay.testbed.event_loop import NANOSECONDS, EventLoop
+from tcpdelay.testbed.flow_log import PacketLog, StreamPackets
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +69,26 @@ def first_messages(file: Path, count: int) -> NDArray[np.void]:
     import numpy as np
 
     return np.fromfile(file, _ROW_TYPE, count)
+
+
+def writer_to_stream(log: PacketLog, stream: SendingStream, reader: StreamPackets) -> Callable[[int, int], None]:
+    """Return the function that writes messages to one TCP connection, for `MessageSource`.
+
+    Parameters
+    ----------
+    log : PacketLog
+        The log of the writes.
+    stream : SendingStream
+        The connection.
+    reader : StreamPackets
+        The messages in the byte stream of the connection.
+    """
+
+    def write(size: int, _: int) -> None:
+        reader.append(log.write(time.monotonic_ns()), size)
+        stream.write(size)
+
+    return write
 
 
 class MessageSource:

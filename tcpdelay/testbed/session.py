@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -36,7 +35,7 @@ from tcpdelay.testbed.flow_log import (
     write_records,
 )
 from tcpdelay.testbed.loss_channel import LossChannel
-from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages
+from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages, writer_to_stream
 from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
 from tcpdelay.testbed.quic_go_flow import QuicGoFlow
 
@@ -139,7 +138,11 @@ class Measurement:
 
     def open(self) -> None:
         """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
-        if self._experiment.application not in ("udp", "quic") or self._experiment.bulk_flows or self._experiment.web_flows:
+        if (
+            self._experiment.application not in ("udp", "quic")
+            or self._experiment.bulk_flows
+            or self._experiment.web_flows
+        ):
             self._listen()
         for number in range(self._experiment.flows):
             flow = MeasuredFlow()
@@ -312,7 +315,7 @@ class Measurement:
                 size, lowat = experiment.packet_size, experiment.notsent_lowat
                 self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
             elif experiment.application == "source":
-                write = partial(_write_to_stream, flow.log, reader, streams[-1])
+                write = writer_to_stream(flow.log, streams[-1], reader)
                 self._sources.append(MessageSource(self._loop, read_messages(self._messages[number]), write))
             elif len(streams) == experiment.connections:
                 intelligent = experiment.scheduling == "intelligent"
@@ -369,9 +372,7 @@ class Measurement:
         sender, receiver = ends
         address = self._network.receiver_address, PORT + number
         receiver.bind(address)
-        quic = AioquicFlow(
-            self._loop, flow.log, self._experiment, sender, receiver, address, self._quic_ready, qlog
-        )
+        quic = AioquicFlow(self._loop, flow.log, self._experiment, sender, receiver, address, self._quic_ready, qlog)
         self._on_close.callback(quic.close)
         self._sources.append(MessageSource(self._loop, read_messages(file), quic.write))
         quic.connect()
@@ -385,12 +386,6 @@ class Measurement:
         self._on_close.callback(sender.close)
         receiving = ReceivingStream(self._loop, receiver, lambda received, now: None, quick_ack=False)
         self._on_close.callback(receiving.close)
-
-
-def _write_to_stream(log: PacketLog, reader: StreamPackets, stream: SendingStream, size: int, kind: int) -> None:
-    """Log a message and write it to a TCP connection."""
-    reader.append(log.write(time.monotonic_ns()), size)
-    stream.write(size)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,19 @@ from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000
-_KEYS = {"name", "backend", "hz", "kernel", "seed", "side_by_side", "pcap", "qlog", "precision", "source", "experiments"}
+_KEYS = {
+    "name",
+    "backend",
+    "hz",
+    "kernel",
+    "seed",
+    "side_by_side",
+    "pcap",
+    "qlog",
+    "precision",
+    "source",
+    "experiments",
+}
 _PARSERS: dict[str, Any] = {
     "interval": parse_time,
     "rtt": parse_time,
