@@ -99,6 +99,7 @@ func (e *end) configuration() *quic.Config {
 	return &quic.Config{
 		HandshakeIdleTimeout:           longestOpening,
 		MaxIdleTimeout:                 neverIdle,
+		InitialPacketSize:              packetSize,
 		InitialStreamReceiveWindow:     unlimited,
 		MaxStreamReceiveWindow:         unlimited,
 		InitialConnectionReceiveWindow: unlimited,

@@ -10,6 +10,12 @@ const (
 	rowSize = 17
 	// headerSize is the size of the head of a datagram: the message's number, and in how many datagrams it is sent.
 	headerSize = 8
+	// packetSize is the size of a full packet: the default of quic-go, which stays without path MTU discovery.
+	packetSize = 1280
+	// largestPayload of a datagram fits into a packet: a short header with a connection ID of 4 bytes and a packet number
+	// of up to 4 (9), the tag of the encryption (16), and the head of the frame (3). The limit that SendDatagram checks is
+	// larger, and quic-go discards a datagram that does not fit (packet_packer.go, composeNextPacket).
+	largestPayload = packetSize - 28
 )
 
 // message is a message of the source.

@@ -103,8 +103,7 @@ func (e *end) write(connection *quic.Conn, start int64, onWrite func(int64)) err
 func (e *end) open(connection *quic.Conn) (*queue, error) {
 	queue := newQueue()
 	if e.delivery == "datagram" {
-		limit := largestDatagram(connection)
-		go queue.run(func(number int) error { return e.sendDatagrams(connection, number, limit) }, func() error { return nil })
+		go queue.run(func(number int) error { return e.sendDatagrams(connection, number) }, func() error { return nil })
 		return queue, nil
 	}
 	stream, err := connection.OpenUniStream()
@@ -118,18 +117,9 @@ func (e *end) open(connection *quic.Conn) (*queue, error) {
 	return queue, nil
 }
 
-// largestDatagram returns the largest payload of a datagram [bytes].
-func largestDatagram(connection *quic.Conn) int {
-	var tooLarge *quic.DatagramTooLargeError
-	if errors.As(connection.SendDatagram(make([]byte, 1<<16)), &tooLarge) {
-		return int(tooLarge.MaxDatagramPayloadSize)
-	}
-	panic("a datagram of 64 KiB was accepted")
-}
-
-func (e *end) sendDatagrams(connection *quic.Conn, number, limit int) error {
+func (e *end) sendDatagrams(connection *quic.Conn, number int) error {
 	size := max(e.messages[number].size, headerSize)
-	parts := (size + limit - 1) / limit
+	parts := (size + largestPayload - 1) / largestPayload
 	for _, size := range partSizes(size, parts) {
 		payload := make([]byte, size)
 		binary.BigEndian.PutUint32(payload, uint32(number))
