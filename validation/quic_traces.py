@@ -159,9 +159,10 @@ def report(folder: Path) -> str:
         "# Loss detection of aioquic and quic-go in their own logs",
         "",
         "Times in ms. The first ten losses of each flow, and the first ten probe timeouts, over 60 ms and 5 % loss.",
-        "RFC 9002: a packet is lost when a packet three numbers later is acknowledged (6.1.1), or 9/8 max(smoothed RTT,",
-        "latest RTT) after its sending if a later one is (6.1.2); the probe timeout is (smoothed RTT + max(4 rttvar, 1 ms)",
-        "+ max_ack_delay) 2^n (6.2.1). quic-go logs the trigger; that of aioquic follows from the ACKs. aioquic calls the",
+        "RFC 9002: a packet is lost when a packet three numbers later is acknowledged (6.1.1), or",
+        "9/8 max(smoothed RTT, latest RTT) after its sending if a later one is (6.1.2); the probe timeout is",
+        "(smoothed RTT + max(4 rttvar, 1 ms) + max_ack_delay) 2^n (6.2.1). quic-go logs the trigger; that of",
+        "aioquic follows from the ACKs. quic-go logs no loss at a probe timeout; aioquic calls the oldest",
         "packet of a probe lost.",
         "",
     ]
@@ -171,7 +172,12 @@ def report(folder: Path) -> str:
         interval = file.name.partition("B-")[2].partition("-")[0]
         counts = {reason: sum(row[4] == reason for row in trace.losses) for reason in {row[4] for row in trace.losses}}
         told = ", ".join(f"{count} by {reason}" for reason, count in sorted(counts.items()))
-        lines += [f"## {implementation}, a packet every {interval}", "", f"{len(trace.losses)} losses: {told}.", ""]
+        lines += [
+            f"## {implementation}, a packet every {interval}",
+            "",
+            f"{len(trace.losses)} losses{told and f': {told}'}.",
+            "",
+        ]
         lines += _table(LOSS_COLUMNS, trace.losses)
         lines += [f"{len(trace.timeouts)} probe timeouts.", ""]
         if trace.timeouts:
