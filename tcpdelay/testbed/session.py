@@ -35,11 +35,14 @@ from tcpdelay.testbed.flow_log import (
     write_records,
 )
 from tcpdelay.testbed.loss_channel import LossChannel
-from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages
+from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages, writer_to_stream
 from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
+from tcpdelay.testbed.quic_go_flow import QuicGoFlow
 
 SEND_BUFFER = 2**20
 RECEIVE_BUFFER = 4 * 2**20
+DATAGRAM_BUFFER = 16 * 2**20
+"""Buffer of a UDP socket of QUIC, which netem's packets in flight must not fill [bytes]."""
 SAMPLE_INTERVAL = NANOSECONDS // 10
 DRAIN_ROUND_TRIPS = 20
 SHORTEST_DRAIN = 2 * NANOSECONDS
@@ -93,6 +96,10 @@ class Measurement:
         For each measured flow, the file with the messages of its source; empty for other applications.
     trace : Path, optional
         Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
+    quic_program : Path, optional
+        The program of quic-go, for this implementation only.
+    qlog : Path, optional
+        Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended.
     """
 
     def __init__(
@@ -102,8 +109,13 @@ class Measurement:
         seed: int,
         messages: Sequence[Path] = (),
         trace: Path | None = None,
+        quic_program: Path | None = None,
+        qlog: Path | None = None,
     ) -> None:
-        self.finished = False
+        self._stopped = False
+        self._quic_program = quic_program
+        self._qlog = qlog
+        self._programs: list[QuicGoFlow] = []
         self._loop = loop
         self._experiment = experiment
         self._seed = seed
@@ -126,13 +138,19 @@ class Measurement:
 
     def open(self) -> None:
         """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
-        if self._experiment.application != "udp" or self._experiment.bulk_flows or self._experiment.web_flows:
+        if (
+            self._experiment.application not in ("udp", "quic")
+            or self._experiment.bulk_flows
+            or self._experiment.web_flows
+        ):
             self._listen()
         for number in range(self._experiment.flows):
             flow = MeasuredFlow()
             self._flows.append(flow)
             if self._experiment.application == "udp":
                 self._open_datagrams(flow)
+            elif self._experiment.application == "quic":
+                self._open_quic(flow, number)
             else:
                 self._open_streams(flow, number)
         for _ in range(self._experiment.bulk_flows):
@@ -156,6 +174,8 @@ class Measurement:
             self._repetitions.append(self._loop.every(interval, first + offset, tick))
         for number, source in enumerate(self._sources):
             source.start(first + interval * number // len(self._sources))
+        for number, program in enumerate(self._programs):
+            program.start(first + interval * number // len(self._programs))
         for greedy in self._greedy:
             self._on_close.callback(greedy.stop)
             self._loop.at(first, greedy.start)
@@ -176,8 +196,14 @@ class Measurement:
         now = time.monotonic_ns()
         for flow in self._flows:
             flow.sample(now)
-        if self._deadline and (now > self._deadline or not any(flow.log.outstanding for flow in self._flows)):
+        if self._deadline and (now > self._deadline or self._all_read):
             self._finish()
+
+    @property
+    def _all_read(self) -> bool:
+        return not any(flow.log.outstanding for flow in self._flows) and all(
+            program.complete for program in self._programs
+        )
 
     def _stop(self) -> None:
         """Stop writing, and wait for the packets in flight."""
@@ -194,7 +220,14 @@ class Measurement:
 
     def _finish(self) -> None:
         self._loop.cancel(self._repetitions[-1])
-        self.finished = True
+        for program in self._programs:
+            program.stop()
+        self._stopped = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether the experiment is over, and the programs of its flows have ended."""
+        return self._stopped and all(program.ended for program in self._programs)
 
     def records(self) -> list[FlowRecord]:
         """Return the measurements of each flow, with the kernel's counters of the whole experiment."""
@@ -282,8 +315,8 @@ class Measurement:
                 size, lowat = experiment.packet_size, experiment.notsent_lowat
                 self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
             elif experiment.application == "source":
-                messages = read_messages(self._messages[number])
-                self._sources.append(MessageSource(self._loop, flow.log, streams[-1], reader, messages))
+                write = writer_to_stream(flow.log, streams[-1], reader)
+                self._sources.append(MessageSource(self._loop, read_messages(self._messages[number]), write))
             elif len(streams) == experiment.connections:
                 intelligent = experiment.scheduling == "intelligent"
                 constant = ConstantBitRateSource(
@@ -305,6 +338,47 @@ class Measurement:
         source = DatagramSource(self._loop, flow.log, sender, receiver, self._experiment.packet_size)
         self._on_close.callback(source.close)
         self._ticks.append(source.tick)
+
+    def _open_quic(self, flow: MeasuredFlow, number: int) -> None:
+        self._opening += 1
+        qlog = None if self._qlog is None else self._qlog.with_name(f"{self._qlog.name}.{number}")
+        file = self._messages[number]
+        if self._experiment.implementation == "quic-go":
+            assert self._quic_program is not None
+            program = QuicGoFlow(
+                self._loop,
+                flow.log,
+                self._experiment,
+                self._network,
+                self._quic_program,
+                file,
+                number,
+                self._quic_ready,
+                qlog,
+            )
+            self._programs.append(program)
+            self._on_close.callback(program.close)
+            program.connect()
+            return
+        # aioquic is an optional dependency, and its import takes longer than a short run.
+        from tcpdelay.testbed.aioquic_flow import AioquicFlow
+
+        ends = []
+        for node in (self._network.sender, self._network.receiver):
+            with node.entered():
+                ends.append(socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+            ends[-1].setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, DATAGRAM_BUFFER)
+            ends[-1].setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, DATAGRAM_BUFFER)
+        sender, receiver = ends
+        address = self._network.receiver_address, PORT + number
+        receiver.bind(address)
+        quic = AioquicFlow(self._loop, flow.log, self._experiment, sender, receiver, address, self._quic_ready, qlog)
+        self._on_close.callback(quic.close)
+        self._sources.append(MessageSource(self._loop, read_messages(file), quic.write))
+        quic.connect()
+
+    def _quic_ready(self) -> None:
+        self._opening -= 1
 
     def _begin_bulk(self, sender: socket.socket, receiver: socket.socket) -> None:
         self._opening -= 1
@@ -328,6 +402,10 @@ class Plan:
         Whether to watch for stalls; there are no stalls in virtual time.
     pcap : bool
         Whether to trace the packets at both ends.
+    qlog : bool
+        Whether both ends of QUIC log their events.
+    quic_program : str, optional
+        Path of the program of quic-go; needed by experiments with this implementation.
     """
 
     file: ClassVar[str] = "plan.json"
@@ -336,6 +414,8 @@ class Plan:
     seed: int = 0
     heartbeat: bool = True
     pcap: bool = False
+    qlog: bool = False
+    quic_program: str | None = None
 
     @property
     def duration(self) -> float:
@@ -349,15 +429,18 @@ class Plan:
     def write(self, file: Path) -> None:
         """Write the plan to a file."""
         tables = [json.loads(experiment.to_json()) for experiment in self.experiments]
-        content = {"experiments": tables, "seed": self.seed, "heartbeat": self.heartbeat, "pcap": self.pcap}
+        content = {"experiments": tables, **{name: getattr(self, name) for name in _PLAN_SETTINGS}}
         file.write_text(json.dumps(content), encoding="utf-8")
 
     @classmethod
     def read(cls, file: Path) -> Plan:
         """Return the plan in a file that `write` has written."""
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        experiments = [Experiment.from_table(table) for table in content["experiments"]]
-        return cls(experiments, content["seed"], content["heartbeat"], content["pcap"])
+        experiments = [Experiment.from_table(table) for table in content.pop("experiments")]
+        return cls(experiments, **content)
+
+
+_PLAN_SETTINGS = ("seed", "heartbeat", "pcap", "qlog", "quic_program")
 
 
 def run_session(plan: Plan, directory: Path) -> None:
@@ -382,10 +465,18 @@ def run_session(plan: Plan, directory: Path) -> None:
     running: dict[int, Measurement] = {}
     try:
         for number, experiment in enumerate(plan.experiments):
-            trace = directory / str(number) if plan.pcap else None
-            flows = range(experiment.flows if experiment.source is not None else 0)
+            place = directory / str(number)
+            flows = range(experiment.flows if experiment.messages is not None else 0)
             messages = [message_file(directory, number, flow) for flow in flows]
-            running[number] = Measurement(loop, experiment, plan.seed, messages, trace)
+            running[number] = Measurement(
+                loop,
+                experiment,
+                plan.seed,
+                messages,
+                place if plan.pcap else None,
+                None if plan.quic_program is None else Path(plan.quic_program),
+                place if plan.qlog else None,
+            )
         for measurement in running.values():
             measurement.open()
         _wait_until_ready(loop, list(running.values()))

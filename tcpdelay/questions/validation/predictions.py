@@ -85,7 +85,7 @@ def not_simulated(experiment: Experiment) -> str:
     ('', 'recovery without SACK')
     """
     reasons = {
-        "no TCP": experiment.application == "udp",
+        "no TCP": experiment.application in ("udp", "quic"),
         "a source that fills its window": experiment.application == "adaptive",
         "a queue shared with other flows": experiment.routed,
         "writes at the same instant": experiment.pieces > 1,
