@@ -36,6 +36,7 @@ from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery, Quic
 
 _DELIVERIES: dict[Delivery, int] = {
@@ -46,8 +47,6 @@ _DELIVERIES: dict[Delivery, int] = {
 }
 QUIC_PATH_FIELDS = PATH_FIELDS - {"jitter", "reordering"}
 """Fields of a path that a simulation of QUIC knows: packets arrive in the order of sending."""
-KEY_FRAME = "key frame"
-"""Kind of message that begins a group of pictures."""
 UNLIMITED = 1e15
 """Slow-start threshold before the first loss [bytes]."""
 
