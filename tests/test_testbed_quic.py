@@ -18,9 +18,10 @@ from tcpdelay.testbed.specification import Specification
 
 HZ = 250
 RTT = 0.040
-DURATION = 10.0
-MESSAGES = 500
-LOSS = 0.05
+INTERVAL = Experiment.interval
+LOSS, VIDEO_LOSS = 0.05, 0.06
+DURATIONS = {0.0: 1.0, LOSS: 3.0}
+"""How long the messages are written, by loss [s]."""
 DELIVERIES = ("stream", "stream_per_message", "stream_per_group", "datagram")
 IMPLEMENTATIONS = ("aioquic", "quic-go")
 STANDARD_ERRORS = 5
@@ -28,17 +29,27 @@ STANDARD_ERRORS = 5
 
 def experiment(implementation, delivery, loss, **settings):
     table = {"application": "quic", "implementation": implementation, "delivery": delivery, "rtt": RTT, "loss": loss}
-    return Experiment.from_table({"duration": DURATION, **table, **settings})
+    return Experiment.from_table({"duration": DURATIONS.get(loss, 2.0), **table, **settings})
 
 
-def capture(place, experiments, **settings):
-    """The captures of experiments that share a guest."""
-    specification = Specification("quic", tuple(experiments), hz=(HZ,), side_by_side=8, **settings)
+def messages(loss):
+    return round(DURATIONS[loss] / INTERVAL)
+
+
+def captured_in(place, implementation):
+    """The captures of a session, by delivery and loss, and of a video in groups and in datagrams; with qlogs."""
+    flows = [(delivery, loss) for loss in DURATIONS for delivery in DELIVERIES]
+    video = {"kind": "video", "bitrate": "1Mbit/s", "key_interval": "500ms", "seed": 3}
+    experiments = [experiment(implementation, *flow) for flow in flows]
+    experiments += [experiment(implementation, delivery, VIDEO_LOSS, source=video) for delivery in DELIVERIES[2:]]
+    specification = Specification("quic", tuple(experiments), hz=(HZ,), side_by_side=len(experiments), qlog=True)
     with pytest.MonkeyPatch.context() as patch:
-        (place / "temporary").mkdir(exist_ok=True)
+        (place / "temporary").mkdir()
         patch.setenv("TMPDIR", str(place / "temporary"))
         patch.setattr("tempfile.tempdir", str(place / "temporary"))
-        return [read_capture(file) for file in run_campaign(specification, place / "captures")]
+        captures = [read_capture(file) for file in run_campaign(specification, place / "captures")]
+    names = [*flows, *(("video", delivery) for delivery in DELIVERIES[2:])]
+    return {name: capture.runs[0] for name, capture in zip(names, captures, strict=True)}
 
 
 @pytest.fixture(scope="module", params=IMPLEMENTATIONS)
@@ -56,25 +67,28 @@ def implementation(request):
 
 
 @pytest.fixture(scope="module")
-def captured(implementation, tmp_path_factory):
-    """A capture of each delivery without and with losses, by delivery and loss."""
-    cases = [(delivery, loss) for loss in (0.0, LOSS) for delivery in DELIVERIES]
-    experiments = [experiment(implementation, delivery, loss) for delivery, loss in cases]
-    return dict(zip(cases, capture(tmp_path_factory.mktemp("quic"), experiments), strict=True))
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("quic")
+
+
+@pytest.fixture(scope="module")
+def captured(implementation, place):
+    (place / implementation).mkdir()
+    return captured_in(place / implementation, implementation)
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_without_loss_each_delivery_takes_the_one_way_delay(captured, delivery):
-    (run,) = captured[delivery, 0.0].runs
-    assert run.delay.size == MESSAGES
+    run = captured[delivery, 0.0]
+    assert run.delay.size == messages(0.0)
     assert RTT / 2 <= run.delays.min() <= run.delays.max() < RTT / 2 + 0.001
 
 
 @pytest.mark.parametrize("delivery", DELIVERIES[:3])
 def test_streams_deliver_every_message_in_spite_of_losses(captured, delivery):
-    (run,) = captured[delivery, LOSS].runs
+    run = captured[delivery, LOSS]
     assert run.packets["data_dropped"] > 0
-    assert run.delay.size == MESSAGES
+    assert run.delay.size == messages(LOSS)
     assert run.delay.min() >= 1e6 * RTT / 2
     assert run.delay.max() > 1e6 * 1.5 * RTT
 
@@ -82,7 +96,7 @@ def test_streams_deliver_every_message_in_spite_of_losses(captured, delivery):
 def test_only_one_stream_keeps_the_order_of_all_messages(captured):
     out_of_order = {}
     for delivery in DELIVERIES[:3]:
-        (run,) = captured[delivery, LOSS].runs
+        run = captured[delivery, LOSS]
         out_of_order[delivery] = (np.diff(run.written + run.delay) < -2).sum()
     assert out_of_order["stream"] == 0
     assert out_of_order["stream_per_message"] > 0
@@ -90,39 +104,36 @@ def test_only_one_stream_keeps_the_order_of_all_messages(captured):
 
 
 def test_datagrams_are_lost_as_often_as_packets(captured):
-    (run,) = captured["datagram", LOSS].runs
+    run = captured["datagram", LOSS]
     lost = np.isinf(run.unordered_delays)
-    spread = np.sqrt(LOSS * (1 - LOSS) / MESSAGES)
+    spread = np.sqrt(LOSS * (1 - LOSS) / messages(LOSS))
     assert abs(lost.mean() - LOSS) < STANDARD_ERRORS * spread
     assert run.unordered_delays[~lost].max() < RTT / 2 + 0.001
 
 
-def test_large_messages_travel_in_several_datagrams_and_a_seed_repeats_a_capture(implementation, tmp_path):
-    def frames(place, **settings):
-        place.mkdir()
-        source = {"kind": "video", "bitrate": "1Mbit/s", "key_interval": "500ms", "seed": 3}
-        chosen = [
-            experiment(implementation, delivery, 0.02, source=source, duration=4.0) for delivery in DELIVERIES[2:]
-        ]
-        return [found.runs[0] for found in capture(place, chosen, **settings)]
-
-    groups, datagrams = frames(tmp_path / "first", qlog=True)
-    assert groups.delay.min() > 0
+def test_large_messages_travel_in_several_datagrams(captured):
+    assert captured["video", "stream_per_group"].delay.min() > 0
+    datagrams = captured["video", "datagram"]
     assert datagrams.packets["data_sent"] > 2 * datagrams.delay.size
     lost = datagrams.delay < 0
     # A message is lost with any of its parts.
     assert 0 < lost.sum() <= datagrams.packets["data_dropped"]
     assert datagrams.messages.sizes[lost].mean() > datagrams.messages.sizes.mean()
-    again = frames(tmp_path / "second", qlog=True)
-    for before, after in zip((groups, datagrams), again, strict=True):
-        np.testing.assert_array_equal(before.written, after.written)
-        np.testing.assert_array_equal(before.delay, after.delay)
-    logs = sorted((tmp_path / "first" / "captures").glob("*.qlog"))
-    assert [log.name.split(".flow0.")[1] for log in logs] == 2 * ["receiver.qlog", "sender.qlog"]
+
+
+def test_both_ends_keep_a_qlog(captured, implementation, place):
+    logs = sorted((place / implementation / "captures").glob("*.qlog"))
+    assert [log.name.split(".flow0.")[1] for log in logs] == len(captured) * ["receiver.qlog", "sender.qlog"]
     for log in logs:
         # aioquic writes JSON, quic-go a sequence of JSON texts (RFC 7464).
         first = log.read_text().split("\x1e")[-2 if implementation == "quic-go" else 0]
         assert json.loads(first)
+
+
+def test_a_seed_repeats_a_capture(captured, implementation, tmp_path):
+    for name, again in captured_in(tmp_path, implementation).items():
+        np.testing.assert_array_equal(captured[name].written, again.written)
+        np.testing.assert_array_equal(captured[name].delay, again.delay)
 
 
 # What is missing
