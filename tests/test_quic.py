@@ -33,23 +33,30 @@ def connection(path=PATH, source=FLOW, seed=1, **stack):
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_probe_timeout_follows_rfc_9002(implementation):
     # RFC 9002, 6.2.1: PTO = smoothed_rtt + max(4 * rttvar, kGranularity) + max_ack_delay; 5.3: the first sample R gives
-    # smoothed_rtt = R and rttvar = R / 2.
-    c, _ = connection(implementation=implementation)
-    assert probe_timeout(c) == 2 * IMPLEMENTATIONS[implementation].initial_rtt
-    update_rtt(c, 60 * MS, 0)
-    assert probe_timeout(c) == (60 + 4 * 30 + 25) * MS
+    # smoothed_rtt = R and rttvar = R / 2. The handshake of a path of 59.999 ms measures 60 ms.
+    c, _ = connection(td.Path(rtt=0.059999, loss=0.02), implementation=implementation)
+    announced = 26 if implementation == "quic-go" else 25
+    assert probe_timeout(c) == (60 + 4 * 30 + announced) * MS
     c.eliciting, c.last_sent, c.probe_count = 1, 5 * MS, 2
     assert timer_at(c) == 5 * MS + 4 * probe_timeout(c)
 
 
 def test_rtt_estimate_is_that_of_rfc_9002():
     # 5.3, by hand: min_rtt 60, sample 100 acknowledged 10 ms late: adjusted 90; rttvar 3/4 * 30 + 1/4 * |60 - 90|.
-    c, _ = connection()
-    update_rtt(c, 60 * MS, 0)
+    c, _ = connection(td.Path(rtt=0.059999, loss=0.02))
     update_rtt(c, 100 * MS, 10 * MS)
     assert c.rtt_variation == 30 * MS
     assert c.smoothed_rtt == (7 * 60 + 90) / 8 * MS
     assert c.latest_rtt == 100 * MS
+
+
+@pytest.mark.parametrize(("implementation", "adjusted"), [("rfc9002", 60), ("aioquic", 70), ("quic-go", 60)])
+def test_aioquic_keeps_the_delay_of_an_ack_in_a_sample_that_would_equal_the_smallest_rtt(implementation, adjusted):
+    c, _ = connection(td.Path(rtt=0.059999, loss=0.02), implementation=implementation)
+    update_rtt(c, 70 * MS, 10 * MS)
+    assert c.smoothed_rtt == (7 * 60 + adjusted) / 8 * MS
+    update_rtt(c, 70 * MS + 1, 10 * MS)
+    assert c.latest_rtt == (70 * MS if implementation == "rfc9002" else 60 * MS) + 1
 
 
 @pytest.mark.parametrize(("implementation", "factor"), [("rfc9002", 0.5), ("aioquic", 0.5), ("quic-go", 0.7)])

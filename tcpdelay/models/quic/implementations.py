@@ -54,16 +54,19 @@ class QuicRules:
     adjusts_latest : bool
         Whether the delay of the ACK is taken off the latest RTT too, by which packets are lost, and not only off the
         sample for the smoothed RTT.
+    adjusts_equal : bool
+        Whether the delay of the ACK is taken off a sample that is then equal to the smallest RTT (RFC 9002, 5.3), and
+        not only off a longer one. On a path without jitter most samples are equal to it.
     variation_from_smallest : bool
         Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT.
-    initial_rtt : int
-        Round-trip time that is taken before the first sample [us] (RFC 9002, 6.2.2).
     ack_every : int
         Number of packets that are acknowledged at once (RFC 9000, 13.2.2).
     acks_gaps : bool
         Whether a packet beside a gap is acknowledged at once (RFC 9000, 13.2.1).
     ack_delay : int, optional
         Longest delay of an ACK [us]; by default `max_ack_delay` of the stack.
+    ack_granularity : int
+        What the receiver adds to `max_ack_delay` when it announces this delay to the sender [us].
     acks_stream_ends : bool
         Whether the end of a stream is answered at once, with a new limit of streams and with an ACK.
     datagrams_per_packet : int
@@ -89,11 +92,12 @@ class QuicRules:
     skips_at_probe: bool = False
     persistent_congestion: bool = True
     adjusts_latest: bool = False
+    adjusts_equal: bool = True
     variation_from_smallest: bool = False
-    initial_rtt: int = 333_000
     ack_every: int = 2
     acks_gaps: bool = True
     ack_delay: int | None = None
+    ack_granularity: int = 0
     acks_stream_ends: bool = False
     datagrams_per_packet: int = 16
     lost_first: bool = True
@@ -105,9 +109,9 @@ class QuicRules:
 
     def settings(self, max_ack_delay: float) -> dict[str, float]:
         """Return the rules by the names of a connection's fields; `max_ack_delay` [s] is a setting of `Stack.quic`."""
-        fields = {name: value for name, value in asdict(self).items() if name != "ack_delay"}
         longest = round(max_ack_delay * SECOND)
-        return {**fields, "ack_delay": longest if self.ack_delay is None else self.ack_delay, "max_ack_delay": longest}
+        ack_delay = longest if self.ack_delay is None else self.ack_delay
+        return {**asdict(self), "ack_delay": ack_delay, "max_ack_delay": longest + self.ack_granularity}
 
 
 IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
@@ -121,14 +125,15 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         pacing_gain=1.0,
         pacing_burst=16,
         adjusts_latest=True,
+        adjusts_equal=False,
         variation_from_smallest=True,
-        initial_rtt=100_000,
         ack_every=1 << 30,
         acks_gaps=False,
         ack_delay=1_000,
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
-    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go).
+    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It announces
+    # MaxAckDelayInclGranularity (internal/protocol/params.go).
     "quic-go": QuicRules(
         datagram_size=1280,
         packet_overhead=23,
@@ -142,7 +147,7 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         skips_at_probe=True,
         persistent_congestion=False,
         adjusts_latest=True,
-        initial_rtt=100_000,
+        ack_granularity=1_000,
         acks_stream_ends=True,
         datagrams_per_packet=1,
         lost_first=False,

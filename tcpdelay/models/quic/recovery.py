@@ -51,22 +51,17 @@ def timer_at(c: Any) -> int:
 @kernel()
 def probe_timeout(c: Any) -> int:
     """Return the probe timeout without back-off [us] (RFC 9002, 6.2.1)."""
-    if not c.has_rtt:
-        return int(2 * c.initial_rtt)
     return int(c.smoothed_rtt + max(4 * c.rtt_variation, GRANULARITY) + c.max_ack_delay)
 
 
 @kernel()
 def update_rtt(c: Any, sample: int, ack_delay: int) -> None:
     """Take a sample of the RTT into the estimate [us] (RFC 9002, 5.3)."""
-    c.smallest_rtt = min(c.smallest_rtt, sample) if c.has_rtt else sample
+    c.smallest_rtt = min(c.smallest_rtt, sample)
     delay = min(ack_delay, c.max_ack_delay)
-    adjusted = float(sample - delay if sample >= c.smallest_rtt + delay else sample)
+    longer = sample - c.smallest_rtt - delay
+    adjusted = float(sample - delay if longer > 0 or (longer == 0 and c.adjusts_equal) else sample)
     c.latest_rtt = adjusted if c.adjusts_latest else float(sample)
-    if not c.has_rtt:
-        c.has_rtt, c.first_sample = 1, c.now
-        c.smoothed_rtt, c.rtt_variation = adjusted, adjusted / 2
-        return
     centre = float(c.smallest_rtt) if c.variation_from_smallest else c.smoothed_rtt
     c.rtt_variation = 0.75 * c.rtt_variation + 0.25 * abs(centre - adjusted)
     c.smoothed_rtt = 0.875 * c.smoothed_rtt + 0.125 * adjusted
@@ -135,9 +130,8 @@ def detect_lost(c: Any, wire: Any) -> None:
         if number != previous + 1:
             run_start = NEVER
         previous = number
-        if packet.sent > c.first_sample:
-            run_start = min(run_start, packet.sent)
-            persistent |= packet.sent - run_start > longest
+        run_start = min(run_start, packet.sent)
+        persistent |= packet.sent - run_start > longest
         declare_lost(c, wire, packet)
         latest_lost = packet.sent
     if latest_lost >= 0:
