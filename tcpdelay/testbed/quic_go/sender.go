@@ -92,6 +92,11 @@ func (e *end) write(connection *quic.Conn, start int64, onWrite func(int64)) err
 			}
 		}
 		queue.add(number)
+		if e.delivery == "stream_per_message" {
+			// The end of the stream then travels with the message, and not in a packet of its own later.
+			queue.close()
+			queue = nil
+		}
 	}
 	if queue != nil && e.delivery != "stream" {
 		queue.close()
