@@ -50,15 +50,6 @@ def test_rtt_estimate_is_that_of_rfc_9002():
     assert c.latest_rtt == 100 * MS
 
 
-@pytest.mark.parametrize(("implementation", "adjusted"), [("rfc9002", 60), ("aioquic", 70), ("quic-go", 60)])
-def test_aioquic_keeps_the_delay_of_an_ack_in_a_sample_that_would_equal_the_smallest_rtt(implementation, adjusted):
-    c, _ = connection(td.Path(rtt=0.059999, loss=0.02), implementation=implementation)
-    update_rtt(c, 70 * MS, 10 * MS)
-    assert c.smoothed_rtt == (7 * 60 + adjusted) / 8 * MS
-    update_rtt(c, 70 * MS + 1, 10 * MS)
-    assert c.latest_rtt == (70 * MS if implementation == "rfc9002" else 60 * MS) + 1
-
-
 @pytest.mark.parametrize(("implementation", "factor"), [("rfc9002", 0.5), ("aioquic", 0.5), ("quic-go", 0.7)])
 def test_a_loss_reduces_the_window_once_per_flight(implementation, factor):
     c, _ = connection(implementation=implementation)

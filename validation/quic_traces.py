@@ -17,7 +17,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from tcpdelay.models.quic.engine import new_connection
-from tcpdelay.models.quic.records import IN_FLIGHT, LOST, packet_record
+from tcpdelay.models.quic.records import IN_FLIGHT, LOST
 from tcpdelay.models.quic.recovery import (
     GRANULARITY,
     PACKET_THRESHOLD,
@@ -40,8 +40,8 @@ CONSTANTS = (
     ("time threshold", "K_TIME_THRESHOLD = 9 / 8", "timeThreshold = 9.0 / 8", f"{TIME_THRESHOLD:g}"),
     ("granularity", "K_GRANULARITY = 0.001", "TimerGranularity = time.Millisecond", f"{GRANULARITY / 1000:g} ms"),
 )
-"""Constants of loss detection: aioquic (quic/recovery.py), quic-go (internal/ackhandler, internal/protocol/params.go), and
-the simulator."""
+"""Constants of loss detection: of aioquic (quic/recovery.py), of quic-go (internal/ackhandler, and params.go in
+internal/protocol), and of the simulator."""
 ROWS = 10
 SAME_INSTANT = 0.05
 """Longest time between the events of a log that belong to one ACK or timer [ms]."""
@@ -78,6 +78,8 @@ class Replay:
         source, path = Flow(174, 0.020), Path(rtt=0.060, loss=0.0)
         self._connection, wire = new_connection(source, path, Stack.quic(implementation), seed=1)
         self._wire = wire.record
+        self._packets = self._wire.packets
+        self._mask = self._packets.size - 1
         self._rank = 0
         self._in_flight: set[int] = set()
         self.lost: dict[int, tuple[float, float, float]] = {}
@@ -95,12 +97,12 @@ class Replay:
         """Send an ack-eliciting packet; numbers between it and the one before are of other packets, or skipped."""
         c = self._connection
         for other in range(c.next_packet, number):
-            packet = packet_record(self._wire, other)
-            packet.state, packet.rank, packet.frames = LOST, 0, SKIPPED
-        packet = packet_record(self._wire, number)
-        packet.sent, packet.length, packet.state = round(MICROSECONDS * now), size, IN_FLIGHT
-        packet.rank = packet.frames = 0
-        c.next_packet, c.last_sent = number + 1, packet.sent
+            packet = self._packets[other & self._mask]
+            packet["state"], packet["rank"], packet["frames"] = LOST, 0, SKIPPED
+        packet = self._packets[number & self._mask]
+        packet["sent"], packet["length"], packet["state"] = round(MICROSECONDS * now), size, IN_FLIGHT
+        packet["rank"] = packet["frames"] = 0
+        c.next_packet, c.last_sent = number + 1, packet["sent"]
         c.in_flight += size
         c.eliciting += 1
         self._in_flight.add(number)
@@ -110,8 +112,8 @@ class Replay:
         c = self._connection
         self._rank += 1
         for number in self._in_flight:
-            if any(first <= number <= last for first, last in ((each[0], each[-1]) for each in ranges)):
-                packet_record(self._wire, number).rank = self._rank
+            if any(each[0] <= number <= each[-1] for each in ranges):
+                self._packets[number & self._mask]["rank"] = self._rank
         ack = self._wire.acknowledgements[0]
         ack.rank, ack.largest = self._rank, max(each[-1] for each in ranges)
         ack.delay = round(MICROSECONDS * delay)
@@ -133,7 +135,7 @@ class Replay:
         expected = timer_at(c) / MICROSECONDS, probe_timeout(c) / MICROSECONDS, int(c.probe_count)
         c.probe_count += 1
         for number in sorted(self._in_flight)[: c.probes]:
-            declare_lost(c, self._wire, packet_record(self._wire, number))
+            declare_lost(c, self._wire, self._packets[number & self._mask])
             self._in_flight.discard(number)
         return expected
 
@@ -141,7 +143,7 @@ class Replay:
         """Note which packets are no longer in flight."""
         c = self._connection
         for number in tuple(self._in_flight):
-            state = packet_record(self._wire, number).state
+            state = self._packets[number & self._mask]["state"]
             if state != IN_FLIGHT:
                 self._in_flight.discard(number)
             if state == LOST:
@@ -262,8 +264,8 @@ def report(folder: FilePath) -> str:
     lines = [
         "# Loss detection of aioquic and quic-go in their own logs, and of the simulator",
         "",
-        "Times in ms. The first ten losses of each flow, and the first ten probe timeouts, over 60 ms and 5 % loss. The",
-        "simulator's loss detection is given the packets and ACKs of the log. A loss is found by an ACK or by a timer",
+        "Times in ms. The first ten losses of each flow, and the first ten probe timeouts, over 60 ms and 5 % loss.",
+        "The simulator's loss detection is given the packets and ACKs of the log. A loss is found by an ACK or by a timer",
         "(RFC 9002, 6.1); the probe timeout is the time since the last packet (6.2).",
         "",
         *_table(("constant", "aioquic", "quic-go", "simulator"), CONSTANTS),

@@ -12,6 +12,9 @@ WHOLE, PARTIAL, OVERSHOOT = range(3)
 """What a nearly full congestion window allows: a packet that fits, a packet cut to fit, or one whole packet more."""
 ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
 """When the congestion window grows: at each ACK; unless the application limits the sender; if the flight is near it."""
+BY_BYTES, BY_DATAGRAMS, BY_PACKETS = range(3)
+"""How the window grows in congestion avoidance: with each acknowledged byte (RFC 9002, B.5), or by a whole datagram
+when a window of bytes, or as many packets as the window has, have been acknowledged."""
 PACKET_TOKENS, BYTE_TOKENS = range(2)
 """What the pacer counts: packets, whatever their size, or bytes."""
 
@@ -33,8 +36,11 @@ class QuicRules:
         Factor of the window at a loss (RFC 9002, 7.3.2).
     grows : int
         When the window grows: `ALWAYS`, `UNLESS_LIMITED` (RFC 9002, 7.8) or `NEAR_WINDOW`.
-    counts_packets : bool
-        Whether the window grows by the number of acknowledged packets, whatever their size, and not by bytes.
+    growth : int
+        `BY_BYTES`, `BY_DATAGRAMS` or `BY_PACKETS`; with `BY_PACKETS` the size of packets does not count in slow start
+        either. With whole datagrams, an ACK of a full packet allows exactly one full packet.
+    grows_first : bool
+        Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it.
     window_rule : int
         `WHOLE` (RFC 9002, 7), `PARTIAL` or `OVERSHOOT`.
     pacer : int
@@ -54,9 +60,6 @@ class QuicRules:
     adjusts_latest : bool
         Whether the delay of the ACK is taken off the latest RTT too, by which packets are lost, and not only off the
         sample for the smoothed RTT.
-    adjusts_equal : bool
-        Whether the delay of the ACK is taken off a sample that is then equal to the smallest RTT (RFC 9002, 5.3), and
-        not only off a longer one. On a path without jitter most samples are equal to it.
     variation_from_smallest : bool
         Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT.
     ack_every : int
@@ -82,7 +85,8 @@ class QuicRules:
     smallest_window: int = 2
     loss_factor: float = 0.5
     grows: int = UNLESS_LIMITED
-    counts_packets: bool = False
+    growth: int = BY_BYTES
+    grows_first: bool = False
     window_rule: int = WHOLE
     pacer: int = BYTE_TOKENS
     pacing_gain: float = 1.25
@@ -92,7 +96,6 @@ class QuicRules:
     skips_at_probe: bool = False
     persistent_congestion: bool = True
     adjusts_latest: bool = False
-    adjusts_equal: bool = True
     variation_from_smallest: bool = False
     ack_every: int = 2
     acks_gaps: bool = True
@@ -117,22 +120,24 @@ class QuicRules:
 IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     "rfc9002": QuicRules(),
     # quic/recovery.py, quic/connection.py and quic/congestion/reno.py of aioquic 1.7: the window also grows while the
-    # application limits the sender, the pacer counts packets, and each ACK waits for a millisecond.
+    # application limits the sender, by a datagram per window of bytes (`_congestion_stash`; no loss resets it), the
+    # pacer counts packets, and each ACK waits for a millisecond.
     "aioquic": QuicRules(
         grows=ALWAYS,
+        growth=BY_DATAGRAMS,
+        grows_first=True,
         window_rule=PARTIAL,
         pacer=PACKET_TOKENS,
         pacing_gain=1.0,
         pacing_burst=16,
         adjusts_latest=True,
-        adjusts_equal=False,
         variation_from_smallest=True,
         ack_every=1 << 30,
         acks_gaps=False,
         ack_delay=1_000,
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
-    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go); the receiver
+    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). The receiver
     # announces MaxAckDelayInclGranularity (internal/protocol/params.go).
     "quic-go": QuicRules(
         datagram_size=1280,
@@ -140,7 +145,7 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         initial_window=32,
         loss_factor=0.7,
         grows=NEAR_WINDOW,
-        counts_packets=True,
+        growth=BY_PACKETS,
         window_rule=OVERSHOOT,
         pacing_pause=1_000,
         probes=2,

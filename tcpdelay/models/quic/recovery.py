@@ -59,8 +59,8 @@ def update_rtt(c: Any, sample: int, ack_delay: int) -> None:
     """Take a sample of the RTT into the estimate [us] (RFC 9002, 5.3)."""
     c.smallest_rtt = min(c.smallest_rtt, sample)
     delay = min(ack_delay, c.max_ack_delay)
-    longer = sample - c.smallest_rtt - delay
-    adjusted = float(sample - delay if longer > 0 or (longer == 0 and c.adjusts_equal) else sample)
+    # aioquic asks for a longer sample than this. A measured one is longer than the smallest by some microseconds.
+    adjusted = float(sample - delay if sample >= c.smallest_rtt + delay else sample)
     c.latest_rtt = adjusted if c.adjusts_latest else float(sample)
     centre = float(c.smallest_rtt) if c.variation_from_smallest else c.smoothed_rtt
     c.rtt_variation = 0.75 * c.rtt_variation + 0.25 * abs(centre - adjusted)
@@ -78,24 +78,32 @@ def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
     if newest < 0:
         return
     c.largest_acknowledged = max(c.largest_acknowledged, ack.largest)
-    if newest == ack.largest:
-        update_rtt(c, c.now - packet_record(wire, newest).sent, ack.delay)
-        set_rate(c)
-    for number in range(c.first_packet, newest + 1):
+    first = c.first_packet
+    for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == IN_FLIGHT and 0 < packet.rank <= ack.rank:
             _leave_flight(c, packet, ACKNOWLEDGED)
-    # The window is reduced before it grows, so that packets of the lost flight do not enlarge it.
-    first = c.first_packet
+    if c.grows_first:
+        _grow_with(c, wire, first, newest, in_flight)
+    if newest == ack.largest:
+        update_rtt(c, c.now - packet_record(wire, newest).sent, ack.delay)
+        set_rate(c)
+    # By RFC 9002 the window is reduced before it grows, so that packets of the lost flight do not enlarge it.
     detect_lost(c, wire)
+    _grow_with(c, wire, first, newest, in_flight)
+    c.last_acknowledged = c.now
+    c.probe_count = 0
+    _forget(c, wire)
+
+
+@kernel()
+def _grow_with(c: Any, wire: Any, first: int, newest: int, in_flight: int) -> None:
+    """Let the window grow with the packets in a range that have been acknowledged, once with each."""
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == ACKNOWLEDGED and packet.frames >= 0:
             grow(c, packet.sent, packet.length, in_flight)
             packet.frames = COUNTED
-    c.last_acknowledged = c.now
-    c.probe_count = 0
-    _forget(c, wire)
 
 
 @kernel()
