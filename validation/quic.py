@@ -19,7 +19,7 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import LONGEST_PLAYOUT
 from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay, measure_all
 from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions
-from tcpdelay.questions.validation.scores import QUANTITIES, error_beyond
+from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, QUANTITIES, error_beyond
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent
@@ -55,6 +55,7 @@ def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay 
         "delivery": experiment.delivery,
         "rtt": experiment.rtt,
         "loss": experiment.loss,
+        "utilization": measured.utilization,
         "messages": measured.offered,
         "lost": measured.unread,
         "simulator_lost": predicted.late_fraction(LONGEST_PLAYOUT),
@@ -75,24 +76,30 @@ def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay 
 
 def summary(table: pd.DataFrame) -> str:
     """Return the mean errors over all captures, and by source, implementation and delivery."""
+    near = table["utilization"] >= LARGEST_SUSTAINABLE_UTILIZATION
+    listed = []
+    for name in ERRORS:
+        for one in table.loc[table.loc[~near, f"{name}_beyond"].abs().nlargest(3).index].to_dict("records"):
+            keys = {key: one[key] for key in ("source", "implementation", "delivery")}
+            path = {"RTT [ms]": f"{1e3 * one['rtt']:g}", "loss": f"{one['loss']:.1%}"}
+            listed.append(keys | path | {"quantity": name, "error": f"{one[f'{name}_beyond']:+.1%}"})
     said = [
         f"{len(table)} captures of aioquic 1.7.2 and quic-go 0.59.0, {table['messages'].sum():,} messages. "
         "Mean errors of the simulator beyond the 95 % intervals of the captures; `added` is the mean delay less the "
         "one-way delay of the path. In brackets: the other implementation as a prediction of the same captures, where "
         "both have been captured. Delays of lost datagrams are infinite, and do not count.\n",
-        _errors(table, "source", "implementation", "delivery"),
+        "## Below 0.9 of the rate that Reno over TCP carries\n",
+        _errors(table[~near], "source", "implementation", "delivery"),
         "",
-        "All captures:\n",
-        _errors(table, "source"),
+        _errors(table[~near], "source"),
         "",
-        "## The largest errors of the simulator\n",
+        "## Beyond\n",
+        "Here delays grow without a bound, or nearly so: small differences in the rate that the sender reaches become "
+        "large ones of the delay.\n",
+        _errors(table[near], "source", "implementation", "delivery") if near.any() else "No capture.",
+        "",
+        "## The largest errors of the simulator below 0.9\n",
     ]
-    listed = []
-    for name in ERRORS:
-        for one in table.loc[table[f"{name}_beyond"].abs().nlargest(3).index].to_dict("records"):
-            keys = {key: one[key] for key in ("source", "implementation", "delivery")}
-            path = {"RTT [ms]": f"{1e3 * one['rtt']:g}", "loss": f"{one['loss']:.1%}"}
-            listed.append(keys | path | {"quantity": name, "error": f"{one[f'{name}_beyond']:+.1%}"})
     return "\n".join([*said, pd.DataFrame(listed).to_markdown(index=False, disable_numparse=True), ""])
 
 

@@ -137,8 +137,8 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         ack_delay=1_000,
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
-    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). The receiver
-    # announces MaxAckDelayInclGranularity (internal/protocol/params.go).
+    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
+    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity).
     "quic-go": QuicRules(
         datagram_size=1280,
         packet_overhead=23,
