@@ -275,7 +275,7 @@ def report(folder: FilePath) -> str:
         "The simulator's loss detection is given the packets and ACKs of the log. A loss is found by an ACK or by a",
         "timer (RFC 9002, 6.1); the probe timeout is the time since the last packet (6.2). The timers of Go wait for",
         "whole milliseconds. The delay of an ACK is taken off a sample of the RTT unless the rest is shorter than the",
-        "smallest RTT (5.3). On this path without jitter the two differ by microseconds, by which quic-go's log is late:",
+        "smallest RTT (5.3). On this path without jitter they differ by microseconds, by which quic-go's log is late:",
         "its estimates and the replayed ones differ where the log hides on which side a sample was.",
         "",
         *_table(("constant", "aioquic", "quic-go", "simulator"), CONSTANTS),
