@@ -159,3 +159,5 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     ),
 }
 """The rules by implementation."""
+CAPTURED: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
+"""The implementations whose captures have been compared with the simulator."""
