@@ -10,8 +10,10 @@ import pytest
 
 import quic
 from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.models.accuracy import QUIC_ERROR
 from tcpdelay.questions.validation.captures import measure
 from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, not_simulated, simulated_messages
+from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Stack
 
@@ -46,6 +48,17 @@ def test_the_simulator_agrees_with_the_captures_and_each_with_its_own_implementa
     slower = replace(captured["aioquic"], mean=captured["aioquic"].mean._replace(value=0.2, low=0.19, high=0.21))
     assert quic.row(slower, predictions, None)["mean_beyond"] < -0.7
     assert np.isnan(quic.row(slower, predictions, None)["mean_other"])
+
+
+def test_the_stated_error_is_that_of_the_captures():
+    table = pd.read_csv(quic.RESULTS / "quic.csv")
+    own = table[table["utilization"] < LARGEST_SUSTAINABLE_UTILIZATION]
+    quantile, mean = own["p95_beyond"].abs(), own["mean_beyond"].abs()
+    assert len(own) == QUIC_ERROR.cases
+    for found, stated in ((quantile, QUIC_ERROR), (mean, QUIC_ERROR.mean_delay)):
+        assert found.median() == pytest.approx(stated.median, abs=1e-4)
+        assert found.mean() == pytest.approx(stated.mean, abs=1e-4)
+        assert found.quantile(0.9) == pytest.approx(stated.p90, abs=1e-4)
 
 
 def test_the_script_writes_a_table_and_a_page(tmp_path, monkeypatch):
