@@ -75,7 +75,7 @@ else
 endif
 
 lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgrade takes the newest versions
-	$(LOCK) pyproject.toml --group build --extra cluster --extra dev --extra docs --extra notebooks \
+	$(LOCK) pyproject.toml --group build --extra cluster --extra dev --extra docs --extra notebooks --extra quic \
 	  --extra test --extra testbed -o locks/dev.lock
 	$(LOCK) pyproject.toml --group build --extra testbed --constraints locks/dev.lock -o locks/runtime.lock
 	$(LOCK) pyproject.toml --group build --extra bench --extra test --extra testbed \

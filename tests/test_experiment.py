@@ -11,6 +11,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.testbed.experiment import Experiment
 
+QUIC = {"application": "quic", "congestion_control": "reno"}
 LIMITED = {"bottleneck_rate": 1e6, "queue_packets": 50}
 
 # The settings that a campaign may vary, each with few enough digits for a name.
@@ -60,12 +61,31 @@ OF_APPLICATIONS = st.one_of(
         }
     ),
     st.fixed_dictionaries({"application": st.just("udp"), "interval": INTERVALS}),
+    st.fixed_dictionaries(
+        {
+            "application": st.just("quic"),
+            "interval": INTERVALS,
+            "delivery": st.sampled_from(["stream", "stream_per_message", "stream_per_group", "datagram"]),
+            "group": st.integers(1, 100_000),
+        }
+    ).flatmap(
+        lambda settings: st.sampled_from([("aioquic", "reno"), ("aioquic", "cubic"), ("quic-go", "reno")]).map(
+            lambda chosen: settings | {"implementation": chosen[0], "congestion_control": chosen[1]}
+        )
+    ),
 )
+OF_TCP = {
+    *("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "recovery", "early_retrans"),
+    *("bulk_flows", "web_flows"),
+}
+"""Settings in `COMMON` that QUIC does not have."""
 
 
 @st.composite
 def experiments(draw):
     settings = draw(OF_APPLICATIONS) | draw(QUEUES) | draw(st.fixed_dictionaries({}, optional=COMMON))
+    if settings["application"] == "quic":
+        settings = {name: value for name, value in settings.items() if name not in OF_TCP}
     if settings["application"] == "adaptive":
         settings = {"bottleneck_rate": 1e6, "queue_packets": 9, "loss": 0.01} | settings
         if settings.get("queue_bytes") is not None:
@@ -76,7 +96,7 @@ def experiments(draw):
 
 
 WRONG = [
-    ({"application": "tcp"}, r"application must be one of 'cbr', 'adaptive', 'udp', 'source', got 'tcp'"),
+    ({"application": "tcp"}, r"application must be one of 'cbr', 'adaptive', 'udp', 'source', 'quic', got 'tcp'"),
     ({"application": ["cbr"]}, r"application must be one of .*, got \['cbr'\]"),
     ({"scheduling": "random"}, r"scheduling must be one of 'blind', 'intelligent', got 'random'"),
     ({"congestion_control": "bic"}, r"congestion_control must be one of 'reno', .*, got 'bic'"),
@@ -123,7 +143,18 @@ WRONG = [
     ({**LIMITED, "queue_bytes": 9999}, r"bottleneck_rate needs one of .*, got 2 of them"),
     ({**LIMITED, "application": "adaptive", "pieces": 2}, r"pieces and connections are for .* 'cbr', not 'adaptive'"),
     ({"application": "udp", "connections": 2}, r"pieces and connections are for the application 'cbr', not 'udp'"),
-    ({"application": "udp", "packet_size": 7}, r"packet_size must be at least 8 bytes for .* 'udp', got 7"),
+    ({"application": "udp", "packet_size": 7}, r"packet_size must be at least 8 bytes when .* in datagrams, got 7"),
+    ({**QUIC, "delivery": "datagram", "packet_size": 7}, r"packet_size must be at least 8 bytes when .*, got 7"),
+    ({**QUIC, "implementation": "quiche"}, r"implementation must be one of 'aioquic', 'quic-go', got 'quiche'"),
+    ({**QUIC, "delivery": "streams"}, r"delivery must be one of 'stream', .*, 'datagram', got 'streams'"),
+    ({**QUIC, "group": 0}, r"group must lie between 1 and 100000 messages, got 0"),
+    ({**QUIC, "sack": False}, r"sack does not go with 'quic'"),
+    ({**QUIC, "congestion_control": "bbr"}, r"congestion_control must be 'reno' or 'cubic' with aioquic, got 'bbr'"),
+    (
+        {**QUIC, "implementation": "quic-go", "congestion_control": "cubic"},
+        r"congestion_control must be 'reno' with quic-go, got 'cubic'",
+    ),
+    ({"delivery": "datagram"}, r"delivery is for the application 'quic', not 'cbr'"),
     ({"notsent_lowat": 1448}, r"notsent_lowat is for the application 'adaptive', not 'cbr'"),
     ({"packet_size": 3, "pieces": 4}, r"pieces must not exceed packet_size \(3 bytes\), got 4"),
     ({"application": "adaptive"}, r"a source that fills its window needs a path with loss or with a bottleneck_rate"),
@@ -168,7 +199,8 @@ def test_settings_survive_json(experiment):
     assert "\n" not in text
     again = Experiment.from_table(json.loads(text))
     assert again == experiment
-    assert asdict(again) == {"source": None, "rto_min": None} | json.loads(text)
+    # What is left out has no effect, and has the value that it has without being named.
+    assert asdict(again) == asdict(Experiment()) | json.loads(text)
     assert (again.name, again.digest) == (experiment.name, experiment.digest)
 
 
@@ -218,6 +250,11 @@ def test_different_experiments_have_different_names_and_digests(one, other):
         ({"queue_packets": 51}, LIMITED),
         ({"queue_packets": None, "queue_bytes": 50_000}, LIMITED),
         ({"notsent_lowat": 1448}, {"application": "adaptive"}),
+        ({"implementation": "quic-go"}, QUIC),
+        ({"delivery": "datagram"}, QUIC),
+        ({"group": 3}, QUIC),
+        ({"packet_size": 175}, QUIC),
+        ({"interval": 0.021}, QUIC),
     ],
     ids=str,
 )
@@ -247,6 +284,8 @@ def test_names_read_as_documented():
         "cbr-174B-20ms-rtt100ms-loss0.5pct-cubic-nodelay-off-burst2.5-rate1e+06-queue50p-delack-on-recovery0"
     )
     adaptive = Experiment(application="adaptive", packet_size=1448, notsent_lowat=16384, loss=0.01)
+    quic = Experiment.from_table({"application": "quic", "delivery": "stream_per_message", "loss": 0.01})
+    assert quic.name == "aioquic-stream-per-message-174B-20ms-rtt100ms-loss1pct-reno"
     assert adaptive.name == "adaptive-1448B-rtt100ms-loss1pct-cubic-lowat16384"
     assert Experiment(application="udp").name == "udp-174B-20ms-rtt100ms-loss0pct"
 

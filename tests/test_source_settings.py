@@ -167,16 +167,17 @@ def test_a_session_gets_the_messages_of_the_seed(tmp_path, source, duration):
     file = tmp_path / "0.0.messages"
     write_messages(file, source, 5, duration)
     expected = source.messages(duration, 5)
-    times, sizes = zip(*read_messages(file), strict=True)
+    times, sizes, kinds = zip(*read_messages(file), strict=True)
     np.testing.assert_allclose(np.array(times) / 1e9, expected["time"], rtol=0, atol=1e-9)
     assert list(sizes) == expected["size"].tolist()
+    assert list(kinds) == expected["kind"].tolist()
     first = first_messages(file, 2)
     assert first["kind"].tolist() == expected["kind"][:2].tolist()
 
 
 def test_a_trace_that_ends_early_ends_the_messages(tmp_path):
     write_messages(tmp_path / "file", td.Trace([0.5, 0.5, 7.0], [1, 2, 3]), 0, 7.0)
-    assert list(read_messages(tmp_path / "file")) == [(500_000_000, 1), (500_000_000, 2)]
+    assert list(read_messages(tmp_path / "file")) == [(500_000_000, 1, 0), (500_000_000, 2, 0)]
     write_messages(tmp_path / "file", td.Trace([0.5, 0.5, 7.0], [1, 2, 3]), 0, 60.0)
     assert len(list(read_messages(tmp_path / "file"))) == 3
 
@@ -184,7 +185,7 @@ def test_a_trace_that_ends_early_ends_the_messages(tmp_path):
 def test_messages_are_read_in_blocks(tmp_path, monkeypatch):
     write_messages(tmp_path / "file", td.Flow(1, 0.001), 0, 20.0)
     messages = read_messages(tmp_path / "file")
-    assert list(islice(messages, 5000))[-1] == (4_999_000_000, 1)
+    assert list(islice(messages, 5000))[-1] == (4_999_000_000, 1, 0)
     # What is not read yet is still in the file.
     os.truncate(tmp_path / "file", 17 * 2 * 4096)
     assert len(list(messages)) == 2 * 4096 - 5000

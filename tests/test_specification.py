@@ -232,7 +232,7 @@ WRONG = {
     ),
     "a source of datagrams": (
         f'{PLAIN}application = "udp"\nsource = {{ kind = "video", bitrate = 1e6 }}\n',
-        "experiments 1: a source goes with the application 'source' only, got 'udp'",
+        "experiments 1: a source goes with the applications 'source' and 'quic', got 'udp'",
     ),
     "no source": (f'{PLAIN}application = "source"\n', "experiments 1: the application 'source' needs a source"),
     "a source over two connections": (

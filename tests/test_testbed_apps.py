@@ -34,7 +34,7 @@ from tcpdelay.testbed.flow_log import (
     tcp_info,
     unacknowledged_bytes,
 )
-from tcpdelay.testbed.message_source import MessageSource
+from tcpdelay.testbed.message_source import MessageSource, writer_to_stream
 
 # Streams
 
@@ -272,7 +272,8 @@ def test_messages_are_written_at_their_times_and_read_with_their_last_byte(loop,
     (reader,), (reading,) = receive(loop, log, [receiver])
     times = [0, 5 * MILLISECOND, 5 * MILLISECOND, 40 * MILLISECOND]
     sizes = [1, 3 * READ_SIZE + 7, 2, 1448]
-    source = MessageSource(loop, log, SendingStream(loop, sender), reader, iter(zip(times, sizes, strict=True)))
+    messages = iter(zip(times, sizes, [0] * 4, strict=True))
+    source = MessageSource(loop, messages, writer_to_stream(log, SendingStream(loop, sender), reader))
     first = time.monotonic_ns() + 10 * MILLISECOND
     source.start(first)
     run_until(loop, lambda: len(log.written) == 4 and log.outstanding == 0)
@@ -291,9 +292,9 @@ def test_a_stopped_source_of_messages_writes_no_more(loop, connect):
     def messages():
         for number in range(1000):
             taken.append(number)
-            yield number * MILLISECOND, 100
+            yield number * MILLISECOND, 100, 0
 
-    source = MessageSource(loop, log, SendingStream(loop, sender), reader, messages())
+    source = MessageSource(loop, messages(), writer_to_stream(log, SendingStream(loop, sender), reader))
     source.start(time.monotonic_ns())
     run_until(loop, lambda: len(log.written) >= 5)
     # One message is taken in advance, not all.

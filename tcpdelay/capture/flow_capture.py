@@ -252,7 +252,8 @@ class FlowCapture:
         list of ndarray
             The delays; infinite if a packet was not read. Datagrams are not put in order.
         """
-        ordered = self.settings["application"] != "udp"
+        application = self.settings["application"]
+        ordered = application != "udp" and (application != "quic" or self.settings["delivery"] == "stream")
         return [
             (run.delays if ordered else run.unordered_delays)[run.written / MICROSECONDS >= skip] for run in self.runs
         ]

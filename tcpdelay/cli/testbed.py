@@ -36,6 +36,7 @@ Examples:
   tcpdelay testbed show captures/first-capture/*.parquet --chart delays.svg
   tcpdelay testbed build-kernel
   tcpdelay testbed build-kernel --kernel 7.3 --hz 250
+  tcpdelay testbed build-quic
 """
 
 app = typer.Typer(help=SUMMARY, epilog=EXAMPLES, rich_markup_mode=None, invoke_without_command=True)
@@ -143,6 +144,17 @@ def build_kernel(
         erase_progress()
     for program in kernels:
         print(program)
+
+
+@app.command("build-quic")
+def build_quic() -> None:
+    """Build the program that speaks QUIC with quic-go, into the user's cache. This takes a minute or two."""
+    from tcpdelay.testbed.quic_program import QuicBuildError, build_quic_program
+
+    try:
+        print(build_quic_program())
+    except QuicBuildError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 @app.command("run", cls=FilesCommand)

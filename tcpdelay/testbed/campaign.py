@@ -41,6 +41,7 @@ from tcpdelay.testbed.backends import (
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, read_records
 from tcpdelay.testbed.message_source import first_messages, message_file, write_messages
+from tcpdelay.testbed.quic_program import QuicBuildError, build_quic_program, quic_problems
 from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Specification
 from tcpdelay.testbed.workplaces import workplace
@@ -58,7 +59,7 @@ SAMPLES = {
     "delivery_rate": "delivery_rate",
 }
 """Names of samples in a capture, and their names in a session: mostly fields of TCP_INFO."""
-TRACES = ("sender", "receiver")
+ENDS = ("sender", "receiver")
 LOWEST_BITRATE = 1000.0
 """Bitrate below which a source takes no noticeable share of the fair TCP rate [bit/s]."""
 
@@ -208,12 +209,15 @@ def run_campaign(
     for backend in {target.backend.label: target.backend for target in targets}.values():
         for problem in backend.problems():
             raise ValueError(f"backend {specification.backend!r} does not work here: {problem}")
+    for problem in quic_problems(specification.experiments):
+        raise ValueError(problem)
+    quic_program = _quic_program(specification.experiments)
     output.mkdir(parents=True, exist_ok=True)
     with locked(output, "another run writes its captures there"), workplace() as place:
         for unfinished in output.glob(UNFINISHED):
             unfinished.unlink()
         captures = {target.name: _existing(target, output) for target in targets}
-        campaign = _Campaign(specification, output, place, captures, on_progress)
+        campaign = _Campaign(specification, output, place, captures, on_progress, quic_program)
         number = 0
         while True:
             due = [target for target in targets if campaign.is_due(target, number)]
@@ -222,6 +226,16 @@ def run_campaign(
             campaign.run_round(number, due)
             number += 1
     return [output / f"{target.name}.parquet" for target in targets]
+
+
+def _quic_program(experiments: Sequence[Experiment]) -> str | None:
+    """Return the path of the program of quic-go, which is built if it is missing; None if no experiment needs it."""
+    if all(each.application != "quic" or each.implementation != "quic-go" for each in experiments):
+        return None
+    try:
+        return str(build_quic_program())
+    except QuicBuildError as error:
+        raise ValueError(str(error)) from error
 
 
 def _existing(target: Target, output: Path) -> FlowCapture | None:
@@ -246,7 +260,9 @@ class _Campaign:
         place: Path,
         captures: dict[str, FlowCapture | None],
         on_progress: Callable[[Progress], None],
+        quic_program: str | None,
     ) -> None:
+        self._quic_program = quic_program
         self._specification = specification
         self._output = output
         self._place = place
@@ -260,7 +276,7 @@ class _Campaign:
         precision = self._specification.precision
         capture = self._captures[target.name]
         experiment = target.experiment
-        if precision is None or capture is None or experiment.application not in ("cbr", "source"):
+        if precision is None or capture is None or experiment.application not in ("cbr", "source", "quic"):
             return False
         if 2**number * experiment.duration > precision.max_duration:
             return False
@@ -330,11 +346,12 @@ class _Campaign:
         factor = 2 ** max(number - 1, 0)
         experiments = [replace(target.experiment, duration=target.experiment.duration * factor) for target in batch]
         backend = batch[0].backend
-        plan = Plan(experiments, seed, backend.real_time, self._specification.pcap)
+        specification = self._specification
+        plan = Plan(experiments, seed, backend.real_time, specification.pcap, specification.qlog, self._quic_program)
         directory = self._place / hashlib.sha256(label.encode()).hexdigest()[:16]
         directory.mkdir()
         for index, experiment in enumerate(experiments):
-            if (settings := experiment.source) is not None:
+            if (settings := experiment.messages) is not None:
                 for flow in range(experiment.flows):
                     seed_of_flow = settings.seed + number * experiment.flows + flow
                     file = message_file(directory, index, flow)
@@ -364,7 +381,11 @@ class _Campaign:
         self._captures[target.name] = capture
 
     def _keep_traces(self, directory: Path, index: int, target: Target, number: int) -> None:
-        for end in TRACES:
+        for end in ENDS:
             trace = directory / f"{index}.{end}.pcap"
             if trace.exists():
                 shutil.move(trace, self._output / f"{target.name}.run{number}.{end}.pcap")
+            for flow in range(target.experiment.flows):
+                qlog = directory / f"{index}.{flow}.{end}.qlog"
+                if qlog.exists():
+                    shutil.move(qlog, self._output / f"{target.name}.run{number}.flow{flow}.{end}.qlog")

@@ -13,16 +13,22 @@ from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path, check_losses
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.scenario.sources.video import KEY_FRAME
+from tcpdelay.scenario.stack import Delivery
 
-Application = Literal["cbr", "adaptive", "udp", "source"]
+Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
 Scheduling = Literal["blind", "intelligent"]
 CongestionControl = Literal["reno", "cubic", "bbr", "vegas", "westwood"]
+Implementation = Literal["aioquic", "quic-go"]
+QUIC_CONGESTION_CONTROLS = {"aioquic": ("reno", "cubic"), "quic-go": ("reno",)}
+"""Congestion control of each QUIC implementation, the default first: aioquic's package `quic.congestion`, and quic-go's
+`NewSentPacketHandler` (internal/ackhandler/sent_packet_handler.go), which gives no choice."""
 
 MAX_DURATION = 86_400.0
 MAX_FLOWS = 64
 MAX_CROSS_FLOWS = 400
 MIN_DATAGRAM = 8
-"""Size of the number that a datagram carries [bytes]."""
+"""Size of the number that a datagram carries [bytes]; QUIC's has number and count of parts."""
 VIRTUAL_TIME_START = 1_700_000_000_000_000_000
 """Calendar time at the start of a run in virtual time [ns since 1970]; a repeated run needs the same time."""
 
@@ -33,11 +39,13 @@ class Experiment:
 
     Parameters
     ----------
-    application : {"cbr", "adaptive", "udp", "source"}
+    application : {"cbr", "adaptive", "udp", "source", "quic"}
         "cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket accepts it.
-        "udp" sends one datagram per interval. "source" writes the messages of `source`.
+        "udp" sends one datagram per interval. "source" writes the messages of `source`. "quic" writes one packet per
+        interval, or the messages of `source`, over QUIC.
     source : SourceSettings, optional
-        The source of the messages, for the application "source" only; `packet_size` and `interval` then have no effect.
+        The source of the messages, for the applications "source" and "quic"; `packet_size` and `interval` then have no
+        effect.
     packet_size : int
         Application bytes per packet [bytes], 1 to 65 000.
     interval : float
@@ -53,6 +61,14 @@ class Experiment:
         Whether TCP_NODELAY is set, which switches Nagle's algorithm off.
     notsent_lowat : int, optional
         TCP_NOTSENT_LOWAT of an adaptive source [bytes], 1 to 10 000 000; None: the source fills the send buffer.
+    implementation : {"aioquic", "quic-go"}
+        The QUIC implementation of both ends, for the application "quic" only.
+    delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
+        How QUIC carries messages: all on one stream, each on a new stream, each group on a new stream, or in DATAGRAM
+        frames (RFC 9221), where a message larger than a datagram is split and has arrived when all its parts have.
+    group : int
+        Messages in a group, 1 to 100 000, for "stream_per_group" and sources without key frames. A group of a video
+        begins with a key frame.
     flows : int
         Number of measured flows of this kind that share the path, 1 to 64.
     rtt : float
@@ -72,7 +88,7 @@ class Experiment:
         Size of the bottleneck's drop-tail queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A bottleneck needs
         exactly one of the two.
     congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood"}
-        Congestion control of every TCP connection of the experiment.
+        Congestion control of every TCP connection of the experiment, or of QUIC: "reno" or, with aioquic, "cubic".
     delayed_ack : bool
         Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read. Small packets of a
         constant bit rate are acknowledged one by one in both cases.
@@ -111,6 +127,9 @@ class Experiment:
     scheduling: Scheduling = "blind"
     nodelay: bool = True
     notsent_lowat: int | None = None
+    implementation: Implementation = "aioquic"
+    delivery: Delivery = "stream"
+    group: int = 10
     flows: int = 1
     rtt: float = 0.100
     loss: float = 0.0
@@ -137,6 +156,8 @@ class Experiment:
             ("application", Application),
             ("scheduling", Scheduling),
             ("congestion_control", CongestionControl),
+            ("implementation", Implementation),
+            ("delivery", Delivery),
         ):
             value = getattr(self, name)
             if value not in get_args(allowed):
@@ -169,13 +190,14 @@ class Experiment:
             raise ValueError(f"bottleneck_rate needs one of queue_packets and queue_bytes, got {len(queues)} of them")
         if self.application == "source" and self.source is None:
             raise ValueError("the application 'source' needs a source")
-        if self.application != "source" and self.source is not None:
-            raise ValueError(f"a source goes with the application 'source' only, got {self.application!r}")
+        if self.application not in ("source", "quic") and self.source is not None:
+            raise ValueError(f"a source goes with the applications 'source' and 'quic', got {self.application!r}")
+        self._check_quic()
         if self.application != "cbr" and (self.pieces > 1 or self.connections > 1):
             raise ValueError(f"pieces and connections are for the application 'cbr', not {self.application!r}")
-        if self.application == "udp" and self.packet_size < MIN_DATAGRAM:
+        if self._sends_datagrams and self.source is None and self.packet_size < MIN_DATAGRAM:
             raise InvalidValueError(
-                "packet_size", self.packet_size, f"be at least {MIN_DATAGRAM} bytes for the application 'udp'"
+                "packet_size", self.packet_size, f"be at least {MIN_DATAGRAM} bytes when it is sent in datagrams"
             )
         if self.notsent_lowat is not None and self.application != "adaptive":
             raise ValueError(f"notsent_lowat is for the application 'adaptive', not {self.application!r}")
@@ -185,16 +207,51 @@ class Experiment:
         if unlimited and (self.application == "adaptive" or self.bulk_flows):
             raise ValueError("a source that fills its window needs a path with loss or with a bottleneck_rate")
 
+    def _check_quic(self) -> None:
+        """Check that no setting of TCP is changed for QUIC, and no setting of QUIC for TCP."""
+        quic = self.application == "quic"
+        for name in _OF_TCP if quic else _OF_QUIC:
+            if getattr(self, name) != _DEFAULTS[name]:
+                where = "does not go with" if quic else "is for the application 'quic', not"
+                raise ValueError(f"{name} {where} {self.application!r}")
+        known = QUIC_CONGESTION_CONTROLS[self.implementation]
+        if quic and self.congestion_control not in known:
+            one = " or ".join(map(repr, known))
+            raise InvalidValueError(
+                "congestion_control", self.congestion_control, f"be {one} with {self.implementation}"
+            )
+
+    @property
+    def _sends_datagrams(self) -> bool:
+        return self.application == "udp" or (self.application == "quic" and self.delivery == "datagram")
+
+    @property
+    def messages(self) -> SourceSettings | None:
+        """The source whose messages are written from a file: `source`, or the packets of QUIC; None for the others."""
+        if self.application == "quic" and self.source is None:
+            return SourceSettings(Flow(self.packet_size, self.interval))
+        return self.source
+
+    @property
+    def key_kind(self) -> int | None:
+        """Number of the kind of messages that begins a group; None if a group begins every `group` messages."""
+        kinds = () if self.source is None else self.source.source.kinds
+        return kinds.index(KEY_FRAME) if KEY_FRAME in kinds else None
+
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Experiment:
         """Return the experiment with the settings of a table; raise ValueError if a key is unknown.
 
-        The source may be a table too. With a source, the application is "source" unless another one is given.
+        The source may be a table too. With a source, the application is "source" unless another one is given. For the
+        application "quic" the default congestion control is that of the implementation.
         """
         known = {field.name for field in fields(cls)}
         for key in table:
             if key not in known:
                 raise ValueError(f"{key!r} is no setting of an experiment; there are {', '.join(sorted(known))}")
+        if table.get("application") == "quic":
+            control = QUIC_CONGESTION_CONTROLS.get(table.get("implementation", cls.implementation), ("reno",))[0]
+            table = {"congestion_control": control, **table}
         source = table.get("source")
         if source is None:
             return cls(**table)
@@ -234,8 +291,11 @@ class Experiment:
     @property
     def name(self) -> str:
         """A name that distinguishes experiments: the main settings, then all settings that differ from the default."""
-        parts = [self.application, f"{self.packet_size}B"] if self.source is None else [self.source.label]
-        if self.application in ("cbr", "udp"):
+        parts: list[str] = [self.application] if self.source is None else []
+        if self.application == "quic":
+            parts = [self.implementation, self.delivery.replace("_", "-")]
+        parts.append(f"{self.packet_size}B" if self.source is None else self.source.label)
+        if self.application in ("cbr", "udp") or (self.application == "quic" and self.source is None):
             parts.append(f"{1e3 * self.interval:g}ms")
         parts += [f"rtt{1e3 * self.rtt:g}ms", f"loss{100 * self.loss:g}pct"]
         if self.application != "udp":
@@ -255,6 +315,7 @@ class Experiment:
         """Return all settings that have an effect as one line of JSON."""
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
+        unused += _OF_TCP if self.application == "quic" else _OF_QUIC
         if self.rto_min is None:
             unused += ("rto_min",)
         if self.source is not None:
@@ -270,12 +331,19 @@ def _shown(value: object) -> str:
 
 _OF_PACKETS = ("packet_size", "interval")
 """Settings of packets of one size and interval, which a source replaces."""
+_OF_QUIC = ("implementation", "delivery", "group")
+_OF_TCP = (
+    *("pieces", "connections", "scheduling", "nodelay", "notsent_lowat", "delayed_ack", "sack"),
+    *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows"),
+)
+_DEFAULTS = {field.name: field.default for field in fields(Experiment)}
 _RANGES: dict[str, tuple[float, float, str]] = {
     "packet_size": (1, 65_000, "bytes"),
     "interval": (0.001, 60, "s"),
     "pieces": (1, 16, "writes"),
     "connections": (1, 16, "connections"),
     "notsent_lowat": (1, 10_000_000, "bytes"),
+    "group": (1, 100_000, "messages"),
     "flows": (1, MAX_FLOWS, "flows"),
     "rtt": (bounds(Path, "rtt")[0], 10, "s"),
     "loss": (0, 0.5, "of the packets"),
@@ -301,6 +369,7 @@ _LABELS = {
     "scheduling": "{}",
     "nodelay": "nodelay-{}",
     "notsent_lowat": "lowat{}",
+    "group": "group{}",
     "flows": "flows{}",
     "loss_burst": "burst{}",
     "bad_time": "bad{}s",

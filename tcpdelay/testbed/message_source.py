@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,12 +57,11 @@ def write_messages(file: Path, source: Source, seed: int, duration: float) -> No
                 break
 
 
-def read_messages(file: Path) -> Iterator[tuple[int, int]]:
-    """Yield the time since the start [ns] and the size [bytes] of each message in a file of `write_messages`."""
+def read_messages(file: Path) -> Iterator[tuple[int, int, int]]:
+    """Yield time since the start [ns], size [bytes] and kind of each message in a file of `write_messages`."""
     with file.open("rb") as opened:
         while block := opened.read(BLOCK * _ROW.size):
-            for when, size, _ in _ROW.iter_unpack(block):
-                yield when, size
+            yield from _ROW.iter_unpack(block)
 
 
 def first_messages(file: Path, count: int) -> NDArray[np.void]:
@@ -72,35 +71,44 @@ def first_messages(file: Path, count: int) -> NDArray[np.void]:
     return np.fromfile(file, _ROW_TYPE, count)
 
 
-class MessageSource:
-    """Writes messages at their times to one TCP connection.
+def writer_to_stream(log: PacketLog, stream: SendingStream, reader: StreamPackets) -> Callable[[int, int], None]:
+    """Return the function that writes messages to one TCP connection, for `MessageSource`.
 
     Parameters
     ----------
-    loop : EventLoop
-        The event loop.
     log : PacketLog
         The log of the writes.
     stream : SendingStream
         The connection.
     reader : StreamPackets
         The messages in the byte stream of the connection.
+    """
+
+    def write(size: int, _: int) -> None:
+        reader.append(log.write(time.monotonic_ns()), size)
+        stream.write(size)
+
+    return write
+
+
+class MessageSource:
+    """Writes messages at their times to one connection.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        The event loop.
     messages : iterator of tuple of int
-        Time since the start [ns], ascending, and size [bytes] of each message.
+        Time since the start [ns], ascending, size [bytes] and kind of each message.
+    write : callable
+        Called with size and kind of a message at its time; it logs and writes the message.
     """
 
     def __init__(
-        self,
-        loop: EventLoop,
-        log: PacketLog,
-        stream: SendingStream,
-        reader: StreamPackets,
-        messages: Iterator[tuple[int, int]],
+        self, loop: EventLoop, messages: Iterator[tuple[int, int, int]], write: Callable[[int, int], None]
     ) -> None:
         self._loop = loop
-        self._log = log
-        self._stream = stream
-        self._reader = reader
+        self._write_message = write
         self._messages = messages
         self._started = 0
         self._stopped = False
@@ -114,13 +122,12 @@ class MessageSource:
         """Take the next message, and wait for its time."""
         following = next(self._messages, None)
         if following is not None:
-            time_since_start, size = following
-            self._loop.at(self._started + time_since_start, lambda: self._write(size))
+            time_since_start, size, kind = following
+            self._loop.at(self._started + time_since_start, lambda: self._write(size, kind))
 
-    def _write(self, size: int) -> None:
+    def _write(self, size: int, kind: int) -> None:
         if not self._stopped:
-            self._reader.append(self._log.write(time.monotonic_ns()), size)
-            self._stream.write(size)
+            self._write_message(size, kind)
             self._wait()
 
     def stop(self) -> None:

@@ -2,316 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import socket
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tcpdelay.testbed.apps import (
-    ConstantBitRateSource,
-    DatagramSource,
-    GreedySource,
-    ReceivingStream,
-    SendingStream,
-    WebUser,
-    adaptive_source,
-    bulk_source,
-)
-from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, wake_exactly
+from tcpdelay.testbed.event_loop import NANOSECONDS, EventLoop, wake_exactly
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.flow_log import (
-    FlowRecord,
-    PacketLog,
-    StreamPackets,
-    TcpInfo,
-    is_handed_over,
-    tcp_info,
-    write_records,
-)
-from tcpdelay.testbed.loss_channel import LossChannel
-from tcpdelay.testbed.message_source import MessageSource, message_file, read_messages
-from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
+from tcpdelay.testbed.flow_log import is_handed_over, write_records
+from tcpdelay.testbed.measurement import Measurement
+from tcpdelay.testbed.message_source import message_file
 
-SEND_BUFFER = 2**20
-RECEIVE_BUFFER = 4 * 2**20
-SAMPLE_INTERVAL = NANOSECONDS // 10
-DRAIN_ROUND_TRIPS = 20
-SHORTEST_DRAIN = 2 * NANOSECONDS
-LONGEST_DRAIN = 20 * NANOSECONDS
-# Socket options of asm-generic/socket.h. They need CAP_NET_ADMIN; the sysctls do not limit their values.
-SO_SNDBUFFORCE = 32
-SO_RCVBUFFORCE = 33
-
-TCP_RTO_MIN_US = 45
-"""Socket option of linux/tcp.h, since Linux 6.15; it takes at most 200 ms."""
-
-Established = Callable[[socket.socket, socket.socket], None]
 HEARTBEAT = 10_000_000
 STALL = 5_000_000
 """Delay from which a heartbeat counts as a stall [ns]."""
 LEAD = NANOSECONDS // 2
 LONGEST_OPENING = 120 * NANOSECONDS
 PROGRESS_STEPS = 200
-
-
-class MeasuredFlow:
-    """One measured flow: its log, its connections, and the samples of their TCP_INFO."""
-
-    def __init__(self) -> None:
-        self.log = PacketLog()
-        self.connections: list[socket.socket] = []
-        self.samples = {name: array("q") for name in ("time", "connection", *TcpInfo._fields)}
-
-    def sample(self, now: int) -> None:
-        """Add a sample of each connection with the time `now` [ns]."""
-        for number, connection in enumerate(self.connections):
-            info = tcp_info(connection)
-            self.samples["time"].append(now)
-            self.samples["connection"].append(number)
-            for name, value in zip(TcpInfo._fields, info, strict=True):
-                self.samples[name].append(value)
-
-
-class Measurement:
-    """Runs one experiment in an event loop that several experiments share.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    experiment : Experiment
-        The experiment.
-    seed : int
-        Seed of the applications' random numbers.
-    messages : sequence of Path
-        For each measured flow, the file with the messages of its source; empty for other applications.
-    trace : Path, optional
-        Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
-    """
-
-    def __init__(
-        self,
-        loop: EventLoop,
-        experiment: Experiment,
-        seed: int,
-        messages: Sequence[Path] = (),
-        trace: Path | None = None,
-    ) -> None:
-        self.finished = False
-        self._loop = loop
-        self._experiment = experiment
-        self._seed = seed
-        self._messages = messages
-        self._network = Network.build(experiment, traced=trace is not None)
-        self._on_close = ExitStack()
-        self._on_close.callback(self._network.close)
-        if trace is not None:
-            self._on_close.callback(PacketTraces(self._network, trace).stop)
-        self._expected: dict[int, Callable[[socket.socket], None]] = {}
-        self._flows: list[MeasuredFlow] = []
-        self._ticks: list[Callable[[int], None]] = []
-        self._sources: list[MessageSource] = []
-        self._greedy: list[GreedySource] = []
-        self._web_users: list[WebUser] = []
-        self._opening = 0
-        self._repetitions: list[int] = []
-        self._deadline = 0
-        self.started = 0
-
-    def open(self) -> None:
-        """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
-        if self._experiment.application != "udp" or self._experiment.bulk_flows or self._experiment.web_flows:
-            self._listen()
-        for number in range(self._experiment.flows):
-            flow = MeasuredFlow()
-            self._flows.append(flow)
-            if self._experiment.application == "udp":
-                self._open_datagrams(flow)
-            else:
-                self._open_streams(flow, number)
-        for _ in range(self._experiment.bulk_flows):
-            self._opening += 1
-            self._connect(self._begin_bulk)
-        for user in range(self._experiment.web_flows):
-            self._web_users.append(WebUser(self._loop, self._connect, self._seed * 1000 + user))
-
-    @property
-    def ready(self) -> bool:
-        """Whether every connection is established."""
-        return self._opening == 0
-
-    def start(self, first: int) -> None:
-        """Begin to write at a time [ns, monotonic clock]."""
-        interval = round(self._experiment.interval * NANOSECONDS)
-        self.started = first
-        for number, tick in enumerate(self._ticks):
-            # The flows of one experiment write at times that are spread evenly over the interval.
-            offset = interval * number // len(self._ticks)
-            self._repetitions.append(self._loop.every(interval, first + offset, tick))
-        for number, source in enumerate(self._sources):
-            source.start(first + interval * number // len(self._sources))
-        for greedy in self._greedy:
-            self._on_close.callback(greedy.stop)
-            self._loop.at(first, greedy.start)
-        for user in self._web_users:
-            self._on_close.callback(user.stop)
-            self._loop.at(first, user.think)
-        if self._experiment.bad_time > 0 and self._experiment.loss > 0:
-            # Experiments side by side have states of their own.
-            seed = f"{self._seed}/{self._experiment.digest}"
-            channel = LossChannel(self._loop, self._experiment.lossy_path, self._network.set_loss, seed)
-            self._on_close.callback(channel.stop)
-            channel.start(first)
-        # Samples are taken between two ticks, so that a sample never delays a packet.
-        self._repetitions.append(self._loop.every(max(SAMPLE_INTERVAL, interval), first + interval // 3, self._sample))
-        self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)
-
-    def _sample(self, _: int) -> None:
-        now = time.monotonic_ns()
-        for flow in self._flows:
-            flow.sample(now)
-        if self._deadline and (now > self._deadline or not any(flow.log.outstanding for flow in self._flows)):
-            self._finish()
-
-    def _stop(self) -> None:
-        """Stop writing, and wait for the packets in flight."""
-        for repetition in self._repetitions[:-1]:
-            self._loop.cancel(repetition)
-        for source in self._sources:
-            source.stop()
-        for greedy in self._greedy:
-            greedy.stop()
-        for user in self._web_users:
-            user.stop()
-        drain = round(DRAIN_ROUND_TRIPS * self._experiment.rtt * NANOSECONDS)
-        self._deadline = time.monotonic_ns() + min(max(drain, SHORTEST_DRAIN), LONGEST_DRAIN)
-
-    def _finish(self) -> None:
-        self._loop.cancel(self._repetitions[-1])
-        self.finished = True
-
-    def records(self) -> list[FlowRecord]:
-        """Return the measurements of each flow, with the kernel's counters of the whole experiment."""
-        counters = kernel_counters(self._network.sender)
-        epoch = time.time_ns() - (time.monotonic_ns() - self.started)
-        counts = self._network.packet_counts()
-        return [
-            FlowRecord(number, self.started, epoch, counters, counts, flow.log.written, flow.log.read, flow.samples)
-            for number, flow in enumerate(self._flows)
-        ]
-
-    def close(self) -> None:
-        """Close all sockets and the network."""
-        self._on_close.close()
-
-    def _listen(self) -> None:
-        with self._network.receiver.entered():
-            listener = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        # The buffer is set before the handshake, which fixes the scale of the window.
-        listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        listener.bind(("", PORT))
-        listener.listen(1024)
-
-        def accept(_: int) -> None:
-            connection, (_, port) = listener.accept()
-            connection.setblocking(False)
-            self._expected.pop(port)(connection)
-
-        self._loop.watch(listener.fileno(), READABLE, accept)
-        self._on_close.callback(listener.close)
-        self._on_close.callback(self._loop.forget, listener.fileno())
-
-    def _connect(self, established: Established) -> None:
-        """Open a connection; `established` is called with its sending and its receiving socket."""
-        with self._network.sender.entered():
-            sender = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        control = self._experiment.congestion_control.encode()
-        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
-        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
-        if self._experiment.application in ("cbr", "source"):
-            # A source with times of its own must not wait for buffers. A greedy source keeps the kernel's default.
-            sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
-        if self._experiment.rto_min is not None:
-            self._set_rto_min(sender, self._experiment.rto_min)
-        sender.bind(("", 0))
-        receiver: list[socket.socket] = []
-
-        def accepted(connection: socket.socket) -> None:
-            receiver.append(connection)
-            established(sender, connection)
-
-        def writable(_: int) -> None:
-            self._loop.forget(sender.fileno())
-            error = sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, "no connection to the receiver")
-
-        self._expected[sender.getsockname()[1]] = accepted
-        sender.connect_ex((self._network.receiver_address, PORT))
-        self._loop.watch(sender.fileno(), WRITABLE, writable)
-
-    def _set_rto_min(self, sender: socket.socket, rto_min: float) -> None:
-        try:
-            sender.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MIN_US, round(1e6 * rto_min))
-        except OSError as error:
-            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
-                raise
-            self._network.set_rto_min(rto_min)
-
-    def _open_streams(self, flow: MeasuredFlow, number: int) -> None:
-        experiment = self._experiment
-        streams: list[SendingStream] = []
-        readers: list[StreamPackets] = []
-
-        def established(sender: socket.socket, receiver: socket.socket) -> None:
-            self._opening -= 1
-            reader = StreamPackets(flow.log)
-            flow.connections.append(sender)
-            readers.append(reader)
-            streams.append(SendingStream(self._loop, sender))
-            self._on_close.callback(streams[-1].close)
-            receiving = ReceivingStream(self._loop, receiver, reader.on_data, not experiment.delayed_ack)
-            self._on_close.callback(receiving.close)
-            if experiment.application == "adaptive":
-                size, lowat = experiment.packet_size, experiment.notsent_lowat
-                self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
-            elif experiment.application == "source":
-                messages = read_messages(self._messages[number])
-                self._sources.append(MessageSource(self._loop, flow.log, streams[-1], reader, messages))
-            elif len(streams) == experiment.connections:
-                intelligent = experiment.scheduling == "intelligent"
-                constant = ConstantBitRateSource(
-                    flow.log, streams, readers, experiment.packet_size, experiment.pieces, intelligent
-                )
-                self._ticks.append(constant.tick)
-
-        for _ in range(experiment.connections):
-            self._opening += 1
-            self._connect(established)
-
-    def _open_datagrams(self, flow: MeasuredFlow) -> None:
-        with self._network.receiver.entered():
-            receiver = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        receiver.bind(("", 0))
-        with self._network.sender.entered():
-            sender = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        sender.connect((self._network.receiver_address, receiver.getsockname()[1]))
-        source = DatagramSource(self._loop, flow.log, sender, receiver, self._experiment.packet_size)
-        self._on_close.callback(source.close)
-        self._ticks.append(source.tick)
-
-    def _begin_bulk(self, sender: socket.socket, receiver: socket.socket) -> None:
-        self._opening -= 1
-        self._greedy.append(bulk_source(self._loop, sender))
-        self._on_close.callback(sender.close)
-        receiving = ReceivingStream(self._loop, receiver, lambda received, now: None, quick_ack=False)
-        self._on_close.callback(receiving.close)
 
 
 @dataclass(frozen=True)
@@ -328,6 +37,10 @@ class Plan:
         Whether to watch for stalls; there are no stalls in virtual time.
     pcap : bool
         Whether to trace the packets at both ends.
+    qlog : bool
+        Whether both ends of QUIC log their events.
+    quic_program : str, optional
+        Path of the program of quic-go; needed by experiments with this implementation.
     """
 
     file: ClassVar[str] = "plan.json"
@@ -336,6 +49,8 @@ class Plan:
     seed: int = 0
     heartbeat: bool = True
     pcap: bool = False
+    qlog: bool = False
+    quic_program: str | None = None
 
     @property
     def duration(self) -> float:
@@ -349,15 +64,18 @@ class Plan:
     def write(self, file: Path) -> None:
         """Write the plan to a file."""
         tables = [json.loads(experiment.to_json()) for experiment in self.experiments]
-        content = {"experiments": tables, "seed": self.seed, "heartbeat": self.heartbeat, "pcap": self.pcap}
+        content = {"experiments": tables, **{name: getattr(self, name) for name in _PLAN_SETTINGS}}
         file.write_text(json.dumps(content), encoding="utf-8")
 
     @classmethod
     def read(cls, file: Path) -> Plan:
         """Return the plan in a file that `write` has written."""
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        experiments = [Experiment.from_table(table) for table in content["experiments"]]
-        return cls(experiments, content["seed"], content["heartbeat"], content["pcap"])
+        experiments = [Experiment.from_table(table) for table in content.pop("experiments")]
+        return cls(experiments, **content)
+
+
+_PLAN_SETTINGS = ("seed", "heartbeat", "pcap", "qlog", "quic_program")
 
 
 def run_session(plan: Plan, directory: Path) -> None:
@@ -382,10 +100,18 @@ def run_session(plan: Plan, directory: Path) -> None:
     running: dict[int, Measurement] = {}
     try:
         for number, experiment in enumerate(plan.experiments):
-            trace = directory / str(number) if plan.pcap else None
-            flows = range(experiment.flows if experiment.source is not None else 0)
+            place = directory / str(number)
+            flows = range(experiment.flows if experiment.messages is not None else 0)
             messages = [message_file(directory, number, flow) for flow in flows]
-            running[number] = Measurement(loop, experiment, plan.seed, messages, trace)
+            running[number] = Measurement(
+                loop,
+                experiment,
+                plan.seed,
+                messages,
+                place if plan.pcap else None,
+                None if plan.quic_program is None else Path(plan.quic_program),
+                place if plan.qlog else None,
+            )
         for measurement in running.values():
             measurement.open()
         _wait_until_ready(loop, list(running.values()))

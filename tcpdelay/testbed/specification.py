@@ -21,7 +21,19 @@ from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000
-_KEYS = {"name", "backend", "hz", "kernel", "seed", "side_by_side", "pcap", "precision", "source", "experiments"}
+_KEYS = {
+    "name",
+    "backend",
+    "hz",
+    "kernel",
+    "seed",
+    "side_by_side",
+    "pcap",
+    "qlog",
+    "precision",
+    "source",
+    "experiments",
+}
 _PARSERS: dict[str, Any] = {
     "interval": parse_time,
     "rtt": parse_time,
@@ -79,6 +91,8 @@ class Specification:
         Number of experiments that share a guest, 1 to 64.
     pcap : bool
         Whether to keep packet traces of both ends.
+    qlog : bool
+        Whether to keep the qlogs of both ends of QUIC.
     precision : Precision, optional
         The required precision; None: no experiment is prolonged.
     """
@@ -92,6 +106,7 @@ class Specification:
     pcap: bool = False
     precision: Precision | None = None
     kernel: tuple[str, ...] = (DEFAULT_KERNEL,)
+    qlog: bool = False
 
 
 def read_specification(file: str | os.PathLike[str]) -> Specification:
@@ -133,9 +148,9 @@ def _specification(content: dict[str, Any], folder: Path) -> Specification:
     backend = content.get("backend", Specification.backend)
     if backend not in get_args(BackendName):
         raise InvalidValueError("backend", backend, f"be one of {', '.join(map(repr, get_args(BackendName)))}")
-    pcap = content.get("pcap", False)
-    if not isinstance(pcap, bool):
-        raise InvalidValueError("pcap", pcap, "be true or false")
+    for trace in ("pcap", "qlog"):
+        if not isinstance(content.get(trace, False), bool):
+            raise InvalidValueError(trace, content[trace], "be true or false")
     ticks = _different("hz", content, Specification.hz, "whole number", "whole numbers")
     kernels = _different("kernel", content, Specification.kernel, "version of Linux", "versions of Linux")
     for kernel in kernels:
@@ -150,9 +165,10 @@ def _specification(content: dict[str, Any], folder: Path) -> Specification:
         tuple(_whole("hz", tick, 100, 1000) for tick in ticks),
         _whole("seed", content.get("seed", Specification.seed), 0, MAX_SEED),
         _whole("side_by_side", content.get("side_by_side", Specification.side_by_side), 1, 64),
-        pcap,
+        content.get("pcap", False),
         _precision(content["precision"]) if "precision" in content else None,
         tuple(kernels),
+        content.get("qlog", False),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.quic.implementations import NEAR_WINDOW, UNLESS_LIMITED
+from tcpdelay.models.quic.implementations import BY_BYTES, BY_PACKETS, NEAR_WINDOW, UNLESS_LIMITED
 from tcpdelay.models.tcp import SECOND
 
 CUBIC_C = 0.4
@@ -43,16 +43,18 @@ def grow(c: Any, sent: int, size: int, in_flight: int) -> None:
         return
     full = c.datagram_size
     if c.congestion_window < c.slow_start_threshold:
-        c.congestion_window += full if c.counts_packets else size
+        c.congestion_window += full if c.growth == BY_PACKETS else size
     elif c.cubic:
         _grow_cubic(c, size)
-    elif c.counts_packets:
-        c.growth += 1
-        if c.growth >= c.congestion_window // full:
-            c.congestion_window += full
-            c.growth = 0
-    else:
+    elif c.growth == BY_BYTES:
         c.congestion_window += full * size / c.congestion_window
+    else:
+        by_packets = c.growth == BY_PACKETS
+        c.counted += 1 if by_packets else size
+        needed = c.congestion_window // full if by_packets else c.congestion_window
+        if c.counted >= needed:
+            c.counted = 0 if by_packets else c.counted - int(needed)
+            c.congestion_window += full
 
 
 @kernel()
@@ -92,7 +94,8 @@ def reduce(c: Any, sent: int) -> None:
     smallest = c.smallest_window * c.datagram_size
     c.congestion_window = max(window * (CUBIC_BETA if c.cubic else c.loss_factor), smallest)
     c.slow_start_threshold = c.congestion_window
-    c.growth = 0
+    if c.growth == BY_PACKETS:
+        c.counted = 0
 
 
 @kernel()

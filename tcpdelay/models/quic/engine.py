@@ -36,6 +36,7 @@ from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery, Quic
 
 _DELIVERIES: dict[Delivery, int] = {
@@ -46,14 +47,14 @@ _DELIVERIES: dict[Delivery, int] = {
 }
 QUIC_PATH_FIELDS = PATH_FIELDS - {"jitter", "reordering"}
 """Fields of a path that a simulation of QUIC knows: packets arrive in the order of sending."""
-KEY_FRAME = "key frame"
-"""Kind of message that begins a group of pictures."""
 UNLIMITED = 1e15
 """Slow-start threshold before the first loss [bytes]."""
 
 
 def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, Wire]:
-    """Return a connection before its first write, after a handshake that has not measured the RTT, and its rings.
+    """Return a connection before its first write, after a handshake that has measured the RTT once, and its rings.
+
+    ACKs of the handshake are not delayed (RFC 9002, 5.3), so that this sample is the RTT of the path.
 
     Parameters
     ----------
@@ -74,11 +75,12 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
     group = 1 if stack.delivery in ("stream_per_message", "datagram") else stack.group
     if KEY_FRAME in source.kinds and stack.delivery == "stream_per_group":
         group = 0
+    rtt = round(path.rtt * SECOND) + TIE_BREAK
     settings = rules.settings(stack.max_ack_delay) | {
         "mss": rules.datagram_size,
         "datagram_payload": rules.payload,
         "one_way_delay": round(path.forward_delay * SECOND),
-        "rtt": round(path.rtt * SECOND) + TIE_BREAK,
+        "rtt": rtt,
         "ack_loss": path.ack_loss,
         "delivery": _DELIVERIES[stack.delivery],
         "group": group,
@@ -86,8 +88,10 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "congestion_window": rules.initial_window * rules.datagram_size,
         "slow_start_threshold": UNLIMITED,
         "tokens": rules.pacing_burst * rules.datagram_size,
-        "smoothed_rtt": rules.initial_rtt,
-        "latest_rtt": rules.initial_rtt,
+        "smallest_rtt": rtt,
+        "latest_rtt": rtt,
+        "smoothed_rtt": rtt,
+        "rtt_variation": rtt / 2,
         "recovery_start": -1,
         "largest_acknowledged": -1,
         "largest_received": -1,

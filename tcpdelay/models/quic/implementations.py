@@ -12,6 +12,9 @@ WHOLE, PARTIAL, OVERSHOOT = range(3)
 """What a nearly full congestion window allows: a packet that fits, a packet cut to fit, or one whole packet more."""
 ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
 """When the congestion window grows: at each ACK; unless the application limits the sender; if the flight is near it."""
+BY_BYTES, BY_DATAGRAMS, BY_PACKETS = range(3)
+"""How the window grows in congestion avoidance: with each acknowledged byte (RFC 9002, B.5), or by a whole datagram
+when a window of bytes, or as many packets as the window has, have been acknowledged."""
 PACKET_TOKENS, BYTE_TOKENS = range(2)
 """What the pacer counts: packets, whatever their size, or bytes."""
 
@@ -33,8 +36,11 @@ class QuicRules:
         Factor of the window at a loss (RFC 9002, 7.3.2).
     grows : int
         When the window grows: `ALWAYS`, `UNLESS_LIMITED` (RFC 9002, 7.8) or `NEAR_WINDOW`.
-    counts_packets : bool
-        Whether the window grows by the number of acknowledged packets, whatever their size, and not by bytes.
+    growth : int
+        `BY_BYTES`, `BY_DATAGRAMS` or `BY_PACKETS`; with `BY_PACKETS` the size of packets does not count in slow start
+        either. With whole datagrams, an ACK of a full packet allows exactly one full packet.
+    grows_first : bool
+        Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it.
     window_rule : int
         `WHOLE` (RFC 9002, 7), `PARTIAL` or `OVERSHOOT`.
     pacer : int
@@ -56,14 +62,14 @@ class QuicRules:
         sample for the smoothed RTT.
     variation_from_smallest : bool
         Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT.
-    initial_rtt : int
-        Round-trip time that is taken before the first sample [us] (RFC 9002, 6.2.2).
     ack_every : int
         Number of packets that are acknowledged at once (RFC 9000, 13.2.2).
     acks_gaps : bool
         Whether a packet beside a gap is acknowledged at once (RFC 9000, 13.2.1).
     ack_delay : int, optional
         Longest delay of an ACK [us]; by default `max_ack_delay` of the stack.
+    ack_granularity : int
+        What the receiver adds to `max_ack_delay` when it announces this delay to the sender [us].
     acks_stream_ends : bool
         Whether the end of a stream is answered at once, with a new limit of streams and with an ACK.
     datagrams_per_packet : int
@@ -79,7 +85,8 @@ class QuicRules:
     smallest_window: int = 2
     loss_factor: float = 0.5
     grows: int = UNLESS_LIMITED
-    counts_packets: bool = False
+    growth: int = BY_BYTES
+    grows_first: bool = False
     window_rule: int = WHOLE
     pacer: int = BYTE_TOKENS
     pacing_gain: float = 1.25
@@ -90,10 +97,10 @@ class QuicRules:
     persistent_congestion: bool = True
     adjusts_latest: bool = False
     variation_from_smallest: bool = False
-    initial_rtt: int = 333_000
     ack_every: int = 2
     acks_gaps: bool = True
     ack_delay: int | None = None
+    ack_granularity: int = 0
     acks_stream_ends: bool = False
     datagrams_per_packet: int = 16
     lost_first: bool = True
@@ -105,47 +112,52 @@ class QuicRules:
 
     def settings(self, max_ack_delay: float) -> dict[str, float]:
         """Return the rules by the names of a connection's fields; `max_ack_delay` [s] is a setting of `Stack.quic`."""
-        fields = {name: value for name, value in asdict(self).items() if name != "ack_delay"}
         longest = round(max_ack_delay * SECOND)
-        return {**fields, "ack_delay": longest if self.ack_delay is None else self.ack_delay, "max_ack_delay": longest}
+        ack_delay = longest if self.ack_delay is None else self.ack_delay
+        return {**asdict(self), "ack_delay": ack_delay, "max_ack_delay": longest + self.ack_granularity}
 
 
 IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     "rfc9002": QuicRules(),
     # quic/recovery.py, quic/connection.py and quic/congestion/reno.py of aioquic 1.7: the window also grows while the
-    # application limits the sender, the pacer counts packets, and each ACK waits for a millisecond.
+    # application limits the sender, by a datagram per window of bytes (`_congestion_stash`; no loss resets it), the
+    # pacer counts packets, and each ACK waits for a millisecond.
     "aioquic": QuicRules(
         grows=ALWAYS,
+        growth=BY_DATAGRAMS,
+        grows_first=True,
         window_rule=PARTIAL,
         pacer=PACKET_TOKENS,
         pacing_gain=1.0,
         pacing_burst=16,
         adjusts_latest=True,
         variation_from_smallest=True,
-        initial_rtt=100_000,
         ack_every=1 << 30,
         acks_gaps=False,
         ack_delay=1_000,
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
-    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go).
+    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
+    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity).
     "quic-go": QuicRules(
         datagram_size=1280,
         packet_overhead=23,
         initial_window=32,
         loss_factor=0.7,
         grows=NEAR_WINDOW,
-        counts_packets=True,
+        growth=BY_PACKETS,
         window_rule=OVERSHOOT,
         pacing_pause=1_000,
         probes=2,
         skips_at_probe=True,
         persistent_congestion=False,
         adjusts_latest=True,
-        initial_rtt=100_000,
+        ack_granularity=1_000,
         acks_stream_ends=True,
         datagrams_per_packet=1,
         lost_first=False,
     ),
 }
 """The rules by implementation."""
+CAPTURED: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
+"""The implementations whose captures have been compared with the simulator."""

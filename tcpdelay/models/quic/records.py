@@ -41,7 +41,7 @@ _GROUPS = {
     "application": "now next_write packets_written written packets_read messages_known",
     "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
     "active_next free_piece pieces_used",
-    "recovery": "smallest_rtt has_rtt loss_time probe_count largest_acknowledged recovery_start first_sample growth "
+    "recovery": "smallest_rtt loss_time probe_count largest_acknowledged recovery_start counted "
     "application_limited epoch last_acknowledged",
     "pacer": "tokens_at pacing_at",
     "receiver": "first_arrival received largest_received largest_received_at unacknowledged receiver_timer ranges "

@@ -51,22 +51,17 @@ def timer_at(c: Any) -> int:
 @kernel()
 def probe_timeout(c: Any) -> int:
     """Return the probe timeout without back-off [us] (RFC 9002, 6.2.1)."""
-    if not c.has_rtt:
-        return int(2 * c.initial_rtt)
     return int(c.smoothed_rtt + max(4 * c.rtt_variation, GRANULARITY) + c.max_ack_delay)
 
 
 @kernel()
 def update_rtt(c: Any, sample: int, ack_delay: int) -> None:
     """Take a sample of the RTT into the estimate [us] (RFC 9002, 5.3)."""
-    c.smallest_rtt = min(c.smallest_rtt, sample) if c.has_rtt else sample
+    c.smallest_rtt = min(c.smallest_rtt, sample)
     delay = min(ack_delay, c.max_ack_delay)
+    # aioquic asks for a longer sample than this. A measured one is longer than the smallest by some microseconds.
     adjusted = float(sample - delay if sample >= c.smallest_rtt + delay else sample)
     c.latest_rtt = adjusted if c.adjusts_latest else float(sample)
-    if not c.has_rtt:
-        c.has_rtt, c.first_sample = 1, c.now
-        c.smoothed_rtt, c.rtt_variation = adjusted, adjusted / 2
-        return
     centre = float(c.smallest_rtt) if c.variation_from_smallest else c.smoothed_rtt
     c.rtt_variation = 0.75 * c.rtt_variation + 0.25 * abs(centre - adjusted)
     c.smoothed_rtt = 0.875 * c.smoothed_rtt + 0.125 * adjusted
@@ -83,24 +78,32 @@ def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
     if newest < 0:
         return
     c.largest_acknowledged = max(c.largest_acknowledged, ack.largest)
-    if newest == ack.largest:
-        update_rtt(c, c.now - packet_record(wire, newest).sent, ack.delay)
-        set_rate(c)
-    for number in range(c.first_packet, newest + 1):
+    first = c.first_packet
+    for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == IN_FLIGHT and 0 < packet.rank <= ack.rank:
             _leave_flight(c, packet, ACKNOWLEDGED)
-    # The window is reduced before it grows, so that packets of the lost flight do not enlarge it.
-    first = c.first_packet
+    if c.grows_first:
+        _grow_with(c, wire, first, newest, in_flight)
+    if newest == ack.largest:
+        update_rtt(c, c.now - packet_record(wire, newest).sent, ack.delay)
+        set_rate(c)
+    # By RFC 9002 the window is reduced before it grows, so that packets of the lost flight do not enlarge it.
     detect_lost(c, wire)
+    _grow_with(c, wire, first, newest, in_flight)
+    c.last_acknowledged = c.now
+    c.probe_count = 0
+    _forget(c, wire)
+
+
+@kernel()
+def _grow_with(c: Any, wire: Any, first: int, newest: int, in_flight: int) -> None:
+    """Let the window grow with the packets in a range that have been acknowledged, once with each."""
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == ACKNOWLEDGED and packet.frames >= 0:
             grow(c, packet.sent, packet.length, in_flight)
             packet.frames = COUNTED
-    c.last_acknowledged = c.now
-    c.probe_count = 0
-    _forget(c, wire)
 
 
 @kernel()
@@ -135,9 +138,8 @@ def detect_lost(c: Any, wire: Any) -> None:
         if number != previous + 1:
             run_start = NEVER
         previous = number
-        if packet.sent > c.first_sample:
-            run_start = min(run_start, packet.sent)
-            persistent |= packet.sent - run_start > longest
+        run_start = min(run_start, packet.sent)
+        persistent |= packet.sent - run_start > longest
         declare_lost(c, wire, packet)
         latest_lost = packet.sent
     if latest_lost >= 0:

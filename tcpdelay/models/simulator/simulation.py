@@ -19,7 +19,7 @@ from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
 from tcpdelay.models.interface import UnsupportedError, unknown_fields
 from tcpdelay.models.quic.connections import QuicConnections
 from tcpdelay.models.quic.engine import QUIC_PATH_FIELDS
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.models.quic.implementations import CAPTURED, IMPLEMENTATIONS
 from tcpdelay.models.quic.records import NEVER_READ
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.connections import (
@@ -82,7 +82,8 @@ class Simulation(DelayDistribution):
     congestion_control : {"cubic", "reno", "bbr", "newreno"}
         Congestion control of the sender.
     compared : bool
-        Whether captures of the transport have been compared with the simulator, as of Linux; no captures of QUIC have.
+        Whether captures of the transport have been compared with the simulator: of Linux, and of the implementations of
+        QUIC other than "rfc9002", which no program follows to the letter.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -145,7 +146,7 @@ class Simulation(DelayDistribution):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         added = (self.mean - self.one_way_delay) / self.rtt
-        return simulator_error(statistical, added, self.congestion_control == "bbr")
+        return simulator_error(statistical, added, self.congestion_control)
 
 
 def simulate(
@@ -424,7 +425,7 @@ def _run(
         carried=carried,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
-        compared=isinstance(connections.stack, Linux),
+        compared=isinstance(connections.stack, Linux) or connections.stack.implementation in CAPTURED,
         mean_interval=batches.mean(),
         quantile_interval=quantile_interval,
         probability=quantile,

@@ -21,7 +21,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Stack
+from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Quic, Stack
 from tcpdelay.testbed.experiment import Experiment
 
 PACKETS = 400_000
@@ -91,7 +91,7 @@ def not_simulated(experiment: Experiment) -> str:
         "writes at the same instant": experiment.pieces > 1,
         "connections chosen by their state": experiment.connections > 1 and experiment.scheduling != "blind",
         f"congestion control {experiment.congestion_control}": experiment.congestion_control
-        not in get_args(CongestionControl),
+        not in (("reno",) if experiment.application == "quic" else get_args(CongestionControl)),
         "Nagle's algorithm": not experiment.nodelay,
         "recovery without SACK": not experiment.sack,
         "a setting of RACK between on and off": experiment.recovery not in (0, 1),
@@ -108,15 +108,17 @@ class SimulatedMessages:
     ----------
     source : Source
         The source of the messages.
-    path, stack, rules
-        As for `SimulatedFlow`.
+    path, stack
+        As for `SimulatedFlow`, or the implementation and delivery of QUIC.
+    rules : Rules
+        As for `SimulatedFlow`; for QUIC, which has no rules of a kernel, the default.
     seed : int
         Seed of the simulation, derived from the capture's name. The simulated messages differ from the captured ones.
     """
 
     source: Source
     path: Path
-    stack: Linux
+    stack: Linux | Quic
     rules: Rules
     seed: int
 
@@ -124,7 +126,7 @@ class SimulatedMessages:
 def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
     """Return the inputs of the simulation of a capture of a flow; None if the capture is not simulated as a flow."""
     experiment = capture.experiment
-    if not_simulated(experiment) or experiment.source is not None:
+    if not_simulated(experiment) or experiment.source is not None or experiment.application == "quic":
         return None
     packets = [max(PACKETS * size // sum(capture.sizes), FEWEST_PACKETS) for size in capture.sizes]
     if experiment.congestion_control == "bbr":
@@ -144,9 +146,14 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
 
 
 def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
-    """Return the inputs of the simulation of a capture of messages; None if it is not simulated or of a flow."""
+    """Return the inputs of the simulation of a capture of messages or of QUIC; None for others, or if not simulated."""
     experiment = capture.experiment
-    if not_simulated(experiment) or experiment.source is None:
+    if not_simulated(experiment):
+        return None
+    if experiment.application == "quic":
+        transport = Stack.quic(experiment.implementation, delivery=experiment.delivery, group=experiment.group)
+        return SimulatedMessages(capture.source, _path(capture), transport, Rules(), _seed(capture.name))
+    if experiment.source is None:
         return None
     stack, rules = _simulated_stack(capture), _rules(capture)
     return SimulatedMessages(capture.source, _path(capture), stack, rules, _seed(capture.name))
@@ -369,7 +376,7 @@ PUBLISHED_LINUX_TIMEOUT = chain(
 LINUX = chain("linux", "chain of current Linux, of the capture's congestion control", _linux, routed=False)
 SIMULATOR = ScoredModel(
     "simulator",
-    "Linux TCP simulated ACK by ACK, of the capture's congestion control",
+    "Linux TCP simulated ACK by ACK, of the capture's congestion control; QUIC packet by packet",
     lambda capture: simulated_flow(capture) or simulated_messages(capture),
     _simulate,
 )

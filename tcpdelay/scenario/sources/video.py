@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FrameSizes = Literal["lognormal", "weibull"]
 
+KEY_FRAME = "key frame"
+"""Name of the kind of messages that can be decoded without earlier messages."""
 WEIBULL_SHAPE = 0.8099
 """Shape k of the frame sizes in the evaluation methodology of IEEE 802.11ax."""
 WEIBULL_SCALE = 6950 / 2e6
@@ -208,7 +210,7 @@ class Video(Source):
     @property
     def kinds(self) -> tuple[str, ...]:
         """Other frames and key frames."""
-        return ("other frame", "key frame")
+        return ("other frame", KEY_FRAME)
 
     @property
     def group(self) -> int:

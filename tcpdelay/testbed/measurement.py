@@ -1,0 +1,371 @@
+"""The measurement of one experiment: its connections, applications and logs, in an event loop that several share."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from tcpdelay.testbed.apps import (
+    ConstantBitRateSource,
+    DatagramSource,
+    GreedySource,
+    ReceivingStream,
+    SendingStream,
+    WebUser,
+    adaptive_source,
+    bulk_source,
+)
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info
+from tcpdelay.testbed.loss_channel import LossChannel
+from tcpdelay.testbed.message_source import MessageSource, read_messages, writer_to_stream
+from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
+from tcpdelay.testbed.quic_go_flow import QuicGoFlow
+
+SEND_BUFFER = 2**20
+RECEIVE_BUFFER = 4 * 2**20
+DATAGRAM_BUFFER = 16 * 2**20
+"""Buffer of a UDP socket of QUIC, which netem's packets in flight must not fill [bytes]."""
+SAMPLE_INTERVAL = NANOSECONDS // 10
+DRAIN_ROUND_TRIPS = 20
+SHORTEST_DRAIN = 2 * NANOSECONDS
+LONGEST_DRAIN = 20 * NANOSECONDS
+# Socket options of asm-generic/socket.h. They need CAP_NET_ADMIN; the sysctls do not limit their values.
+SO_SNDBUFFORCE = 32
+SO_RCVBUFFORCE = 33
+
+TCP_RTO_MIN_US = 45
+"""Socket option of linux/tcp.h, since Linux 6.15; it takes at most 200 ms."""
+
+Established = Callable[[socket.socket, socket.socket], None]
+
+
+class MeasuredFlow:
+    """One measured flow: its log, its connections, and the samples of their TCP_INFO."""
+
+    def __init__(self) -> None:
+        self.log = PacketLog()
+        self.connections: list[socket.socket] = []
+        self.samples = {name: array("q") for name in ("time", "connection", *TcpInfo._fields)}
+
+    def sample(self, now: int) -> None:
+        """Add a sample of each connection with the time `now` [ns]."""
+        for number, connection in enumerate(self.connections):
+            info = tcp_info(connection)
+            self.samples["time"].append(now)
+            self.samples["connection"].append(number)
+            for name, value in zip(TcpInfo._fields, info, strict=True):
+                self.samples[name].append(value)
+
+
+class Measurement:
+    """Runs one experiment in an event loop that several experiments share.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        The event loop.
+    experiment : Experiment
+        The experiment.
+    seed : int
+        Seed of the applications' random numbers.
+    messages : sequence of Path
+        For each measured flow, the file with the messages of its source; empty for other applications.
+    trace : Path, optional
+        Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
+    quic_program : Path, optional
+        The program of quic-go, for this implementation only.
+    qlog : Path, optional
+        Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended.
+    """
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        experiment: Experiment,
+        seed: int,
+        messages: Sequence[Path] = (),
+        trace: Path | None = None,
+        quic_program: Path | None = None,
+        qlog: Path | None = None,
+    ) -> None:
+        self._stopped = False
+        self._quic_program = quic_program
+        self._qlog = qlog
+        self._programs: list[QuicGoFlow] = []
+        self._loop = loop
+        self._experiment = experiment
+        self._seed = seed
+        self._messages = messages
+        self._network = Network.build(experiment, traced=trace is not None)
+        self._on_close = ExitStack()
+        self._on_close.callback(self._network.close)
+        if trace is not None:
+            self._on_close.callback(PacketTraces(self._network, trace).stop)
+        self._expected: dict[int, Callable[[socket.socket], None]] = {}
+        self._flows: list[MeasuredFlow] = []
+        self._ticks: list[Callable[[int], None]] = []
+        self._sources: list[MessageSource] = []
+        self._greedy: list[GreedySource] = []
+        self._web_users: list[WebUser] = []
+        self._opening = 0
+        self._repetitions: list[int] = []
+        self._deadline = 0
+        self.started = 0
+
+    def open(self) -> None:
+        """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
+        if (
+            self._experiment.application not in ("udp", "quic")
+            or self._experiment.bulk_flows
+            or self._experiment.web_flows
+        ):
+            self._listen()
+        for number in range(self._experiment.flows):
+            flow = MeasuredFlow()
+            self._flows.append(flow)
+            if self._experiment.application == "udp":
+                self._open_datagrams(flow)
+            elif self._experiment.application == "quic":
+                self._open_quic(flow, number)
+            else:
+                self._open_streams(flow, number)
+        for _ in range(self._experiment.bulk_flows):
+            self._opening += 1
+            self._connect(self._begin_bulk)
+        for user in range(self._experiment.web_flows):
+            self._web_users.append(WebUser(self._loop, self._connect, self._seed * 1000 + user))
+
+    @property
+    def ready(self) -> bool:
+        """Whether every connection is established."""
+        return self._opening == 0
+
+    def start(self, first: int) -> None:
+        """Begin to write at a time [ns, monotonic clock]."""
+        interval = round(self._experiment.interval * NANOSECONDS)
+        self.started = first
+        for number, tick in enumerate(self._ticks):
+            # The flows of one experiment write at times that are spread evenly over the interval.
+            offset = interval * number // len(self._ticks)
+            self._repetitions.append(self._loop.every(interval, first + offset, tick))
+        for number, source in enumerate(self._sources):
+            source.start(first + interval * number // len(self._sources))
+        for number, program in enumerate(self._programs):
+            program.start(first + interval * number // len(self._programs))
+        for greedy in self._greedy:
+            self._on_close.callback(greedy.stop)
+            self._loop.at(first, greedy.start)
+        for user in self._web_users:
+            self._on_close.callback(user.stop)
+            self._loop.at(first, user.think)
+        if self._experiment.bad_time > 0 and self._experiment.loss > 0:
+            # Experiments side by side have states of their own.
+            seed = f"{self._seed}/{self._experiment.digest}"
+            channel = LossChannel(self._loop, self._experiment.lossy_path, self._network.set_loss, seed)
+            self._on_close.callback(channel.stop)
+            channel.start(first)
+        # Samples are taken between two ticks, so that a sample never delays a packet.
+        self._repetitions.append(self._loop.every(max(SAMPLE_INTERVAL, interval), first + interval // 3, self._sample))
+        self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)
+
+    def _sample(self, _: int) -> None:
+        now = time.monotonic_ns()
+        for flow in self._flows:
+            flow.sample(now)
+        if self._deadline and (now > self._deadline or self._all_read):
+            self._finish()
+
+    @property
+    def _all_read(self) -> bool:
+        return not any(flow.log.outstanding for flow in self._flows) and all(
+            program.complete for program in self._programs
+        )
+
+    def _stop(self) -> None:
+        """Stop writing, and wait for the packets in flight."""
+        for repetition in self._repetitions[:-1]:
+            self._loop.cancel(repetition)
+        for source in self._sources:
+            source.stop()
+        for greedy in self._greedy:
+            greedy.stop()
+        for user in self._web_users:
+            user.stop()
+        drain = round(DRAIN_ROUND_TRIPS * self._experiment.rtt * NANOSECONDS)
+        self._deadline = time.monotonic_ns() + min(max(drain, SHORTEST_DRAIN), LONGEST_DRAIN)
+
+    def _finish(self) -> None:
+        self._loop.cancel(self._repetitions[-1])
+        for program in self._programs:
+            program.stop()
+        self._stopped = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether the experiment is over, and the programs of its flows have ended."""
+        return self._stopped and all(program.ended for program in self._programs)
+
+    def records(self) -> list[FlowRecord]:
+        """Return the measurements of each flow, with the kernel's counters of the whole experiment."""
+        counters = kernel_counters(self._network.sender)
+        epoch = time.time_ns() - (time.monotonic_ns() - self.started)
+        counts = self._network.packet_counts()
+        return [
+            FlowRecord(number, self.started, epoch, counters, counts, flow.log.written, flow.log.read, flow.samples)
+            for number, flow in enumerate(self._flows)
+        ]
+
+    def close(self) -> None:
+        """Close all sockets and the network."""
+        self._on_close.close()
+
+    def _listen(self) -> None:
+        with self._network.receiver.entered():
+            listener = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        # The buffer is set before the handshake, which fixes the scale of the window.
+        listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        listener.bind(("", PORT))
+        listener.listen(1024)
+
+        def accept(_: int) -> None:
+            connection, (_, port) = listener.accept()
+            connection.setblocking(False)
+            self._expected.pop(port)(connection)
+
+        self._loop.watch(listener.fileno(), READABLE, accept)
+        self._on_close.callback(listener.close)
+        self._on_close.callback(self._loop.forget, listener.fileno())
+
+    def _connect(self, established: Established) -> None:
+        """Open a connection; `established` is called with its sending and its receiving socket."""
+        with self._network.sender.entered():
+            sender = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        control = self._experiment.congestion_control.encode()
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
+        if self._experiment.application in ("cbr", "source"):
+            # A source with times of its own must not wait for buffers. A greedy source keeps the kernel's default.
+            sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
+        if self._experiment.rto_min is not None:
+            self._set_rto_min(sender, self._experiment.rto_min)
+        sender.bind(("", 0))
+        receiver: list[socket.socket] = []
+
+        def accepted(connection: socket.socket) -> None:
+            receiver.append(connection)
+            established(sender, connection)
+
+        def writable(_: int) -> None:
+            self._loop.forget(sender.fileno())
+            error = sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, "no connection to the receiver")
+
+        self._expected[sender.getsockname()[1]] = accepted
+        sender.connect_ex((self._network.receiver_address, PORT))
+        self._loop.watch(sender.fileno(), WRITABLE, writable)
+
+    def _set_rto_min(self, sender: socket.socket, rto_min: float) -> None:
+        try:
+            sender.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MIN_US, round(1e6 * rto_min))
+        except OSError as error:
+            if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+                raise
+            self._network.set_rto_min(rto_min)
+
+    def _open_streams(self, flow: MeasuredFlow, number: int) -> None:
+        experiment = self._experiment
+        streams: list[SendingStream] = []
+        readers: list[StreamPackets] = []
+
+        def established(sender: socket.socket, receiver: socket.socket) -> None:
+            self._opening -= 1
+            reader = StreamPackets(flow.log)
+            flow.connections.append(sender)
+            readers.append(reader)
+            streams.append(SendingStream(self._loop, sender))
+            self._on_close.callback(streams[-1].close)
+            receiving = ReceivingStream(self._loop, receiver, reader.on_data, not experiment.delayed_ack)
+            self._on_close.callback(receiving.close)
+            if experiment.application == "adaptive":
+                size, lowat = experiment.packet_size, experiment.notsent_lowat
+                self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
+            elif experiment.application == "source":
+                write = writer_to_stream(flow.log, streams[-1], reader)
+                self._sources.append(MessageSource(self._loop, read_messages(self._messages[number]), write))
+            elif len(streams) == experiment.connections:
+                intelligent = experiment.scheduling == "intelligent"
+                constant = ConstantBitRateSource(
+                    flow.log, streams, readers, experiment.packet_size, experiment.pieces, intelligent
+                )
+                self._ticks.append(constant.tick)
+
+        for _ in range(experiment.connections):
+            self._opening += 1
+            self._connect(established)
+
+    def _open_datagrams(self, flow: MeasuredFlow) -> None:
+        with self._network.receiver.entered():
+            receiver = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        receiver.bind(("", 0))
+        with self._network.sender.entered():
+            sender = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        sender.connect((self._network.receiver_address, receiver.getsockname()[1]))
+        source = DatagramSource(self._loop, flow.log, sender, receiver, self._experiment.packet_size)
+        self._on_close.callback(source.close)
+        self._ticks.append(source.tick)
+
+    def _open_quic(self, flow: MeasuredFlow, number: int) -> None:
+        self._opening += 1
+        qlog = None if self._qlog is None else self._qlog.with_name(f"{self._qlog.name}.{number}")
+        file = self._messages[number]
+        if self._experiment.implementation == "quic-go":
+            assert self._quic_program is not None
+            program = QuicGoFlow(
+                self._loop,
+                flow.log,
+                self._experiment,
+                self._network,
+                self._quic_program,
+                file,
+                number,
+                self._quic_ready,
+                qlog,
+            )
+            self._programs.append(program)
+            self._on_close.callback(program.close)
+            program.connect()
+            return
+        # aioquic is an optional dependency, and its import takes longer than a short run.
+        from tcpdelay.testbed.aioquic_flow import AioquicFlow
+
+        ends = []
+        for node in (self._network.sender, self._network.receiver):
+            with node.entered():
+                ends.append(socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
+            ends[-1].setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, DATAGRAM_BUFFER)
+            ends[-1].setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, DATAGRAM_BUFFER)
+        sender, receiver = ends
+        address = self._network.receiver_address, PORT + number
+        receiver.bind(address)
+        quic = AioquicFlow(self._loop, flow.log, self._experiment, sender, receiver, address, self._quic_ready, qlog)
+        self._on_close.callback(quic.close)
+        self._sources.append(MessageSource(self._loop, read_messages(file), quic.write))
+        quic.connect()
+
+    def _quic_ready(self) -> None:
+        self._opening -= 1
+
+    def _begin_bulk(self, sender: socket.socket, receiver: socket.socket) -> None:
+        self._opening -= 1
+        self._greedy.append(bulk_source(self._loop, sender))
+        self._on_close.callback(sender.close)
+        receiving = ReceivingStream(self._loop, receiver, lambda received, now: None, quick_ack=False)
+        self._on_close.callback(receiving.close)

@@ -1,0 +1,73 @@
+"""Captures of QUIC: what is simulated for each, and the comparison of stored captures with the simulator."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import quic
+from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.models.accuracy import QUIC_ERROR
+from tcpdelay.questions.validation.captures import measure
+from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, not_simulated, simulated_messages
+from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
+
+CAPTURES = FilePath(__file__).parents[1] / "validation" / "quic-captures"
+STREAM = "voice/{}-stream-174B-20ms-rtt60ms-loss3pct-reno-hz250.parquet"
+
+
+@pytest.fixture(scope="module")
+def captured():
+    """The same flow over both implementations."""
+    return {name: measure(read_capture(CAPTURES / STREAM.format(name)), "voice") for name in ("aioquic", "quic-go")}
+
+
+def test_the_question_is_the_implementation_and_the_delivery_of_the_capture(captured):
+    own = captured["quic-go"]
+    assert simulated_messages(own).stack == Stack.quic("quic-go", delivery="stream")
+    assert simulated_messages(own).path == Path(0.060, 0.03)
+    grouped = replace(own, experiment=replace(own.experiment, delivery="stream_per_group", group=5))
+    assert simulated_messages(grouped).stack == Stack.quic("quic-go", delivery="stream_per_group", group=5)
+    cubic = replace(captured["aioquic"].experiment, congestion_control="cubic")
+    assert not_simulated(cubic) == "congestion control cubic"
+
+
+def test_the_simulator_agrees_with_the_captures_and_each_with_its_own_implementation(captured):
+    predictions = Predictions((SIMULATOR,))
+    for name, other in (("aioquic", "quic-go"), ("quic-go", "aioquic")):
+        found = quic.row(captured[name], predictions, captured[other])
+        for quantity in ("p50", "p95", "p99", "mean"):
+            assert abs(found[f"{quantity}_beyond"]) < 0.005
+            assert found[f"{quantity}_low"] <= found[quantity] <= found[f"{quantity}_high"]
+        assert found["lost"] == found["simulator_lost"] == 0
+    slower = replace(captured["aioquic"], mean=captured["aioquic"].mean._replace(value=0.2, low=0.19, high=0.21))
+    assert quic.row(slower, predictions, None)["mean_beyond"] < -0.7
+    assert np.isnan(quic.row(slower, predictions, None)["mean_other"])
+
+
+def test_the_stated_error_is_that_of_the_captures():
+    table = pd.read_csv(quic.RESULTS / "quic.csv")
+    own = table[table["utilization"] < LARGEST_SUSTAINABLE_UTILIZATION]
+    quantile, mean = own["p95_beyond"].abs(), own["mean_beyond"].abs()
+    assert len(own) == QUIC_ERROR.cases
+    for found, stated in ((quantile, QUIC_ERROR), (mean, QUIC_ERROR.mean_delay)):
+        assert found.median() == pytest.approx(stated.median, abs=1e-4)
+        assert found.mean() == pytest.approx(stated.mean, abs=1e-4)
+        assert found.quantile(0.9) == pytest.approx(stated.p90, abs=1e-4)
+
+
+def test_the_script_writes_a_table_and_a_page(tmp_path, monkeypatch):
+    (tmp_path / "voice").mkdir()
+    for name in ("aioquic", "quic-go"):
+        shutil.copy(CAPTURES / STREAM.format(name), tmp_path / "voice")
+    monkeypatch.setattr("sys.argv", ["quic.py", "--captures", str(tmp_path), "--output", str(tmp_path)])
+    quic.main()
+    table = pd.read_csv(tmp_path / "quic.csv")
+    assert sorted(table["implementation"]) == ["aioquic", "quic-go"]
+    assert table["p95_other"].notna().all()
+    assert "| voice    | aioquic" in (tmp_path / "quic.md").read_text()

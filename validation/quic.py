@@ -1,0 +1,144 @@
+"""Compare the simulator of QUIC with captures of aioquic and quic-go: `python validation/quic.py`.
+
+It writes `results/quic.csv` with one line per capture, and `results/quic.md` with the mean errors by source,
+implementation and delivery. The distance of the other implementation on the same path, measured in the same way, says
+how much the word QUIC leaves open. `specs/quic/` makes the captures again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path as FilePath
+
+import numpy as np
+import pandas as pd
+
+from tcpdelay.confidence import Interval
+from tcpdelay.distribution import LONGEST_PLAYOUT
+from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay, measure_all
+from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions
+from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, QUANTITIES, error_beyond
+from tcpdelay.testbed.experiment import Experiment
+
+HERE = FilePath(__file__).parent
+CAPTURES, RESULTS = HERE / "quic-captures", HERE / "results"
+ERRORS = (*QUANTITIES, "added")
+"""Quantities whose errors are listed; `added` is the mean delay beyond the one-way delay of the path."""
+
+
+def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay | None) -> dict[str, object]:
+    """Return the delays of a capture [s], those of the simulator, and the errors of two predictions of the capture.
+
+    Parameters
+    ----------
+    measured : MeasuredDelay
+        The capture.
+    predictions : Predictions
+        The predictions of the simulator.
+    other : MeasuredDelay, optional
+        The capture of the other implementation with the same source, delivery and path, as a prediction.
+
+    Returns
+    -------
+    dict
+        The row of the table. Errors are beyond the capture's interval, relative to the measured value; NaN where it is
+        infinite.
+    """
+    experiment, one_way = measured.experiment, measured.path.forward_delay
+    predicted = predictions.of(SIMULATOR.name, measured)
+    assert predicted is not None
+    found: dict[str, object] = {
+        "source": measured.collection,
+        "implementation": experiment.implementation,
+        "delivery": experiment.delivery,
+        "rtt": experiment.rtt,
+        "loss": experiment.loss,
+        "utilization": measured.utilization,
+        "messages": measured.offered,
+        "lost": measured.unread,
+        "simulator_lost": predicted.late_fraction(LONGEST_PLAYOUT),
+    }
+    for name in ERRORS:
+        if name == "added":
+            interval = Interval(*(value - one_way for value in measured.mean))
+            values = predicted.mean - one_way, np.nan if other is None else other.mean.value - one_way
+        else:
+            interval = getattr(measured, name)
+            value = predicted.mean if name == "mean" else predicted.quantile(QUANTILES[name])
+            values = value, np.nan if other is None else getattr(other, name).value
+            found |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+            found[f"simulator_{name}"] = value
+        found[f"{name}_beyond"], found[f"{name}_other"] = (error_beyond(value, interval) for value in values)
+    return found
+
+
+def summary(table: pd.DataFrame) -> str:
+    """Return the mean errors over all captures, and by source, implementation and delivery."""
+    near = table["utilization"] >= LARGEST_SUSTAINABLE_UTILIZATION
+    listed = []
+    for name in ERRORS:
+        for one in table.loc[table.loc[~near, f"{name}_beyond"].abs().nlargest(3).index].to_dict("records"):
+            keys = {key: one[key] for key in ("source", "implementation", "delivery")}
+            path = {"RTT [ms]": f"{1e3 * one['rtt']:g}", "loss": f"{one['loss']:.1%}"}
+            listed.append(keys | path | {"quantity": name, "error": f"{one[f'{name}_beyond']:+.1%}"})
+    said = [
+        f"{len(table)} captures of aioquic 1.7.2 and quic-go 0.59.0, {table['messages'].sum():,} messages. "
+        "Mean errors of the simulator beyond the 95 % intervals of the captures; `added` is the mean delay less the "
+        "one-way delay of the path. In brackets: the other implementation as a prediction of the same captures, where "
+        "both have been captured. Delays of lost datagrams are infinite, and do not count.\n",
+        "## Below 0.9 of the rate that Reno over TCP carries\n",
+        _errors(table[~near], "source", "implementation", "delivery"),
+        "",
+        _errors(table[~near], "source"),
+        "",
+        "## Beyond\n",
+        "Here delays grow without a bound, or nearly so: small differences in the rate that the sender reaches become "
+        "large ones of the delay.\n",
+        _errors(table[near], "source", "implementation", "delivery") if near.any() else "No capture.",
+        "",
+        "## The largest errors of the simulator below 0.9\n",
+    ]
+    return "\n".join([*said, pd.DataFrame(listed).to_markdown(index=False, disable_numparse=True), ""])
+
+
+def _errors(table: pd.DataFrame, *names: str) -> str:
+    """Return the mean errors of the captures by some columns, as a table."""
+    lines = []
+    for keys, own in table.groupby(list(names)):
+        line: dict[str, object] = dict(zip(names, keys, strict=True))
+        line["captures"] = len(own)
+        for name in ERRORS:
+            simulator, other = (own[f"{name}_{end}"].abs().mean() for end in ("beyond", "other"))
+            line[name] = f"{simulator:.1%}" + ("" if np.isnan(other) else f" ({other:.1%})")
+        lines.append(line)
+    return str(pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True))
+
+
+def main() -> None:
+    """Write the comparison of all captures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--captures", type=FilePath, default=CAPTURES, help="folder of the captures (%(default)s)")
+    parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
+    arguments = parser.parse_args()
+
+    def case(measured: MeasuredDelay, implementation: str) -> tuple[str, Experiment]:
+        known = replace(measured.experiment, implementation=implementation, duration=Experiment.duration)
+        return measured.collection, known
+
+    captured = measure_all(arguments.captures, sys.exit)
+    by_case = {case(one, one.experiment.implementation): one for one in captured}
+    predictions, rows = Predictions((SIMULATOR,)), []
+    for one in captured:
+        other = "quic-go" if one.experiment.implementation == "aioquic" else "aioquic"
+        rows.append(row(one, predictions, by_case.get(case(one, other))))
+        print(len(rows), one.name, file=sys.stderr, flush=True)
+    table = pd.DataFrame(rows)
+    table.round(6).to_csv(arguments.output / "quic.csv", index=False)
+    (arguments.output / "quic.md").write_text(summary(table), encoding="utf-8")
+    print(summary(table))
+
+
+if __name__ == "__main__":
+    main()
