@@ -280,6 +280,14 @@ def test_batches_hold_what_was_put_in():
     assert batches.quantile(0.95).value == pytest.approx(np.quantile(np.concatenate(all_delays), 0.95) / 1e6, rel=1e-4)
 
 
+def test_a_chunk_that_time_has_cut_to_a_few_packets_is_counted():
+    batches = Batches()
+    for delays in ([5, 6, 7, 8], [9, 9], []):
+        batches.add(np.array(delays, np.int64))
+    values, counts = batches.histogram()
+    assert (values.tolist(), counts.tolist()) == ([5, 6, 7, 8, 9], [1, 1, 1, 1, 2])
+
+
 def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
     monkeypatch.setattr("tcpdelay.models.simulator.batches.MOST_VALUES", 5000)
     rng = np.random.default_rng(2)

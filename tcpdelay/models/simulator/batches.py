@@ -52,11 +52,18 @@ class Batches:
     def __init__(self) -> None:
         self._histograms: list[Histogram] = []
         self._pending: list[Histogram] = []
+        self._too_short: list[Histogram] = []
         self._merged = 1
         self._means: list[float] = []
 
     def add(self, delays: NDArray[np.int64]) -> None:
-        """Add the delays [us] of a chunk of packets; all chunks should have the same length."""
+        """Add the delays [us] of a chunk of packets; all chunks should have the same length.
+
+        A chunk that time has cut to fewer packets than a batch has parts is only counted.
+        """
+        if delays.size < SUBBATCHES:
+            self._too_short.append(np.unique(delays, return_counts=True))
+            return
         self._means += [float(part.mean()) for part in np.array_split(delays, SUBBATCHES)]
         self._pending.append(np.unique(delays, return_counts=True))
         if len(self._pending) == self._merged:
@@ -69,7 +76,7 @@ class Batches:
 
     def histogram(self) -> Histogram:
         """Return all delays [us], ascending, and the number of packets with each delay."""
-        return merge([*self._histograms, *self._pending])
+        return merge([*self._histograms, *self._pending, *self._too_short])
 
     @property
     def enough(self) -> bool:
