@@ -144,6 +144,11 @@ def read_topology(file: Path) -> Topology:
     ------
     ValueError
         If the file cannot be read, is no TOML, or has an invalid value; the message names the file, table and key.
+
+    Examples
+    --------
+    >>> [program.name for program in read_topology(Path("examples/shared-link.toml")).clients]
+    ['caller', 'laptop']
     """
     content = read_toml(file)
     try:
