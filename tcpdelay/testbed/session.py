@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from tcpdelay.testbed.event_loop import NANOSECONDS, EventLoop, wake_exactly
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.experiment_run import Measurement
 from tcpdelay.testbed.flow_log import is_handed_over, write_records
-from tcpdelay.testbed.measurement import Measurement
 from tcpdelay.testbed.message_source import message_file
 
 HEARTBEAT = 10_000_000
