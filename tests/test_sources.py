@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tcpdelay as td
+from tcpdelay.scenario.sources.message_stream import BLOCK
 
 SOURCES = {
     "flow": td.Flow(174, 0.020),
@@ -149,6 +150,14 @@ def test_bursts_and_pauses_have_exponential_lengths(source):
     deviation = math.hypot(length, pause)
     assert cycles.mean() == pytest.approx(length + pause, abs=4 * deviation / math.sqrt(cycles.size))
     assert cycles.std() == pytest.approx(deviation, rel=0.1)
+
+
+def test_bursts_of_minutes_come_in_blocks():
+    # 256 bursts of this source have a hundred million packets.
+    source = td.Utterances(11_500, 0.000366, speed=65.0, length=159.0, pause=0.09)
+    blocks = list(itertools.islice(source.generate(0), 3))
+    assert [block.size for block in blocks] == [BLOCK] * 3
+    assert np.diff(np.concatenate([block["time"] for block in blocks])) == pytest.approx(0.000366 / 65, rel=1e-3)
 
 
 def test_messages_arrive_at_random_times():

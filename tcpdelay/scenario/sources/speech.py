@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from tcpdelay.scenario.fields import Quantity, described
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Blocks, Source, message_array
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
 
 BURSTS = 256
 """Bursts that are drawn together."""
@@ -89,9 +89,13 @@ class _Bursts(Source):
             pauses = self._mean_pause * pauses_random.standard_exponential(BURSTS)
             begins = np.cumsum(np.append(begin, lengths + pauses))
             counts = np.maximum(np.ceil(lengths / self.interval).astype(np.int64), 1)
-            places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            times = np.repeat(begins[:-1], counts) + places * self._spacing
-            yield message_array(times, self.packet_size, places == 0)
+            ends = np.cumsum(counts)
+            # Bursts of minutes have millions of packets.
+            for first in range(0, int(ends[-1]), BLOCK):
+                numbers = np.arange(first, min(first + BLOCK, ends[-1]))
+                burst = np.searchsorted(ends, numbers, side="right")
+                places = numbers - (ends - counts)[burst]
+                yield message_array(begins[burst] + places * self._spacing, self.packet_size, places == 0)
             begin = float(begins[-1])
 
 
