@@ -15,7 +15,15 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.quality.voice import voice_mos
 from tcpdelay.questions.transports import UNLIMITED
-from tcpdelay.report.transports import comparison_table, conclusion, to_html, to_json, to_markdown, to_text
+from tcpdelay.report.transports import (
+    comparison_table,
+    conclusion,
+    tcp_beside_quic,
+    to_html,
+    to_json,
+    to_markdown,
+    to_text,
+)
 from tcpdelay.scenario.applications import application
 
 VOICE = td.Flow(174, 0.020)
@@ -189,6 +197,53 @@ def test_bbr_is_a_contender_beside_loss_based_tcp(alone):
     assert bbr.result.p95_interval.value == pytest.approx(simulated.quantile(0.95), rel=0.05)
     only = td.compare(VOICE, PATH, td.Stack.linux("bbr"), duration=20)
     assert [row.contender.name for row in only.rows].count("tcp-bbr") == 0
+
+
+def test_p95_is_compared_with_that_of_tcp(alone):
+    rows = {row["name"]: row for row in comparison_table(alone).rows}
+    tcp = rows["tcp"]
+    for row in rows.values():
+        assert row["p95_difference_to_tcp"] == pytest.approx(row["p95"] - tcp["p95"])
+        assert row["p95_ratio_to_tcp"] == pytest.approx(row["p95"] / tcp["p95"])
+        assert row["p95_difference_to_tcp_low"] <= row["p95_difference_to_tcp"] <= row["p95_difference_to_tcp_high"]
+        # No narrower than the interval of TCP alone.
+        width = row["p95_difference_to_tcp_high"] - row["p95_difference_to_tcp_low"]
+        assert width >= tcp["p95_high"] - tcp["p95_low"] - 1e-12
+    # Datagrams are as late as the path, at every share.
+    assert rows["udp"]["p95_difference_to_tcp"] == pytest.approx(0.050 - tcp["p95"], abs=2e-6)
+
+
+def test_words_say_what_tcp_costs_over_quic_and_the_reverse(alone):
+    rows = {row["name"]: row for row in comparison_table(alone).rows}
+    beside = tcp_beside_quic(alone)
+    assert len(beside) == 4
+    more = -1e3 * rows["udp"]["p95_difference_to_tcp"]
+    ratio = 1 / rows["udp"]["p95_ratio_to_tcp"]
+    said = beside[-1]
+    assert said.startswith(f"At p95, tcp takes {more:.3g} ms")
+    assert f" more than udp: {ratio:.2f}" in said
+    assert json.loads(to_json(alone))["tcp_beside_quic"] == beside
+    for written in (to_text(alone, 400), to_markdown(alone), to_html(alone)):
+        assert all(sentence in written.replace("\N{NO-BREAK SPACE}", " ") for sentence in beside)
+    # A frame of 10 segments: TCP's first window holds it, and QUIC's pacing spreads it.
+    frames = td.compare(td.Flow(14_000, 0.100), td.Path(rtt=0.080, loss=0), duration=60, ways=["quic-stream"])
+    assert tcp_beside_quic(frames)[0].startswith("At p95, quic-stream takes ")
+
+
+def test_what_never_settles_has_no_ratio(beside_bulk):
+    row = comparison_table(beside_bulk).rows[0]
+    assert math.isnan(row["p95_difference_to_tcp"])
+    assert math.isnan(row["p95_ratio_to_tcp_high"])
+    assert tcp_beside_quic(beside_bulk) == []
+
+
+def test_only_the_named_ways_are_simulated(alone):
+    found = td.compare(VOICE, PATH, duration=2000, seed=3, ways={"udp", "quic-streams"})
+    assert [row.contender.name for row in found.rows] == ["tcp", "quic-streams", "udp"]
+    for row in found.rows:
+        assert row.result.p95_interval == rows_of(alone)[row.contender.name].result.p95_interval
+    with pytest.raises(ValueError, match=r"ways must be one of tcp, tcp-bbr, .* udp, got 'carrier-pigeon'"):
+        td.compare(VOICE, PATH, ways=["carrier-pigeon"])
 
 
 def test_the_conclusion_names_plain_tcp_and_the_best(alone, beside_bulk):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tcpdelay.confidence import Interval, difference_interval, ratio_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.interface import unknown_fields
@@ -408,6 +409,25 @@ class Comparison:
 
         return table_html(self)
 
+    def p95_difference(self, row: Carried) -> Interval:
+        """Return the 95th percentile of a contender's delays less that of plain TCP [s], with its 95 % interval.
+
+        Delays are those of packets that arrive. All values are NaN unless the delays of both have settled. The same
+        packets are lost for both, which rather brings their delays together: the interval is that of independent
+        simulations, and wide enough.
+        """
+        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
+        return difference_interval(own, plain)
+
+    def p95_ratio(self, row: Carried) -> Interval:
+        """Return the 95th percentile of a contender's delays divided by that of plain TCP; see `p95_difference`."""
+        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
+        return ratio_interval(own, plain)
+
+    def _settled_p95(self, row: Carried) -> Interval:
+        settled = row.result.sustainable and row.result.delivered and not self.unsettled(row)
+        return row.result.p95_interval if settled else Interval(math.nan, math.nan, math.nan)
+
     def taken(self, row: Carried) -> float:
         """Return the throughput that a contender takes from the other sources [bit/s]; NaN without other sources."""
         return self.undisturbed - row.others if self.others else math.nan
@@ -429,6 +449,7 @@ def compare(
     duration: float | None = None,
     seed: int = 0,
     parity: int = 0,
+    ways: Collection[str] | None = None,
     application: Application | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
@@ -457,6 +478,8 @@ def compare(
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     parity : int
         Parity datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
+    ways : collection of str, optional
+        Names of the contenders to simulate beside plain TCP, such as ``{"quic-streams", "udp"}``; by default all.
     application : Application, optional
         The application that sends the flow; if it is a call, the call is rated. By default that of the flow's name.
     on_progress : callable, optional
@@ -470,7 +493,7 @@ def compare(
     Raises
     ------
     ValueError
-        If a value is out of its range, or others come without a link.
+        If a value is out of its range, a way is not known for this flow, or others come without a link.
 
     Examples
     --------
@@ -485,6 +508,8 @@ def compare(
         application = APPLICATIONS.get(flow)
     flow, stack, target = source_of(flow), stack or Linux(), target_of(flow, target)
     entered = contenders(flow, path, stack, target, parity)
+    if ways is not None:
+        entered = _chosen(entered, ways)
     if duration is None:
         duration = default_duration(flow, link, stack)
     shortest = FEWEST_PACKETS * flow.mean_interval + FEWEST_ROUND_TRIPS * path.rtt
@@ -502,6 +527,15 @@ def compare(
     return Comparison(
         flow, path, stack, target, link, tuple(others), undisturbed, duration, seed, tuple(rows), application
     )
+
+
+def _chosen(entered: Sequence[Contender], ways: Collection[str]) -> tuple[Contender, ...]:
+    """Return plain TCP and the contenders that are named, in their order."""
+    names = [contender.name for contender in entered]
+    for way in ways:
+        if way not in names:
+            raise InvalidValueError("ways", way, f"be one of {', '.join(names)}")
+    return tuple(contender for contender in entered if contender is entered[0] or contender.name in ways)
 
 
 def default_duration(flow: MessageSource, link: Bottleneck | None, stack: Linux) -> float:

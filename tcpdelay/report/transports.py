@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,6 +20,7 @@ from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_r
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from tcpdelay.confidence import Interval
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.network.bottleneck import Bottleneck
     from tcpdelay.network.result import FlowResult
@@ -159,6 +160,14 @@ class Comparison(Protocol):
         """Return the contenders with their ranks, the best first; None where the delays have not settled."""
         ...
 
+    def p95_difference(self, row: Any) -> Interval:
+        """Return the 95th percentile of a contender's delays less that of plain TCP [s]; NaN if either is unknown."""
+        ...
+
+    def p95_ratio(self, row: Any) -> Interval:
+        """Return the 95th percentile of a contender's delays divided by that of plain TCP; NaN if unknown."""
+        ...
+
     def taken(self, row: Any) -> float:
         """Return the throughput that a contender takes from the other sources [bit/s]."""
         ...
@@ -272,6 +281,8 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     elif not settled:
         cells |= {name: math.nan for name, value in cells.items() if isinstance(value, float)}
     cells |= {
+        **_beside_tcp("p95_difference", comparison.p95_difference(row)),
+        **_beside_tcp("p95_ratio", comparison.p95_ratio(row)),
         "late_fraction": late,
         "late_error": comparison.missed_error(row),
         "lost_fraction": result.lost / result.offered if lost_is_known else math.nan,
@@ -294,9 +305,45 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     return cells
 
 
+def _beside_tcp(name: str, interval: Interval) -> dict[str, Cell]:
+    """Return the cells of a figure relative to plain TCP, and of the ends of its interval."""
+    return {f"{name}_to_tcp{end}": value for end, value in zip(("", "_low", "_high"), interval, strict=True)}
+
+
 def _nothing_arrives(comparison: Comparison, row: Carried) -> bool:
     """Return whether it is known that no packet of a contender arrives."""
     return row.result.sustainable and not row.result.delivered and not comparison.unsettled(row)
+
+
+NEXT_TO_TCP = ("quic-stream", "quic-streams", "quic-datagram", "udp")
+"""Contenders whose p95 is compared with that of plain TCP in words."""
+
+
+def tcp_beside_quic(comparison: Comparison) -> list[str]:
+    """Return one sentence on each of QUIC's ways and UDP: what TCP costs over it at p95, or the reverse.
+
+    Contenders whose p95 is not known, and all if TCP's is not, have no sentence.
+    """
+    plain = comparison.rows[0].contender.name
+    said = []
+    for row in comparison.rows:
+        name, difference, ratio = row.contender.name, comparison.p95_difference(row), comparison.p95_ratio(row)
+        if name not in NEXT_TO_TCP or math.isnan(difference.value):
+            continue
+        if math.isnan(difference.low) or difference.low <= 0 <= difference.high:
+            said.append(f"At p95, {plain} and {name} do not differ beyond the statistical error.")
+            continue
+        slower, faster = (name, plain) if difference.value > 0 else (plain, name)
+        more = _with_ends([abs(each) for each in difference], format_time)
+        times = _with_ends([max(each, 1 / each) for each in ratio], "{:.2f}".format)
+        said.append(f"At p95, {slower} takes {more} more than {faster}: {times} times as long.")
+    return said
+
+
+def _with_ends(figures: Sequence[float], formatted: Callable[[float], str]) -> str:
+    """Return an estimate and the ends of its interval; without the ends if they look like the estimate."""
+    value, low, high = (formatted(each) for each in (figures[0], *sorted(figures[1:])))
+    return value if low == value == high else f"{value} ({low} to {high})"
 
 
 def conclusion(comparison: Comparison) -> str:
@@ -364,19 +411,28 @@ def _not_settled(comparison: Comparison, unsettled: Sequence[Carried]) -> str:
 
 
 def to_text(comparison: Comparison, width: int) -> str:
-    """Return the comparison as text: the table, the meaning of each name, and the conclusion."""
+    """Return the comparison as text: table, meaning of each name, TCP beside QUIC, and conclusion."""
     from rich.text import Text
 
     names = facts_table([(row.contender.name, row.contender.title) for row in comparison.rows])
-    said = as_text(names, Text(""), Text(conclusion(comparison)), width=width)
+    beside = [Text(sentence) for sentence in tcp_beside_quic(comparison)]
+    if beside:
+        beside.append(Text(""))
+    said = as_text(names, Text(""), *beside, Text(conclusion(comparison)), width=width)
     return f"{comparison_table(comparison).to_text(width)}\n{said}"
 
 
 def to_markdown(comparison: Comparison) -> str:
-    """Return the comparison in Markdown: the table, the meaning of each name, and the conclusion."""
+    """Return the comparison in Markdown: table, meaning of each name, TCP beside QUIC, and conclusion."""
     table = comparison_table(comparison)
     names = "\n".join(f"- `{row.contender.name}`: {row.contender.title}" for row in comparison.rows)
-    return f"{table.title}\n\n{table.to_page()}\n{names}\n\n{conclusion(comparison)}\n"
+    beside = "".join(f"- {sentence}\n" for sentence in tcp_beside_quic(comparison))
+    return (
+        "\n\n".join(
+            part.strip("\n") for part in (table.title, table.to_page(), names, beside, conclusion(comparison)) if part
+        )
+        + "\n"
+    )
 
 
 def to_json(comparison: Comparison) -> str:
@@ -398,6 +454,7 @@ def to_json(comparison: Comparison) -> str:
             "seed": comparison.seed,
         },
         "contenders": comparison_table(comparison).to_records(),
+        "tcp_beside_quic": tcp_beside_quic(comparison),
         "conclusion": conclusion(comparison),
     }
     return json.dumps(record, indent=2, allow_nan=False)
@@ -419,6 +476,7 @@ def to_html(comparison: Comparison) -> str:
         heading=table.title,
         note=table.note,
         conclusion=conclusion(comparison),
+        beside=tcp_beside_quic(comparison),
         chart=chart,
         columns=[(column.heading, column.kind != "text") for column in table.columns],
         rows=[[column.shown(cells) for column in table.columns] for cells in table.rows],
