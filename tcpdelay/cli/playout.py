@@ -39,7 +39,7 @@ from tcpdelay.units import parse_fraction, parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tcpdelay.report.playout_table import TitledTable
+    from tcpdelay.report.playout_page import TitledTable
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 
@@ -142,7 +142,7 @@ def _table(
 ) -> TitledTable:
     """Return the table of one application over one stack."""
     from tcpdelay.questions.playout_table import playout_table
-    from tcpdelay.report.playout_table import TitledTable
+    from tcpdelay.report.playout_page import TitledTable
 
     source, stack, target = read_source(options, NO_SOURCE)
     app = options.app.name if options.app else None
@@ -162,7 +162,7 @@ def _table(
 
 def _rendered(titled: Sequence[TitledTable], chosen: Format, command: str) -> str:
     """Return the tables in a format, with the command that made them."""
-    from tcpdelay.report.playout_table import long_table, to_markdown, to_page, to_text
+    from tcpdelay.report.playout_page import long_table, to_markdown, to_page, to_text
 
     render: dict[Format, Callable[[], str]] = {
         "text": lambda: to_text(titled),
