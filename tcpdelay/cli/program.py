@@ -20,6 +20,7 @@ from tcpdelay.cli import (
     compare,
     exchange,
     explore,
+    playout,
     predict,
     region,
     relay,
@@ -64,6 +65,7 @@ for _command, _summary, _examples in (
     (analyze.analyze, analyze.SUMMARY, analyze.EXAMPLES),
     (solve.solve, solve.SUMMARY, solve.EXAMPLES),
     (region.region, region.SUMMARY, region.EXAMPLES),
+    (playout.playout, playout.SUMMARY, playout.EXAMPLES),
     (batch.batch, batch.BATCH_SUMMARY, batch.BATCH_EXAMPLES),
     (batch.prepare, batch.PREPARE_SUMMARY, batch.PREPARE_EXAMPLES),
     (sweep.sweep, sweep.SUMMARY, sweep.EXAMPLES),
@@ -141,7 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", UnitWarning)
             warnings.simplefilter("always", ColumnUnitWarning)
             warnings.showwarning = print_warning
-            status = program().main(arguments, prog_name="tcpdelay", standalone_mode=False)
+            # A page names the command that made it.
+            status = program().main(arguments, prog_name="tcpdelay", standalone_mode=False, obj=arguments)
         sys.stdout.flush()
     except typer.TyperException as error:
         print(one_line(error, " ".join(["tcpdelay", *_named_commands(arguments)])), file=sys.stderr)

@@ -1,0 +1,174 @@
+"""`tcpdelay playout`: the playout buffer at every round-trip time and loss of a table."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors, counting_down, predicting
+from tcpdelay.cli.options import (
+    OUTPUT,
+    PATH,
+    PATH_OPTIONS,
+    TCP,
+    MaxMemory,
+    MaxSeconds,
+    ScenarioOptions,
+    application_option,
+    format_option,
+    make_option,
+    output_option,
+    with_scenario,
+)
+from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, write
+from tcpdelay.cli.scenario import read_source
+from tcpdelay.cli.source_options import NO_SOURCE
+from tcpdelay.models.budget import MOST_SECONDS
+from tcpdelay.models.predict import AnsweredBy
+from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl
+from tcpdelay.units import parse_fraction, parse_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tcpdelay.report.playout_page import TitledTable
+
+Format = Literal["text", "markdown", "html", "json", "csv"]
+
+SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
+RTTS, LOSSES = "20ms,50ms,100ms,200ms,300ms", "0.1%,0.5%,1%,2%,5%"
+"""Round-trip times and losses of a table by default."""
+CONTROLS: tuple[CongestionControl, ...] = get_args(CongestionControl)
+SUMMARY = "Make a table of playout buffers by round-trip time and loss."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay playout --app voip
+  tcpdelay playout --app voip --rtt 40ms,80ms --loss 1%,2% -o wall.html
+  tcpdelay playout --app voip --congestion-control cubic \\
+      --congestion-control reno --method chain -o wall.md
+  tcpdelay playout --app game --method chain --format csv
+
+\b
+The buffer is the delay within which the application's share of packets
+arrives, less the one-way delay. "solve playout" answers for one path.
+"""
+
+
+def _control(text: str) -> str:
+    if text not in CONTROLS:
+        raise typer.BadParameter(f"--congestion-control: must be one of {', '.join(CONTROLS)}, got {text!r}")
+    return text
+
+
+def _values(text: str, name: str, parse: Callable[[str, str], float]) -> tuple[float, ...]:
+    """Read values with commas between them."""
+    return tuple(parse(part, name) for part in text.split(","))
+
+
+def _values_option(name: str, metavar: str, description: str, parse: Callable[..., float]) -> Any:
+    """Return an option that takes several values of a field of the path."""
+    parser = partial(_values, name=name, parse=parse)
+    return make_option(name, PATH, f"{description}, with commas between them.", metavar=metavar, parser=parser)
+
+
+@partial(with_scenario, left_out=(*PATH_OPTIONS, "app", "congestion_control"))
+def playout(
+    options: ScenarioOptions,
+    context: typer.Context,
+    app: Annotated[list[Application] | None, application_option(" Give several for several tables.")] = None,
+    congestion_control: Annotated[
+        list[Any] | None,
+        make_option(
+            "--congestion-control",
+            TCP,
+            "Congestion control of the sender. Give several for several tables.",
+            "cubic",
+            metavar="|".join(CONTROLS),
+            parser=_control,
+            autocompletion=lambda: list(CONTROLS),
+        ),
+    ] = None,
+    rtt: Annotated[Any, _values_option("--rtt", "TIMES", "Round-trip times", parse_time)] = RTTS,
+    loss: Annotated[Any, _values_option("--loss", "SHARES", "Losses of data segments", parse_fraction)] = LOSSES,
+    method: Annotated[
+        AnsweredBy,
+        make_option(
+            "--method",
+            OUTPUT,
+            "Model of each cell: the chain, the simulator, or auto: the chain, and the simulator where the chain has "
+            "no answer or an expected error of 10 % or more.",
+        ),
+    ] = "auto",
+    max_seconds: MaxSeconds = MOST_SECONDS,
+    max_memory: MaxMemory = None,
+    output_format: Annotated[
+        Format | None, format_option("Output format; csv and json hold a row for each cell, in seconds and fractions.")
+    ] = None,
+    output: Annotated[Path | None, output_option(".html, .md, .csv, .json or .txt")] = None,
+) -> None:
+    """Make a table of playout buffers by round-trip time and loss, for each application and congestion control."""
+    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    refuse_missing_folder(output, "--output")
+    titled = [
+        _table(options.changed(app=each, congestion_control=control), rtt, loss, method, max_seconds, max_memory)
+        for each, control in _pairs(app or (), congestion_control or ())
+    ]
+    write(_rendered(titled, chosen, shlex.join(["tcpdelay", *context.obj])), output)
+
+
+def _pairs(
+    apps: Sequence[Application], controls: Sequence[CongestionControl]
+) -> list[tuple[Application | None, CongestionControl | None]]:
+    """Return each application with each congestion control; None stands for what the other options give."""
+    return [(each, control) for each in dict.fromkeys(apps) or [None] for control in dict.fromkeys(controls) or [None]]
+
+
+def _table(
+    options: ScenarioOptions,
+    rtts: Sequence[float],
+    losses: Sequence[float],
+    method: AnsweredBy,
+    max_seconds: float,
+    max_memory: float | None,
+) -> TitledTable:
+    """Return the table of one application over one stack."""
+    from tcpdelay.questions.playout_table import playout_table
+    from tcpdelay.report.playout_page import TitledTable
+
+    source, stack, target = read_source(options, NO_SOURCE)
+    app = options.app.name if options.app else None
+    with argument_errors(), predicting():
+        scenario = Scenario(source, NetworkPath(rtts[0], losses[0]), stack, target)
+        table = playout_table(
+            scenario,
+            rtts,
+            losses,
+            method,
+            max_seconds,
+            max_memory,
+            on_progress=counting_down("Predicting", f"paths of {app or 'the flow'}"),
+        )
+    return TitledTable(app, getattr(stack, "congestion_control", options.stack or DEFAULT_PROFILE), table)
+
+
+def _rendered(titled: Sequence[TitledTable], chosen: Format, command: str) -> str:
+    """Return the tables in a format, with the command that made them."""
+    from tcpdelay.report.playout_page import long_table, to_markdown, to_page, to_text
+
+    render: dict[Format, Callable[[], str]] = {
+        "text": lambda: to_text(titled),
+        "markdown": lambda: to_markdown(titled, command),
+        "html": lambda: to_page(titled, command),
+        "json": lambda: long_table(titled).to_json(),
+        "csv": lambda: long_table(titled).to_csv(),
+    }
+    return render[chosen]()
