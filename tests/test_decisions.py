@@ -53,12 +53,12 @@ def test_a_decision_agrees_with_the_prediction_at_a_quantile(
 @pytest.mark.parametrize(
     ("flow", "path", "probability"),
     [
-        (td.Flow(863, 0.01911), td.Path(rtt=0.0229, loss=0.20274), 0.95),
-        (td.Flow(416, 0.02503), td.Path(rtt=0.0106, loss=0.18321), 0.99),
-        (td.Flow(2121, 0.04541), td.Path(rtt=0.0256, loss=0.17991), 0.95),
+        (td.Flow(863, 0.0095), td.Path(rtt=0.0229, loss=0.13), 0.95),
+        (td.Flow(416, 0.0029), td.Path(rtt=0.0106, loss=0.14), 0.99),
+        (td.Flow(2121, 0.021), td.Path(rtt=0.0256, loss=0.12), 0.95),
         # The limit lies far beyond the first bounds; long timeouts make the tail that the first bound does not show.
-        (td.Flow(328, 0.04229), td.Path(rtt=0.0369, loss=0.27907), 0.9999),
-        (td.Flow(60, 0.05092), td.Path(rtt=0.0181, loss=0.19388), 0.9999),
+        (td.Flow(328, 0.0063), td.Path(rtt=0.0369, loss=0.13), 0.9999),
+        (td.Flow(60, 0.0042), td.Path(rtt=0.0181, loss=0.14), 0.9999),
         # With one bound, delays near the limit are delays at the bound.
         (td.Flow(1110, 0.005639046922802856), td.Path(rtt=0.1552655657742001, loss=0.0014311936979418717), 0.9999),
     ],

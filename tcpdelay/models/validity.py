@@ -108,7 +108,7 @@ PUBLISHED_RANGE = ValidatedRange(
 LINUX_RANGE = ValidatedRange(
     rtt=(0.005, 0.400),
     loss=(0.0001, 0.10),
-    packet_size=(60, 14_480),
+    packet_size=(60, 15_000),
     interval=(0.005, 0.100),
     source="simulations of random scenarios, validation/error-map; the simulator itself in captures of Linux 6.1",
     # Validated by `validation/drop_tail_patterns.py`.

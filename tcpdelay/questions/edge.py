@@ -30,9 +30,10 @@ from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time, told_apart
 
-Limit = Literal["delay", "capacity", "size of the chain", "bursts", "segments in flight", "range"]
+Limit = Literal["delay", "capacity", "size of the chain", "not modelled", "segments in flight", "range"]
 
 CHAIN_SIZE: Limit = "size of the chain"
+NOT_MODELLED: Limit = "not modelled"
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
 
@@ -49,10 +50,10 @@ class Edge:
         Largest value that meets the target [bit/s, 1/s, fraction, s].
     fails : float or None
         The next larger value that was tried, which misses the target; None if the search found none.
-    limited_by : {"delay", "capacity", "size of the chain", "bursts", "segments in flight", "range"}
+    limited_by : {"delay", "capacity", "size of the chain", "not modelled", "segments in flight", "range"}
         Why `fails` misses the target: "delay", the delay is too long; "capacity", TCP cannot carry the flow; "size of
-        the chain", the chain would be too large; "bursts", the chain refuses loss bursts of this length, so that the
-        target may be met; "segments in flight", the simulator cannot hold more, so that the target may be met. With
+        the chain", the chain would be too large; "not modelled", the chain refuses this value, so that the target may
+        be met; "segments in flight", the simulator cannot hold more, so that the target may be met. With
         "range", the search ended at the largest value allowed.
     tolerance : float
         Relative difference between `fails` and `value`; 0 if no value fails.
@@ -163,10 +164,14 @@ def largest_or_none(
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value meets it.
 
-    With the method "auto", the search is repeated by simulation if it ends where the chain becomes too large.
+    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer.
     """
     found = _searched(axis, stack, target, model, on_progress)
-    if method != "auto" or model != "chain" or (found is not None and found.limited_by != CHAIN_SIZE):
+    if (
+        method != "auto"
+        or model != "chain"
+        or (found is not None and found.limited_by not in (CHAIN_SIZE, NOT_MODELLED))
+    ):
         return found
     beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
     with solved_once():
@@ -229,7 +234,7 @@ def _exact(quantity: Quantity, scenario: tuple[Source, Path], searched: float) -
 
 
 _UNANSWERED: dict[tuple[str, Status], Limit] = {
-    ("chain", "unsupported"): "bursts",
+    ("chain", "unsupported"): NOT_MODELLED,
     ("chain", "too large"): CHAIN_SIZE,
     ("simulation", "unsupported"): "segments in flight",
     ("simulation", "not settled"): "capacity",
@@ -251,18 +256,25 @@ def _limit(scenario: Scenario, target: Target, model: AnsweredBy | Model) -> tup
 def nothing_meets(axis: Axis, stack: KnownStack, target: Target, model: AnsweredBy | Model) -> str:
     """Return the message that no value meets the target, with the value that has the shortest delay."""
     best, shortest = axis.lowest, math.inf
-    value = axis.lowest
+    value, refused = axis.lowest, None
     while value <= axis.highest:
         answer = predict(Scenario(*axis.place(value), stack), Requested(target=target), model)
         value, tried = value * SCAN_FACTOR, value
         if answer.status == "not settled":
             continue
-        if not answer.answered or not answer.sustainable:
+        if not answer.answered:
+            refused = answer
+            break
+        if not answer.sustainable:
             break
         delay = answer.require().quantile(target.quantile)
         if delay < shortest:
             best, shortest = tried, delay
     nothing = f"no {axis.quantity} meets the target"
+    if shortest == math.inf and refused is not None and refused.status == "unsupported":
+        if model == "chain":
+            return nothing_meets(axis, stack, target, simulator(COMPARED_PACKETS))
+        return f"{nothing} of which a model knows the delays: {refused.refusal}"
     if shortest == math.inf:
         return f"{nothing}: TCP cannot carry the flow with any value"
     share = format_fraction(target.quantile)

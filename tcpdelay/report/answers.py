@@ -49,7 +49,7 @@ LIMITS = {
     "delay": "the delay, which is too long beyond this value",
     "capacity": "the rate that TCP can carry",
     "size of the chain": "the chain, which is too large beyond this value",
-    "bursts": "the chain, which does not model such loss bursts: a larger value may work",
+    "not modelled": "the chain, which does not model larger values: they may work",
     "segments in flight": "the simulator, which cannot hold more segments in flight: a larger value may work",
     "range": "the range of the search, which ends here",
     "late packets": "late packets with a shorter buffer",
