@@ -128,7 +128,10 @@ def playout(
 def _pairs(
     apps: Sequence[Application], controls: Sequence[CongestionControl]
 ) -> list[tuple[Application | None, CongestionControl | None]]:
-    """Return each application with each congestion control; None stands for what the other options give."""
+    """Return every pair of an application and a congestion control.
+
+    None stands for an option that was not given: the other options then say what is sent, or over which TCP.
+    """
     return [(each, control) for each in dict.fromkeys(apps) or [None] for control in dict.fromkeys(controls) or [None]]
 
 

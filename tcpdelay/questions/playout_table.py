@@ -88,7 +88,7 @@ class PlayoutCell:
 
     @property
     def buffer_error(self) -> float:
-        """Error of the playout buffer [s]: that of the delay; NaN where it is not known."""
+        """Error of the playout buffer [s], the same as that of the delay; NaN where it is not known."""
         return self.error * self.delay if math.isfinite(self.delay) else math.nan
 
 
