@@ -11,9 +11,9 @@ import pytest
 import quic
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.models.accuracy import QUIC_ERROR
+from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.captures import measure
 from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, not_simulated, simulated_messages
-from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Stack
 

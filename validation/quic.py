@@ -17,9 +17,10 @@ import pandas as pd
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import LONGEST_PLAYOUT
+from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay, measure_all
 from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions
-from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, QUANTITIES, error_beyond
+from tcpdelay.questions.validation.scores import QUANTITIES, error_beyond
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent

@@ -33,6 +33,8 @@ Rate: TypeAlias = np.float64 | NDArray[np.float64]
 RULE_OF_THUMB_UTILIZATION = 1 / 3
 """Largest share of the fair TCP rate at which TCP adds little delay to a flow; rule of thumb of Brosh et al."""
 
+LARGEST_SUSTAINABLE_UTILIZATION = 0.9
+"""Utilization below which TCP is expected to carry a flow."""
 TIMEOUT_IN_RTTS = 4
 """Default retransmission timeout in round-trip times: the simplification of RFC 5348, section 4.3."""
 

@@ -15,9 +15,9 @@ from tcpdelay.distribution import Spread
 from tcpdelay.models.accuracy import features_of
 from tcpdelay.models.error_table import QUANTILES as HELD
 from tcpdelay.models.error_table import WRONG_CALL, ErrorTable, spread_of
+from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.predictions import Prediction, solve
 from tcpdelay.questions.validation.scores import (
-    LARGEST_SUSTAINABLE_UTILIZATION,
     UTILIZATION_BANDS,
     error_beyond,
     relative_error,

@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
-from tcpdelay.questions.validation.scores import LARGEST_SUSTAINABLE_UTILIZATION, Score, rtt_group
+from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
+from tcpdelay.questions.validation.scores import Score, rtt_group
 from tcpdelay.report.chart_labels import LABEL_SIZE, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay
 from tcpdelay.questions.validation.predictions import Prediction, Predictions
 from tcpdelay.scenario.fields import FORMATS
@@ -18,8 +19,6 @@ from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.units import format_fraction, format_time
 
 QUANTITIES = ("p50", "p95", "p99", "mean")
-LARGEST_SUSTAINABLE_UTILIZATION = 0.9
-"""Utilization below which TCP is expected to carry a flow."""
 HALF_WIDTH = 2.09
 """Half the interval of a mean, in standard errors: Student's quantile for 20 batches."""
 SAME_DELAY = 0.001
