@@ -177,12 +177,20 @@ class Segment(NamedTuple):
 
 
 def read_trace(file):
-    """Read a trace by tshark; connections that end do so after the last packet was read, which is left out."""
+    """Read a trace by tshark, each connection up to its first FIN: the kernel's counters are read before that.
+
+    A trace that a busy host ends late shows what still passes between the ends of a closed connection.
+    """
     fields = ["frame.time_epoch", "tcp.seq", "tcp.len", "ip.id", "frame.len", "tcp.flags.syn", "tcp.options.sack_perm"]
-    columns = [part for field in ("ip.src", "ip.dst", *fields) for part in ("-e", field)]
-    command = ["tshark", "-n", "-r", file, "-Y", "tcp.flags.fin == 0", "-T", "fields", *columns]
+    columns = [part for field in ("ip.src", "ip.dst", *fields, "tcp.stream", "tcp.flags.fin") for part in ("-e", field)]
+    command = ["tshark", "-n", "-r", file, "-T", "fields", *columns]
     printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    rows = [line.split("\t") for line in printed.splitlines()]
+    rows, ended = [], set()
+    for *row, connection, fin in (line.split("\t") for line in printed.splitlines()):
+        if fin == "1":
+            ended.add(connection)
+        if connection not in ended:
+            rows.append(row)
     receiver = max(tuple(map(int, address.split("."))) for row in rows for address in row[:2])
     return [
         # The first byte of the stream follows the number of the SYN.
