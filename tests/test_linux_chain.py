@@ -248,7 +248,7 @@ def test_what_tcp_cannot_carry_is_never_read(size, interval, rtt, loss):
         _ = model.states
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(size=st.integers(40, 1448), rtt=st.floats(0.005, 0.35), loss=st.floats(0.001, 0.08))
 @example(size=174, rtt=0.2712, loss=0.09)
 @example(size=1289, rtt=0.07193947194077366, loss=0.04032445726355242)

@@ -64,7 +64,7 @@ def simulated_windows(rtt, congestion_control, before, stored_before):
 @pytest.mark.parametrize("congestion_control", ["cubic", "reno"])
 def test_windows_grow_as_in_the_simulator(congestion_control, fast_convergence, rtt):
     p = scenario(rtt, size=1448, congestion_control=congestion_control)._replace(largest_window=TOP)
-    for reduced in range(2, 31):
+    for reduced in (*range(2, 13), 16, 20, 25, 30):
         rounds = np.zeros(ROUNDS, np.int64)
         before = window_before(p, reduced)
         stored = max(fast_converged(before), 1) if fast_convergence else before
