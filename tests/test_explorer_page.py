@@ -18,7 +18,7 @@ from tcpdelay.questions.explorer import (
 )
 from tcpdelay.questions.interpolation import interpolated, measure_accuracy, random_places
 from tcpdelay.questions.quantities import at_bitrate
-from tcpdelay.report.explorer import to_html
+from tcpdelay.report.explorer import SCRIPTS, SENTENCES, to_html
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Stack
@@ -70,7 +70,7 @@ def test_every_control_has_a_label_and_every_reference_a_target(page):
     elements = Elements(page.read_text())
     labelled = {element["for"] for element in elements.all if element["tag"] == "label"}
     controls = [element["id"] for element in elements.all if element["tag"] in ("input", "select")]
-    assert set(controls) == labelled == {"app", "rtt", "loss", "bitrate"}
+    assert set(controls) == labelled == {"app", "rtt", "loss", "bitrate", "playout"}
     for element in elements.all:
         for reference in ("aria-labelledby", "aria-describedby", "for"):
             for name in element.get(reference, "").split():
@@ -183,5 +183,29 @@ def test_the_charts_are_as_wide_as_there_is_room(opened, page, width):
 
 def test_what_the_page_needs_comes_with_the_package():
     templates = files("tcpdelay.report").joinpath("templates")
-    for name in ("explorer.html.j2", "explorer.css", "explorer.js", "explorer_charts.js", "explorer_surfaces.js"):
+    pages = ("explorer.html.j2", "explorer.css")
+    for name in (*pages, *SCRIPTS, SENTENCES):
         assert templates.joinpath(name).is_file()
+
+
+@pytest.mark.parametrize(("playout", "place"), [("50ms", (1, 4, 6)), ("200ms", (1, 7, 6))])
+def test_as_many_packets_are_silent_as_are_late(opened, page, explored, playout, place):
+    surfaces, _ = explored[0]
+    bitrate, rtt, loss = surfaces.bitrate[place[0]], surfaces.rtt[place[1]], surfaces.loss[place[2]]
+    chain, _ = exact(bitrate, rtt, loss)
+    elements, complaints, _ = opened(page, f"{link(bitrate, rtt, loss)}&playout={playout}")
+    assert complaints == []
+    assert elements["playout-value"]["text"] == playout.replace("ms", "\N{NO-BREAK SPACE}ms")
+    late = chain.late_fraction(float(playout.removesuffix("ms")) / 1e3)
+    # Of the predicted distribution the page has 24 quantiles, and it plays 252 packets.
+    share = float(elements["hearing"]["data-late"])
+    assert share > 0
+    assert share == pytest.approx(late, abs=0.015)
+
+
+def test_what_is_no_speech_or_has_no_end_is_not_played(opened, page):
+    elements, _, _ = opened(page, "app=voip&rtt=300ms&loss=10%25&bitrate=278.4kbit/s")
+    assert "disabled" in elements["hear"]
+    assert elements["hearing"]["text"] == "There is no delay to play."
+    assert "hidden" not in elements["hear-section"]
+    assert "hidden" in opened(page, "app=game")[0]["hear-section"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import wave
 from collections.abc import Sequence
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,9 +25,13 @@ if TYPE_CHECKING:
     from tcpdelay.questions.explorer import Surfaces
     from tcpdelay.questions.interpolation import Accuracy
 
-SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer.js")
+SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer_sound.js", "explorer.js")
 LARGEST_CODE = 65_534
 """Largest 16-bit code of a known value; the code above means that the value is not known."""
+SPOKEN = ("voip", "opus", "voice-agent")
+"""Applications whose packets can be heard: they carry speech without pauses."""
+SENTENCES = "spoken_sentences.wav"
+"""Two spoken sentences, 8000 samples of 8 bits per second; `docs/spoken_sentence.py` makes the file."""
 FIGURES = (
     ("mean", "mean delay"),
     *((quantile_name(q), f"{format_fraction(q)} come within") for q in (0.5, 0.9, 0.95, 0.99, 0.999)),
@@ -72,6 +78,7 @@ def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
         "probabilities": PROBABILITIES.tolist(),
         "packetSizes": LINUX_RANGE.packet_size,
         "intervals": LINUX_RANGE.interval,
+        "speech": _speech() if any(surfaces.application.name in SPOKEN for surfaces, _ in explored) else "",
         "applications": [_record(surfaces, accuracy) for surfaces, accuracy in explored],
     }
     return (
@@ -95,6 +102,12 @@ def _script() -> str:
     return "\n".join(['"use strict";', "(() => {", *sources, "})();"])
 
 
+def _speech() -> str:
+    """Return the samples of the spoken sentences, in base 64."""
+    with files("tcpdelay.report").joinpath("templates", SENTENCES).open("rb") as file, wave.open(file) as spoken:
+        return base64.b64encode(spoken.readframes(spoken.getnframes())).decode()
+
+
 def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
     """Return the page's data of one application."""
     application, known = surfaces.application, knots(surfaces)
@@ -102,6 +115,7 @@ def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
     return {
         "name": application.name,
         "title": application.title,
+        "spoken": application.name in SPOKEN,
         "basis": application.basis,
         "limit": application.target.limit,
         "quantile": application.target.quantile,

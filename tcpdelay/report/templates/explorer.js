@@ -2,17 +2,20 @@
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const records = new Map(data.applications.map((record) => [record.name, record]));
+const speech = Uint8Array.from(atob(data.speech), (character) => character.charCodeAt(0));
 const opened = {};
-const QUANTITIES = ["rtt", "loss", "bitrate"];
+const QUANTITIES = ["rtt", "loss", "bitrate", "playout"];
+const PLAYOUTS = [0.02, 2];
 const UNITS = {
   rtt: { us: 1e-6, ms: 1e-3, s: 1 },
+  playout: { us: 1e-6, ms: 1e-3, s: 1 },
   loss: { "%": 0.01, "": 1 },
   bitrate: { "bit/s": 1, "kbit/s": 1e3, "Mbit/s": 1e6 },
 };
-const SHOWN = { rtt: formatTime, loss: formatFraction, bitrate: formatRate };
+const SHOWN = { rtt: formatTime, loss: formatFraction, bitrate: formatRate, playout: formatTime };
 
 const element = (name) => document.getElementById(name);
-const state = { app: data.applications[0].name, rtt: 0.1, loss: 0.02, bitrate: data.applications[0].bitrateOfApp };
+const state = { app: data.applications[0].name, rtt: 0.1, loss: 0.02, bitrate: data.applications[0].bitrateOfApp, playout: 0 };
 const SPOKEN_AFTER = 300;
 let steps = {}, box = null, speaking = 0;
 
@@ -42,7 +45,7 @@ function number(value) {
 }
 
 function typed(name, value) {
-  if (name === "rtt") return `${number(value * 1e3)}ms`;
+  if (name === "rtt" || name === "playout") return `${number(value * 1e3)}ms`;
   if (name === "loss") return `${number(value * 100)}%`;
   return `${number(value / 1e3)}kbit/s`;
 }
@@ -58,7 +61,8 @@ function readLink() {
   if (records.has(link.app)) state.app = link.app;
   const [bitrates, rtts, losses] = surfaces().axes;
   state.bitrate = records.get(state.app).bitrateOfApp;
-  for (const [name, values] of [["rtt", rtts], ["loss", losses], ["bitrate", bitrates]]) {
+  state.playout = records.get(state.app).limit;
+  for (const [name, values] of [["rtt", rtts], ["loss", losses], ["bitrate", bitrates], ["playout", PLAYOUTS]]) {
     const value = read(name, link[name] ?? "");
     if (!Number.isNaN(value)) state[name] = value;
     state[name] = Math.min(Math.max(state[name], values[0]), values[values.length - 1]);
@@ -66,7 +70,8 @@ function readLink() {
 }
 
 function writeLink() {
-  const link = ["rtt", "loss", "bitrate"].map((name) => `${name}=${typed(name, state[name])}`);
+  const given = QUANTITIES.filter((name) => name !== "playout" || records.get(state.app).spoken);
+  const link = given.map((name) => `${name}=${typed(name, state[name])}`);
   history.replaceState(null, "", `#app=${state.app}&${link.join("&")}`);
 }
 
@@ -77,6 +82,7 @@ function setSliders() {
     rtt: roundSteps(rtts[0], rtts[rtts.length - 1]),
     loss: roundSteps(losses[0], losses[losses.length - 1]),
     bitrate: roundSteps(bitrates[0], bitrates[bitrates.length - 1], [record.bitrateOfApp]),
+    playout: roundSteps(...PLAYOUTS, [record.limit]),
   };
   for (const name of QUANTITIES) {
     element(name).max = steps[name].length - 1;
@@ -145,6 +151,7 @@ function update() {
   element("packets").textContent = `${size}\u00a0B every ${formatTime(interval)}` +
     (outside ? "; outside the range in which the chain has been checked" : "");
   showNumbers(prediction, record);
+  showHearing(prediction, interval);
   const own = Math.abs(state.bitrate / record.bitrateOfApp - 1) < 1e-6;
   const bitrate = own ? "" : ` --bitrate ${typed("bitrate", state.bitrate)}`;
   element("command").textContent =
@@ -197,12 +204,15 @@ for (const name of QUANTITIES) {
 element("app").addEventListener("change", () => {
   state.app = element("app").value;
   state.bitrate = records.get(state.app).bitrateOfApp;
+  state.playout = records.get(state.app).limit;
   setSliders();
   update();
   writeLink();
 });
 element("region").addEventListener("click", choosePlace);
 element("copy").addEventListener("click", copyCommand);
+element("hear").addEventListener("click", playAsHeard);
+element("hear-original").addEventListener("click", playAsSent);
 addEventListener("hashchange", restart);
 addEventListener("resize", update);
 restart();
