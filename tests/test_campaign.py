@@ -448,6 +448,22 @@ def test_a_capture_of_other_settings_is_told_and_kept(backend, tmp_path):
     assert stamps(tmp_path) == before
 
 
+def test_a_capture_of_an_older_version_is_one_of_these_settings(backend, tmp_path):
+    files = run_campaign(FOUR, tmp_path)
+    backend.sessions.clear()
+    for file in files[:2]:
+        capture = read_capture(file)
+        settings = dict(capture.settings)
+        # Settings that were added later.
+        del settings["bad_time"], settings["bad_loss"]
+        write_capture(file, replace(capture, settings=settings))
+    assert run_campaign(FOUR, tmp_path) == files
+    assert backend.sessions == []
+    write_capture(files[0], replace(capture, settings=settings | {"bad_time": 2.0}))
+    with pytest.raises(ValueError, match="is a capture of other settings"):
+        run_campaign(FOUR, tmp_path)
+
+
 def test_a_damaged_capture_is_told_and_kept(backend, tmp_path):
     files = run_campaign(FOUR, tmp_path)
     files[2].write_bytes(files[2].read_bytes()[:-9])

@@ -13,7 +13,7 @@ import pytest
 from cli_process import process
 from guest_requirements import require
 from tcpdelay.cli.run import exit_status, split_commands
-from tcpdelay.testbed.backends import VirtualTimeBackend
+from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.programs import ProgramRun
 from tcpdelay.testbed.workplaces import guests_of
 
@@ -84,6 +84,14 @@ def test_a_wrong_command_is_refused_in_one_line(run, arguments, said):
     assert said in line
 
 
+def test_a_folder_that_cannot_be_written_is_the_fault_of_the_output_before_the_run(run, tmp_path):
+    require(GUEST.problems(), "VIRTUAL")
+    (tmp_path / "file").touch()
+    status, printed, errors = run("run", "--rtt", "1s", "-o", f"{tmp_path}/file/out", *TRUE)
+    assert (status, printed) == (2, "")
+    assert errors == f"tcpdelay run: --output: '{tmp_path}/file/out': Not a directory\n"
+
+
 def test_options_behind_the_server_are_those_of_the_programs():
     words = ["iperf3", "--rtt", "-s", "--client", "iperf3", "--client", "server"]
     assert split_commands(words) == (["iperf3", "--rtt", "-s"], ["iperf3", "--client", "server"])
@@ -117,6 +125,18 @@ def test_lines_have_times_the_delays_are_predicted_and_the_status_is_passed_on(t
     assert all("predicted" in line for line in within)
     kept = {file.name for file in (tmp_path / "out").iterdir()}
     assert kept >= {"client.pcapng", "server.pcapng", "client.stdout", "server.stderr", "output.jsonl", "scratch"}
+
+
+def test_programs_run_in_debians_guest_in_real_time(tmp_path):
+    require(UmlBackend().problems(), "UML")
+    few = [*BOTH[:-1], CLIENT.replace("range(300)", "range(10)")]
+    options = ["--backend", "uml", "--rtt", "40ms", "--no-analysis", "-o", str(tmp_path / "out")]
+    with process("run", *options, *few, stdout=subprocess.PIPE) as started:
+        printed, errors = started.communicate()
+    assert started.returncode == 3, errors
+    assert printed.splitlines()[0].split()[1:] == ["s", "client", "sent"]
+    assert "with status 3; the server ended" in printed
+    assert (tmp_path / "out" / "client.pcapng").stat().st_size > 10 * 200 / 2
 
 
 @pytest.mark.parametrize("what", ["the run", "the guest"])

@@ -1,5 +1,7 @@
 """Runs of unmodified programs in a guest, at the two ends of an emulated path."""
 
+import errno
+import os
 import sys
 
 import pytest
@@ -7,8 +9,9 @@ import pytest
 from guest_requirements import require
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.container import CaptureFile
+from tcpdelay.files import error_in_words
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.testbed.backends import SessionFailedError, VirtualTimeBackend
+from tcpdelay.testbed.backends import SessionFailedError, UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import read_program_run, run_programs
 
@@ -214,3 +217,52 @@ def test_results_do_not_overwrite_files(tmp_path):
     (tmp_path / "notes").write_text("")
     with pytest.raises(InvalidValueError, match=r"^directory must be a new or an empty directory"):
         run_programs(["true"], ["true"], PATH, tmp_path, GUEST)
+
+
+class FillsTheDisk(UmlBackend):
+    """A guest that leaves results at once, on another file system than theirs, whose files may have `limit` bytes."""
+
+    def __init__(self, limit):
+        self.limit = limit
+
+    def problems(self):
+        return []
+
+    def run(self, plan, directory, core, on_progress):
+        # The header of a trace in nanoseconds, of Ethernet, without packets.
+        header = bytes.fromhex("4d3cb2a1 02000400 00000000 00000000 80000000 01000000")
+        for host in ("client", "server"):
+            (directory / f"packets.{host}.pcap").write_bytes(header)
+        folder = directory / "scratch" / "folder"
+        folder.mkdir(parents=True)
+        (folder / "large").write_bytes(bytes(9000))
+        (directory / "client.stdout").write_bytes(bytes(3000))
+        (directory / "kernel").write_text("6.1", encoding="ascii")
+        self.limit()
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(10, "client.pcapng"), (1000, "client.stdout"), (5000, "scratch/folder/large")]
+)
+def test_a_disk_that_is_full_is_told_with_the_file_and_nothing_is_kept(tmp_path, monkeypatch, size, name):
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def another_file_system(*_):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr("os.rename", another_file_system)
+    guest = FillsTheDisk(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1])))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            run_programs(["true"], ["true"], PATH, tmp_path / "out", guest)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error_in_words(error.value) == f"'{tmp_path}/out/{name}': File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        run_programs(["true"], ["true"], PATH, tmp_path / "file" / "out", FillsTheDisk(pytest.fail))

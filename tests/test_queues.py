@@ -1,9 +1,12 @@
 """Options of the queues of an emulated path. `test_programs.py` runs all queues in a guest."""
 
+import errno
+
 import pytest
+from pyroute2 import NetlinkError
 
 from tcpdelay.testbed.link import Link
-from tcpdelay.testbed.queues import red_attributes
+from tcpdelay.testbed.queues import add_bottleneck, red_attributes
 
 
 def parameters(**settings):
@@ -45,3 +48,24 @@ def test_the_mean_queue_shrinks_while_the_link_is_idle():
     assert 2.0 ** -table[128] == pytest.approx((1 - 2.0 ** -options["TCA_RED_PARMS"]["Wlog"]) ** packets, rel=0.42)
     assert len(table) == 256
     assert list(table) == sorted(table)
+
+
+class KernelWithoutQueues:
+    """A kernel that refuses each queueing discipline for one reason."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def tc(self, command, kind, device, **settings):
+        raise NetlinkError(self.code, "refused")
+
+
+def test_a_queue_that_the_kernel_lacks_is_named_with_the_remedy():
+    # A kernel without a discipline answers with ENOENT (qdisc_create in net/sched/sch_api.c).
+    link = Link(0.03, rate=1e6, queue="cake")
+    with pytest.raises(
+        OSError, match=r"^the kernel lacks the queueing discipline cake; run tcpdelay testbed build-ker"
+    ):
+        add_bottleneck(KernelWithoutQueues(errno.ENOENT), 1, link)
+    with pytest.raises(NetlinkError):
+        add_bottleneck(KernelWithoutQueues(errno.EPERM), 1, link)

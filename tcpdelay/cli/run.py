@@ -218,11 +218,21 @@ def run(
         except SessionFailedError as error:
             raise GuestFailedError(f"guest: {error}") from error
         except OSError as error:
+            if output is not None and _concerns(error, output):
+                raise typer.BadParameter(f"--output: {error_in_words(error)}") from error
             raise GuestFailedError(f"guest: {error_in_words(error)}") from error
         print(ends_in_words(found))
         if analysis:
             print(analysed(found, topology), end="")
     raise typer.Exit(exit_status(found))
+
+
+def _concerns(error: OSError, output: Path) -> bool:
+    """Return whether an error names a folder, a file in it, or a folder around it."""
+    if error.filename is None:
+        return False
+    file = Path(os.fsdecode(error.filename))
+    return file.is_relative_to(output) or output.is_relative_to(file)
 
 
 class GuestFailedError(typer.BadParameter):

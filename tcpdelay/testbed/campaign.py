@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -243,7 +243,10 @@ def _existing(target: Target, output: Path) -> FlowCapture | None:
     if not file.exists():
         return None
     capture = read_capture(file)
-    if capture.settings != json.loads(target.experiment.to_json()):
+    # A capture of an older version lacks newer settings, which have their defaults.
+    defaults = {field.name: field.default for field in fields(Experiment)}
+    settings, expected = capture.settings, json.loads(target.experiment.to_json())
+    if any(settings.get(name, defaults.get(name)) != expected.get(name) for name in expected | settings):
         raise ValueError(f"{file}: is a capture of other settings; remove it or choose another directory")
     if any(run.backend != target.backend.name for run in capture.runs):
         raise ValueError(f"{file}: is a capture of another backend; remove it or choose another directory")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,6 +184,8 @@ def run_topology(
         If a program does not exist, the directory is not empty, or the backend does not work here.
     SessionFailedError
         If the guest did not finish, for example because a program waited busily, which stops virtual time.
+    OSError
+        If a result cannot be written, for example because the disk is full; it names the file, and no result is kept.
     """
     search = dict(environment or {}).get("PATH", PROGRAM_PATH)
     for program in topology.programs:
@@ -215,21 +219,79 @@ def run_topology(
                 on_line(line)
             on_progress(share)
 
-        try:
-            backend.run(plan, place, core, follow)
-        finally:
-            follow(1.0)
-        directory.mkdir(parents=True, exist_ok=True)
-        kernel = f"Linux {backend.kernel(place)}, {backend.hz()} Hz"
-        hosts = dict.fromkeys(program.host for program in topology.programs)
-        for host in hosts:
-            write_pcapng(place / f"{PACKETS}.{host}.pcap", directory / f"{host}.pcapng", host, kernel)
-        outputs = [f"{program.name}.{stream}" for program in topology.programs for stream in ("stdout", "stderr")]
-        for left in (*outputs, LINES, SCRATCH, RESULT):
-            # A program that never started has written nothing.
-            if (place / left).exists():
-                shutil.move(place / left, directory / left)
+        with _results_in(directory):
+            try:
+                backend.run(plan, place, core, follow)
+            finally:
+                follow(1.0)
+            hand_over(topology, place, directory, f"Linux {backend.kernel(place)}, {backend.hz()} Hz")
     return read_program_run(directory)
+
+
+@contextmanager
+def _results_in(directory: Path) -> Iterator[None]:
+    """Make a directory for results before the work, and leave it without results if the work fails."""
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for entry in directory.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        if made:
+            with suppress(OSError):
+                directory.rmdir()
+        raise
+
+
+def hand_over(topology: Topology, place: Path, directory: Path, kernel: str) -> None:
+    """Move the results of a session into the directory of a run.
+
+    Parameters
+    ----------
+    topology : Topology
+        The programs of the session.
+    place : Path
+        Directory of the session.
+    directory : Path
+        Directory of the run, which exists.
+    kernel : str
+        The kernel of the guest, for the traces.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be written; the error names the file.
+    """
+    for host in dict.fromkeys(program.host for program in topology.programs):
+        trace = directory / f"{host}.pcapng"
+        with _naming(trace):
+            write_pcapng(place / f"{PACKETS}.{host}.pcap", trace, host, kernel)
+    outputs = [f"{program.name}.{stream}" for program in topology.programs for stream in ("stdout", "stderr")]
+    for left in (*outputs, LINES, SCRATCH, RESULT):
+        # A program that never started has written nothing.
+        if (place / left).exists():
+            with _naming(directory / left):
+                shutil.move(place / left, directory / left)
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Name a file, or the file below this folder, in an error of the system that says nothing or the source."""
+    try:
+        yield
+    except shutil.Error as error:
+        # Errors in a folder are triples of the source, the file and the text of the system's error.
+        _, copied, text = error.args[0][0]
+        number = re.match(r"\[Errno (\d+)\]", text)
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), copied) from error
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def read_program_run(directory: Path) -> ProgramRun:
