@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -31,6 +32,7 @@ from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
 from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tcpdelay.network.bottleneck import Bottleneck
     from tcpdelay.network.sources import Source
     from tcpdelay.questions.transports import Comparison
+    from tcpdelay.scenario.path_presets import PathPreset
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 Discipline = Literal["drop-tail", "red", "dred"]
@@ -59,6 +62,7 @@ Examples:
   tcpdelay compare --rtt 100ms --loss 2% --app voip
   tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
   tcpdelay compare --rtt 100ms --loss 2% --app voip --parity 1
+  tcpdelay compare --path home-bufferbloat --app voip --duration 2min
   tcpdelay compare --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
   tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
       --web 10 --duration 5min -o ways.html
@@ -127,6 +131,8 @@ def compare(
     refuse_same_file([*measurements(options), *source.files], [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
     scenario = read_scenario(options, source)
+    if scenario.path_preset is not None:
+        scenario, link, queue, bulk = _with_preset(scenario, scenario.path_preset, options, link, queue, bulk)
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")
     if link is None:
@@ -140,6 +146,30 @@ def compare(
     if chart is not None:
         write_chart(chart, _draw(comparison), "--chart")
     write(_rendered(comparison, chosen), output)
+
+
+def _with_preset(
+    scenario: RequestedScenario,
+    preset: PathPreset,
+    options: ScenarioOptions,
+    link: float | None,
+    queue: int | None,
+    bulk: int,
+) -> tuple[RequestedScenario, float | None, int | None, int]:
+    """Return the scenario, and the rate, the queue and the long transfers of the link, as the preset has them.
+
+    The queue of the preset's link takes the place of the delays that stand for it.
+    """
+    own, path = preset.link, scenario.path
+    if own is not None and "rtt" not in options.values:
+        given = {name: options[name] or 0.0 for name in ("jitter", "loss")}
+        path = replace(path, rtt=own.rtt, one_way_delay=own.rtt / 2, **given)
+        link, queue, bulk = link or own.rate, own.queue if queue is None else queue, bulk or own.bulk
+    elif path.jitter and options["jitter"] is None:
+        mean = path.jitter / 2
+        path = replace(path, rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean, jitter=0.0)
+        print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
+    return replace(scenario, path=path), link, queue, bulk
 
 
 def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scenario) -> Bottleneck:
@@ -199,6 +229,7 @@ def _compared(
             seed=seed,
             parity=parity,
             application=scenario.application,
+            path_preset=scenario.path_preset,
             on_progress=counting("Simulating", "ways"),
         )
 
