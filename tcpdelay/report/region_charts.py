@@ -243,7 +243,7 @@ def mark_paths(ax: Axes, presets: Sequence[PathPreset]) -> Axes:
     _widen(ax, rtts, losses)
     ax.plot(rtts, losses, "D", color="black", markersize=5, markerfacecolor="white")
     for preset, rtt, loss in zip(presets, rtts, losses, strict=True):
-        place = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": LABEL_SIZE}
+        place: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": LABEL_SIZE}
         ax.annotate(
             preset.name, (rtt, loss), **place, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}
         )
