@@ -137,7 +137,7 @@ def test_a_link_may_have_a_trace_or_outages(run, tmp_path):
             "--outage-every: must lie between the duration of 2 s and 1e+06 s, got 1",
         ),
         (
-            ["--link", "1Mbit/s", "--outage-every", "1h", "--outage", "20min"],
+            ["--link", "1Mbit/s", "--outage-every", "60min", "--outage", "20min"],
             "--outage: must lie between 0 and 600 s, got 1200",
         ),
     ],

@@ -14,7 +14,6 @@ from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.network.variable_link import OPPORTUNITY, LinkTrace, read_link_trace
 from tcpdelay.scenario import InvalidValueError
 
-
 ALIVE = []
 """Traces whose arrays the links of the tests use."""
 
