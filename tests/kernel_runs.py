@@ -33,10 +33,15 @@ from tcpdelay.models.interface import Requested
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Scp, Udp
+from tcpdelay.network.variable_link import LinkTrace
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
 VOICE = Flow(174, 0.020)
+TRACES = (
+    LinkTrace.of_opportunities([3, 7, 8, 40]),
+    LinkTrace.of_rates([0, 0.1, 0.3], [2e5, 0, 1e6], [0.01, 0, 0]),
+)
 STACKS = (Stack.linux(), Stack.linux(congestion_control="reno"), Stack.newreno_2008())
 
 
@@ -65,6 +70,11 @@ def figures():
         Bottleneck(rate=2e5, capacity=10),
         duration=2,
     )
+    call = ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=Stack.linux())
+    varied = [
+        simulate_network([call], Bottleneck(rate=trace.mean_rate, capacity=10, trace=trace), duration=2)
+        for trace in TRACES
+    ]
     simulated = simulate(VOICE, Path(rtt=0.04, loss=0.05, loss_burst=1.5, ack_loss=0.01), packets=1000, seed=1)
     video = simulate(Video(500_000), Path(rtt=0.04, loss=0.02), Stack.linux(delayed_ack=True), packets=1000, seed=1)
     quic = [
@@ -89,7 +99,7 @@ def figures():
                 flow.segments_dropped,
                 flow.delays and flow.delays.values.tolist(),
             ]
-            for flow in network.flows
+            for flow in [*network.flows, *(each.flows[0] for each in varied)]
         ],
     }
 
@@ -136,6 +146,9 @@ def call_all_kernels():
         Bottleneck(rate=3e6, capacity=50),
         duration=5,
     )
+    for trace in TRACES:
+        link = Bottleneck(rate=trace.mean_rate, capacity=10, trace=trace)
+        simulate_network([Bulk(path=SharedPath(0.05), stack=Stack.linux())], link, duration=5)
 
 
 def without_record_types(signature):

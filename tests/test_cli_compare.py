@@ -103,3 +103,47 @@ def test_bad_input_is_one_line(run, arguments, complaint):
     assert (status, printed) == (2, "")
     assert errors.count("\n") == 1
     assert complaint in errors
+
+
+TRACED = ["compare", "--rtt", "50ms", "--loss", "0%", "--app", "voip", "--duration", "20s", "--format", "json"]
+
+
+def test_a_link_may_have_a_trace_or_outages(run, tmp_path):
+    trace = tmp_path / "link.up"
+    trace.write_text("1\n2\n4\n")
+    status, printed, errors = run(*TRACED, "--link-trace", str(trace))
+    found = json.loads(printed)
+    assert (status, errors, found["scenario"]["link"]) == (0, "", 9e6)
+    _, printed, _ = run(*TRACED, "--link", "10Mbit/s", "--outage-every", "2s", "--outage", "400ms")
+    (udp,) = [row for row in json.loads(printed)["contenders"] if row["name"] == "udp"]
+    # A fifth of the packets wait for the end of an outage, for up to 400 ms.
+    assert json.loads(printed)["scenario"]["link"] == pytest.approx(8e6)
+    assert (udp["p50"], udp["p95"]) == pytest.approx((0.0251, 0.325), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--link-trace", "{broken}"],
+            "--link-trace: {broken}, line 2: must not be before the time ahead of it, got 1",
+        ),
+        (["--link-trace", "none.up"], "--link-trace: none.up: No such file or directory"),
+        (["--link", "1Mbit/s", "--link-trace", "{broken}"], "--link and --link-trace: give one of them"),
+        (["--link", "1Mbit/s", "--outage", "1s"], "--outage-every and --outage: give both or none"),
+        (["--outage-every", "5s", "--outage", "1s"], "--outage: needs --link or --link-trace, the link that is shared"),
+        (
+            ["--link", "1Mbit/s", "--outage-every", "1s", "--outage", "2s"],
+            "--outage-every: must lie between the duration of 2 s and 1e+06 s, got 1",
+        ),
+        (
+            ["--link", "1Mbit/s", "--outage-every", "60min", "--outage", "20min"],
+            "--outage: must lie between 0 and 600 s, got 1200",
+        ),
+    ],
+)
+def test_a_broken_link_is_refused_in_one_line(run, tmp_path, arguments, message):
+    broken = tmp_path / "broken.up"
+    broken.write_text("5\n1\n")
+    status, _, errors = run(*TRACED, *(word.format(broken=broken) for word in arguments))
+    assert (status, errors) == (2, f"tcpdelay compare: {message.format(broken=broken)}\n")

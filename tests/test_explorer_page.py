@@ -70,7 +70,7 @@ def test_every_control_has_a_label_and_every_reference_a_target(page):
     elements = Elements(page.read_text())
     labelled = {element["for"] for element in elements.all if element["tag"] == "label"}
     controls = [element["id"] for element in elements.all if element["tag"] in ("input", "select")]
-    assert set(controls) == labelled == {"app", "rtt", "loss", "bitrate", "playout"}
+    assert set(controls) == labelled == {"app", "path", "rtt", "loss", "bitrate", "playout"}
     for element in elements.all:
         for reference in ("aria-labelledby", "aria-describedby", "for"):
             for name in element.get(reference, "").split():

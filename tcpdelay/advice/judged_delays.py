@@ -23,6 +23,7 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import Judgement, Verdict, late_range
 from tcpdelay.questions.margins import Margin, margins
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.units import quantile_name
@@ -82,6 +83,8 @@ class JudgedDelays:
         What is known from a simulation that has not settled, if the chain answers in its place.
     estimate : PathEstimate, optional
         The measurement from which the path was made.
+    path_preset : PathPreset, optional
+        The preset from which the path was made.
     """
 
     path: Path
@@ -104,6 +107,7 @@ class JudgedDelays:
     simulated_because: str
     unsettled: NotSettledError | None = None
     estimate: PathEstimate | None = None
+    path_preset: PathPreset | None = None
 
     recorded: ClassVar[tuple[str, ...]]
     """Names of the fields that `to_dict` returns, in the order of its keys."""
@@ -163,6 +167,7 @@ class JudgedDelays:
             ignored=judged.ignored,
             loss_curve=loss_curve(scenario, target, found[0], model),
             estimate=estimate,
+            path_preset=request.path_preset,
             **others,
         )
 
@@ -242,6 +247,7 @@ class JudgedDelays:
         """
         record = {name: getattr(self, name) for name in self.recorded}
         record |= {"delay": self.delay_record(), **self.other_entries(), "estimate": self.estimate}
+        record["path_preset"] = self.path_preset
         plain: dict[str, Any] = to_jsonable_python(record, inf_nan_mode="null", fallback=np.ndarray.tolist)
         return plain
 

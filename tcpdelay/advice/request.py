@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
@@ -35,6 +36,8 @@ class GuidelineRequest:
         Function that a simulation calls with the number of packets simulated and the largest number of packets.
     on_margin : callable, optional
         Function called with the number of margins found and the number of all margins.
+    path_preset : PathPreset, optional
+        The preset from which the path was made.
     """
 
     scenario: Scenario
@@ -44,3 +47,4 @@ class GuidelineRequest:
     method: AnsweredBy = "auto"
     on_progress: Callable[[int, int], None] | None = None
     on_margin: Callable[[int, int], None] | None = None
+    path_preset: PathPreset | None = None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, predicting
+from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -29,8 +30,10 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
 from tcpdelay.cli.source_options import SourceOptions, with_source
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +42,9 @@ if TYPE_CHECKING:
 
     from tcpdelay.network.bottleneck import Bottleneck
     from tcpdelay.network.sources import Source
+    from tcpdelay.network.variable_link import LinkTrace
     from tcpdelay.questions.transports import Comparison
+    from tcpdelay.scenario.path_presets import PathPreset
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 Discipline = Literal["drop-tail", "red", "dred"]
@@ -59,6 +64,9 @@ Examples:
   tcpdelay compare --rtt 100ms --loss 2% --app voip
   tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
   tcpdelay compare --rtt 100ms --loss 2% --app voip --parity 1
+  tcpdelay compare --path home-bufferbloat --app voip --duration 2min
+  tcpdelay compare --rtt 50ms --loss 0% --app voip \\
+      --link-trace examples/link-traces/lte.up --bulk 1
   tcpdelay compare --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
   tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
       --web 10 --duration 5min -o ways.html
@@ -75,6 +83,30 @@ def compare(
     source: SourceOptions,
     link: Annotated[
         float | None, quantity("--link", "rate", LINK, "Rate of the link. Example: 3Mbit/s.", "unlimited")
+    ] = None,
+    link_trace: Annotated[
+        Path | None,
+        make_option(
+            "--link-trace",
+            LINK,
+            "Link whose rate varies: a trace of mahimahi (.up, .down), or a .csv with the columns time (s), rate "
+            "(bit/s) and optionally delay (s). The trace repeats.",
+            False,
+            metavar="FILE",
+        ),
+    ] = None,
+    outage_every: Annotated[
+        float | None,
+        quantity(
+            "--outage-every",
+            "time",
+            LINK,
+            "Time between two outages of the link, such as handovers. Example: 15s.",
+            "none",
+        ),
+    ] = None,
+    outage: Annotated[
+        float | None, quantity("--outage", "time", LINK, "Duration of each outage. Example: 300ms.", "none")
     ] = None,
     queue: Annotated[
         int | None,
@@ -124,17 +156,30 @@ def compare(
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
-    refuse_same_file([*measurements(options), *source.files], [("--output", output), ("--chart", chart)])
+    if link is not None and link_trace is not None:
+        raise typer.BadParameter("--link and --link-trace: give one of them")
+    if (outage_every is None) != (outage is None):
+        raise typer.BadParameter("--outage-every and --outage: give both or none")
+    refuse_same_file(
+        [*measurements(options), *source.files, ("--link-trace", link_trace)],
+        [("--output", output), ("--chart", chart)],
+    )
     refuse_missing_folder(output, "--output")
     scenario = read_scenario(options, source)
+    if scenario.path_preset is not None:
+        scenario, link, queue, bulk = _with_preset(
+            scenario, scenario.path_preset, options, link, queue, bulk, link_trace is not None
+        )
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")
-    if link is None:
-        for name, given in (("--queue", queue), ("--bulk", bulk), ("--web", web), ("--cbr", cbr)):
+    trace = _trace(link, link_trace, outage_every, outage)
+    if link is None and trace is None:
+        for name, given in (("--outage", outage), ("--queue", queue), ("--bulk", bulk), ("--web", web), ("--cbr", cbr)):
             if given is not None and given != 0:
-                raise typer.BadParameter(f"{name}: needs --link, the link that is shared")
+                raise typer.BadParameter(f"{name}: needs --link or --link-trace, the link that is shared")
     with argument_errors():
-        shared = None if link is None else _link(link, queue, discipline, scenario)
+        rate = link if trace is None else trace.mean_rate
+        shared = None if rate is None else _link(rate, queue, discipline, scenario, trace)
         others = _others(scenario, shared, bulk, web, cbr)
         comparison = _compared(scenario, shared, others, duration, seed, parity)
     if chart is not None:
@@ -142,7 +187,55 @@ def compare(
     write(_rendered(comparison, chosen), output)
 
 
-def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scenario) -> Bottleneck:
+def _with_preset(
+    scenario: RequestedScenario,
+    preset: PathPreset,
+    options: ScenarioOptions,
+    link: float | None,
+    queue: int | None,
+    bulk: int,
+    traced: bool,
+) -> tuple[RequestedScenario, float | None, int | None, int]:
+    """Return the scenario, and the rate, the queue and the long transfers of the link, as the preset has them.
+
+    The queue of the preset's link takes the place of the delays that stand for it.
+    """
+    own, path = preset.link, scenario.path
+    if own is not None and "rtt" not in options.values:
+        loss, jitter = options["loss"] or 0.0, options["jitter"] or 0.0
+        path = replace(path, rtt=own.rtt, one_way_delay=own.rtt / 2, loss=loss, jitter=jitter)
+        link = link if traced else link or own.rate
+        queue, bulk = own.queue if queue is None else queue, bulk or own.bulk
+    elif path.jitter and options["jitter"] is None:
+        mean = path.jitter / 2
+        path = replace(path, rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean, jitter=0.0)
+        print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
+    return replace(scenario, path=path), link, queue, bulk
+
+
+def _trace(link: float | None, file: Path | None, outage_every: float | None, outage: float | None) -> LinkTrace | None:
+    """Return the trace of a link: that of a file, or the outages of a link with one rate; None if it never varies."""
+    from tcpdelay.network.variable_link import LinkTrace, read_link_trace
+
+    if link is None and file is None:
+        return None
+    with argument_errors():
+        trace = LinkTrace.of_rates([0.0], [link]) if link is not None else None
+    if file is not None:
+        with argument_errors("--link-trace"):
+            trace = read_link_trace(file)
+    if trace is None or outage_every is None or outage is None:
+        return trace if file is not None else None
+    try:
+        return trace.with_outages(outage_every, outage)
+    except InvalidValueError as error:
+        option = {"every": "--outage-every", "duration": "--outage"}[error.name]
+        raise typer.BadParameter(f"{option}: {error.fault}") from error
+
+
+def _link(
+    rate: float, queue: int | None, discipline: Discipline, scenario: Scenario, trace: LinkTrace | None
+) -> Bottleneck:
     from tcpdelay.network.bottleneck import LONGEST_QUEUE, Bottleneck, check_range
 
     product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
@@ -156,6 +249,7 @@ def _link(rate: float, queue: int | None, discipline: Discipline, scenario: Scen
         min_th=capacity / 6,
         max_th=capacity / 2,
         bandwidth_delay_product=product,
+        trace=trace,
     )
 
 
@@ -199,6 +293,7 @@ def _compared(
             seed=seed,
             parity=parity,
             application=scenario.application,
+            path_preset=scenario.path_preset,
             on_progress=counting("Simulating", "ways"),
         )
 

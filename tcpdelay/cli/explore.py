@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import announce_prediction, counting, erase_progress, interrupted_once
-from tcpdelay.cli.options import FLOW, OUTPUT, make_option
+from tcpdelay.cli.options import FLOW, OUTPUT, make_option, path_preset_option
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tcpdelay.scenario.path_presets import PathPreset
 
 Points = Literal["coarse", "fine"]
 
@@ -28,6 +30,7 @@ EXAMPLES = """
 \b
 Examples:
   tcpdelay explore --points coarse
+  tcpdelay explore --path lte --points coarse
   tcpdelay explore --app game --points coarse -o game.html
 
 \b
@@ -63,6 +66,9 @@ def explore(
             autocompletion=lambda: NAMES,
         ),
     ] = None,
+    path: Annotated[
+        Any, path_preset_option("The path at which the page opens, one of tcpdelay paths: its mean RTT and its loss.")
+    ] = None,
     points: Annotated[
         Points | None,
         make_option(
@@ -79,18 +85,26 @@ def explore(
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}")
     refuse_missing_folder(output, "--output")
+    if path is not None and not _in_range(path):
+        raise typer.BadParameter(f"--path: the page has no round-trip time or loss as that of {path.name}")
     if app is None and points is None:
         print(
             f"predicting {DEFAULT}, {DEFAULT_POINTS} points, for {output}; --app chooses another application, "
             "--points coarse is quicker, --help has examples",
             file=sys.stderr,
         )
-    page = _page(app or _applications(DEFAULT), points or DEFAULT_POINTS).encode()
+    page = _page(app or _applications(DEFAULT), points or DEFAULT_POINTS, path).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
 
 
-def _page(applications: Sequence[Application], points: Points) -> str:
+def _in_range(path: PathPreset) -> bool:
+    from tcpdelay.report.explorer import in_range
+
+    return in_range(path)
+
+
+def _page(applications: Sequence[Application], points: Points, path: PathPreset | None) -> str:
     announce_prediction()
     try:
         # The processes that predict end with this one, and release what they share.
@@ -106,6 +120,6 @@ def _page(applications: Sequence[Application], points: Points) -> str:
                 surfaces = compute_surfaces(chosen, grid, processes, show)
                 show = counting("Checking", f"points for {chosen.name}")
                 explored.append((surfaces, measure_accuracy(surfaces, processes=processes, on_progress=show)))
-            return to_html(explored)
+            return to_html(explored, path)
     finally:
         erase_progress()

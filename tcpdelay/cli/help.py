@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.path_presets import PATH_PRESETS
 from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -115,6 +116,8 @@ class GroupedHelp(FilesCommand):
                     formatter.write(f"{indent}{line}\n")
         if any(option.name == "app" for option in self.params):
             _write_presets(formatter)
+        if any(option.name == "path" for option in self.params):
+            _write_paths(formatter)
 
 
 class ProgramHelp(TyperGroup):
@@ -129,3 +132,8 @@ class ProgramHelp(TyperGroup):
 def _write_presets(formatter: Any) -> None:
     with formatter.section("Applications of --app"):
         formatter.write_dl(presets())
+
+
+def _write_paths(formatter: Any) -> None:
+    with formatter.section("Paths of --path, whose sources tcpdelay paths prints"):
+        formatter.write_dl([(preset.name, preset.title) for preset in PATH_PRESETS.values()])

@@ -15,6 +15,7 @@ from tcpdelay.cli.help import HelpAll
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
+from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset, path_preset
 from tcpdelay.scenario.scenario import FIELDS, Part
 from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, StackName, profiles_with
@@ -150,6 +151,25 @@ def file_name(text: str) -> str:
     return text
 
 
+def parse_path_preset(name: str) -> PathPreset:
+    """Return the preset of a path by its name."""
+    with argument_errors():
+        return path_preset(name)
+
+
+def path_preset_option(description: str) -> Any:
+    """Return the option for a preset of the path."""
+    return make_option(
+        "--path",
+        PATH,
+        description,
+        False,
+        metavar="NAME",
+        parser=parse_path_preset,
+        autocompletion=lambda: list(PATH_PRESETS),
+    )
+
+
 def _measurement(name: str, description: str) -> Any:
     return make_option(name, PATH, description, False, metavar="FILE", parser=file_name)
 
@@ -273,6 +293,12 @@ class ScenarioOptions:
             autocompletion=lambda: list(ENCAPSULATIONS),
         ),
     ] = None
+    path: Annotated[
+        PathPreset | None,
+        path_preset_option(
+            "A path that people have, one of those below, in place of --rtt and --loss. Other options override it."
+        ),
+    ] = None
     ping: Annotated[
         str | None, _measurement("--ping", "Output of ping; gives --rtt and --loss, unless they are given.")
     ] = None
@@ -318,7 +344,7 @@ def _fields_of(part: Part) -> list[str]:
     return [name for name, (own, _) in FIELDS.items() if own == part]
 
 
-PATH_OPTIONS = (*_fields_of("path"), "ping", "ss", "connection")
+PATH_OPTIONS = ("path", *_fields_of("path"), "ping", "ss", "connection")
 """The options that describe the path."""
 FLOW_OPTIONS = ("app", *_fields_of("flow"), "bitrate", "fps", "over")
 """The options that describe a flow."""

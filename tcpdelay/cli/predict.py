@@ -49,6 +49,7 @@ Examples:
   tcpdelay predict --rtt 60ms --loss 0.5% --bitrate 300kbit/s --format csv
   tcpdelay predict --rtt 80ms --loss 2% --app voip --jitter 5ms
   tcpdelay predict --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
+  tcpdelay predict --path starlink --app voip
   tcpdelay predict --rtt 100ms --loss 2% --app voip --chart delays.svg
 """
 
@@ -109,7 +110,8 @@ def predict(
             if output_format == "text":
                 print(not_settled_text(scenario.source, scenario.path, answer.refusal, because), end="")
             else:
-                print(record_text(not_settled_record(*asked, answer.refusal, because), output_format), end="")
+                record = not_settled_record(*asked, answer.refusal, because)
+                print(record_text(scenario.preset_record | record, output_format), end="")
             return
         distribution = answer.require()
     if packets is None and distribution.method == "simulation":
@@ -119,7 +121,8 @@ def predict(
     if output_format == "text":
         print(prediction_text(*asked, distribution, because), end="")
     else:
-        print(record_text(prediction_record(*asked, distribution, because), output_format), end="")
+        record = prediction_record(*asked, distribution, because)
+        print(record_text(scenario.preset_record | record, output_format), end="")
 
 
 def warn_of_precision(found: Simulation) -> None:

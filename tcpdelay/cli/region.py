@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting_down, predicting
+from tcpdelay.cli.errors import argument_errors, counting_down, predicting, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH_OPTIONS,
@@ -25,6 +25,7 @@ from tcpdelay.cli.options import (
     make_option,
     number,
     output_option,
+    path_preset_option,
     range_option,
     stacks_option,
     with_scenario,
@@ -45,6 +46,7 @@ from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.scenario.stack import checked_profile
 from tcpdelay.units import parse_time
 
@@ -75,6 +77,8 @@ Examples:
   tcpdelay region --app game --rtt 20ms..150ms --loss 0.1%..5% --points 8
   tcpdelay region --app voip --stack newreno_2008 --points 20 --format csv
   tcpdelay region --app voip --points 20 --chart region.svg
+  tcpdelay region --app voip --points 20 --path lte --path starlink \\
+      --chart paths.svg
   tcpdelay region --app voip --points 20 -o region.nc
   tcpdelay region --app voip --app game --points 20 --chart edges.svg
   tcpdelay region --app voip --stack linux --stack newreno_2008 --points 8
@@ -99,6 +103,10 @@ def region(
     source: SourceOptions = NO_SOURCE,
     app: Annotated[list[Application] | None, application_option(" Give several to compare them.")] = None,
     stack: Annotated[list[Any] | None, stacks_option("Give both to compare them.")] = None,
+    path: Annotated[
+        list[Any] | None,
+        path_preset_option("Mark this path in the chart; may be repeated. Its jitter and bad states are left out."),
+    ] = None,
     rtt: Annotated[Range | None, range_option("rtt", "10ms..400ms")] = None,
     loss: Annotated[Range | None, range_option("loss", "0.1%..10%")] = None,
     codec: Annotated[
@@ -169,7 +177,7 @@ def region(
     for option, given in (("--format: netcdf", chosen == "netcdf"), ("--fill: mos", fill == "mos")):
         if given and len(demands) > 1:
             raise typer.BadParameter(f"{option} is of one flow over one stack, got {len(demands)} of them")
-    for option, given in (("--measured", measured is not None), ("--fill: mos", fill == "mos")):
+    for option, given in (("--measured", measured is not None), ("--fill: mos", fill == "mos"), ("--path", bool(path))):
         if given and chart is None:
             raise typer.BadParameter(f"{option}: needs --chart, such as --chart region.svg")
     rated = codec is not None or playout is not None
@@ -211,6 +219,11 @@ def region(
             targets = {edge.boundary.target for edge in edges}
             works = points_measured.meets(targets.pop()) if len(targets) == 1 else points_measured.works
             mark_measured(ax, points_measured.rtt, points_measured.loss, works)
+        if path:
+            from tcpdelay.report.region_charts import mark_paths
+
+            mark_paths(ax, path)
+            print_warning(WARNING)
         write_chart(chart, figure, "--chart")
     if chosen != "netcdf":
         table = edge_table([_with_delays(edge, allowed) for edge in edges], call if rated else None)

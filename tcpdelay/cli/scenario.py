@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, option_name
+from tcpdelay.cli.errors import argument_errors, option_name, print_warning
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.output import Named
 from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions
 from tcpdelay.scenario.applications import Application, constant_rate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
 from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -43,11 +44,19 @@ class RequestedScenario(Scenario):
         The measurement from which the path is taken.
     application : Application, optional
         The application of --app.
+    path_preset : PathPreset, optional
+        The preset of --path.
     """
 
     target: Target = DEFAULT_TARGET
     estimate: PathEstimate | None = None
     application: Application | None = None
+    path_preset: PathPreset | None = None
+
+    @property
+    def preset_record(self) -> dict[str, str]:
+        """The name of the preset of the path as an entry of a record; nothing without a preset."""
+        return {} if self.path_preset is None else {"path_preset": self.path_preset.name}
 
 
 def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -> RequestedScenario:
@@ -75,7 +84,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
     if estimate is not None and options["rtt"] is not None:
         estimate = replace(estimate, rtt_interval=None)
     with argument_errors():
-        return RequestedScenario(source, path, stack, target, estimate, options.app)
+        return RequestedScenario(source, path, stack, target, estimate, options.app, options.path)
 
 
 def read_source(
@@ -289,6 +298,8 @@ def _given(options: ScenarioOptions, part: Part) -> dict[str, Any]:
 def _estimate(options: ScenarioOptions) -> PathEstimate | None:
     if options.ping is not None and options.ss is not None:
         raise typer.BadParameter("--ping and --ss: give one measurement, not both")
+    if options.path is not None and (measured := [name for name, file in measurements(options) if file is not None]):
+        raise typer.BadParameter(f"--path and {measured[0]}: give one of them")
     if options.connection is not None and options.ss is None:
         raise typer.BadParameter("--connection: chooses a connection of --ss, but --ss is missing")
     if options.ping is not None:
@@ -306,11 +317,16 @@ def _estimate(options: ScenarioOptions) -> PathEstimate | None:
 
 def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
     given = _given(options, "path")
+    if options.path is not None:
+        name = options.path.name
+        print_warning(f"path {name}, {options.path.title}: {WARNING}; tcpdelay paths {name} has the sources")
+        return Path(**options.path.changed(**given))
     missing = [f"--{name}" for name in ("rtt", "loss") if name not in given]
     if missing and estimate is None:
         verb = "is" if len(missing) == 1 else "are"
         raise typer.BadParameter(
-            f"{' and '.join(missing)} {verb} missing; write --rtt 100ms --loss 2%, or measure with --ping or --ss"
+            f"{' and '.join(missing)} {verb} missing; write --rtt 100ms --loss 2%, or --path lte, or "
+            "measure with --ping or --ss"
         )
     return Path(**given) if estimate is None else estimate.path(**given)
 

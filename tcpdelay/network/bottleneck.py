@@ -18,6 +18,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
+from tcpdelay.network.variable_link import TRACE_INTEGERS, LinkTrace, trace_departure
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
 
@@ -38,7 +39,8 @@ _MASK = LINK_RING - 1
 
 _INTEGERS = (
     "discipline in_bytes capacity gentle virtual_finish last_departure first next queued queued_bytes marked count "
-    "offered dropped marks carried_bytes busy sojourn next_double random_state"
+    "offered dropped marks carried_bytes busy sojourn next_double random_state "
+    f"{TRACE_INTEGERS}"
 )
 _FLOATS = "nanoseconds_per_byte burst_time min_th max_th max_p w_q avg mean_packet_size threshold"
 LINK = np.dtype(
@@ -93,6 +95,10 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     # A token bucket lets packets leave early, by the time in which the link sends the bytes of the bucket.
     link.virtual_finish = max(link.virtual_finish, time - link.burst_time) + service
     departure = max(int(link.virtual_finish), time)
+    if link.trace_kind:
+        departure = trace_departure(link, time, size)
+        service = departure - max(link.last_departure, time)
+        link.virtual_finish = departure
     link.last_departure = departure
     link.departures[link.next & _MASK] = departure
     link.sizes[link.next & _MASK] = size
@@ -102,7 +108,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     link.carried_bytes += size
     link.busy += service
     link.sojourn += departure - time
-    return (departure + _NANOSECONDS_PER_MICROSECOND // 2) // _NANOSECONDS_PER_MICROSECOND
+    return (departure + int(link.added_delay) + _NANOSECONDS_PER_MICROSECOND // 2) // _NANOSECONDS_PER_MICROSECOND
 
 
 @kernel()
@@ -213,6 +219,8 @@ class Bottleneck:
         Dred: one bandwidth-delay product [`unit`], above 0.
     burst : int
         Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause.
+    trace : LinkTrace, optional
+        A rate that varies (`tcpdelay.network.variable_link`); `rate` is then its mean. Not with a `burst`.
 
     Raises
     ------
@@ -242,6 +250,7 @@ class Bottleneck:
     mean_packet_size: int = 1000
     bandwidth_delay_product: float | None = None
     burst: int = 0
+    trace: LinkTrace | None = None
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
@@ -252,6 +261,10 @@ class Bottleneck:
         check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
         check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
         check_range("burst", self.burst, 0, 1e6, "bytes")
+        if self.trace is not None and self.burst:
+            raise InvalidValueError("burst", self.burst, "be 0 bytes with a trace")
+        if self.trace is not None and self.discipline not in ("drop-tail", "red", "dred"):
+            raise InvalidValueError("discipline", self.discipline, "be 'drop-tail', 'red' or 'dred' with a trace")
         check_range("max_p", self.max_p, 1e-9, 1, "of the packets")
         check_range("w_q", self.w_q, 1e-9, 1, "of the length")
         check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
@@ -359,3 +372,5 @@ def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator)
     }
     for name, value in settings.items():
         link[name] = value
+    if bottleneck.trace is not None:
+        bottleneck.trace.prepare(link)

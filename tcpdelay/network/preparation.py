@@ -60,8 +60,8 @@ class Network:
         The numbers of the flows of each source.
     generators : list of Generator
         Random number generators of the flows, then that of the link; the records have their addresses.
-    memory : list of ndarray
-        Arrays with the states of the connections; the carriers have their addresses.
+    memory : list
+        The trace of the link, if any, and the arrays with the states of the connections; records have their addresses.
     schedules : list of MessageSchedule
         Messages of the flows whose rate is not constant.
     """
@@ -123,7 +123,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         dispatchers=_dispatchers(sources, members),
         members=members,
         generators=generators,
-        memory=[],
+        memory=[bottleneck.trace],
         schedules=[],
     )
     prepare_link(network.link[0], bottleneck, generators[-1])

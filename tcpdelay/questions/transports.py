@@ -32,6 +32,7 @@ from tcpdelay.quality.experience import Call, call_experience
 from tcpdelay.scenario.applications import APPLICATIONS, Application, source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Delivery, Linux, Stack
@@ -298,6 +299,8 @@ class Comparison:
         Seed of all random numbers.
     rows : tuple of Carried
         The contenders, in their order.
+    path_preset : PathPreset or None
+        The preset from which the path was made, if known.
     """
 
     flow: MessageSource
@@ -311,6 +314,7 @@ class Comparison:
     seed: int
     rows: tuple[Carried, ...]
     application: Application | None = None
+    path_preset: PathPreset | None = None
 
     def unsettled(self, row: Carried) -> bool:
         """Return whether the delays or the late packets of a contender depend on the length of the simulation.
@@ -451,6 +455,7 @@ def compare(
     parity: int = 0,
     ways: Collection[str] | None = None,
     application: Application | None = None,
+    path_preset: PathPreset | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Comparison:
     """Simulate every contender on one path, each in a simulation of its own, with the same random losses.
@@ -482,6 +487,8 @@ def compare(
         Names of the contenders to simulate beside plain TCP, such as ``{"quic-streams", "udp"}``; by default all.
     application : Application, optional
         The application that sends the flow; if it is a call, the call is rated. By default that of the flow's name.
+    path_preset : PathPreset, optional
+        The preset from which the path was made; the comparison names it.
     on_progress : callable, optional
         Called after each simulation with the number of simulations done and the number of all simulations.
 
@@ -525,7 +532,18 @@ def compare(
         rows.append(Carried(contender, result.flows[0], _throughput(result.flows[1:]), predicted))
     undisturbed = _throughput(results[-1].flows) if others else 0.0
     return Comparison(
-        flow, path, stack, target, link, tuple(others), undisturbed, duration, seed, tuple(rows), application
+        flow,
+        path,
+        stack,
+        target,
+        link,
+        tuple(others),
+        undisturbed,
+        duration,
+        seed,
+        tuple(rows),
+        application,
+        path_preset,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NOT_CARRIED,
@@ -127,6 +129,41 @@ def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
     if estimate.congestion_window is not None:
         rows.append(("Congestion window", f"{estimate.congestion_window} segments"))
     return Table(("Measured", "Value"), tuple(rows))
+
+
+def preset_section(preset: PathPreset, path: Path) -> Section:
+    """Return the section on the preset from which a path is made.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.path_presets import path_preset
+    >>> preset_section(path_preset("lte"), Path.preset("lte", loss=0.01)).paragraphs[0].partition(". ")[0]
+    'The path is the preset lte, LTE, moving; given instead: loss 1 %'
+    """
+    given = [
+        f"{name.replace('_', ' ')} {declarations(type(path))[name].written(getattr(path, name))}"
+        for name, value in preset.values.items()
+        if getattr(path, name) != value
+    ]
+    instead = f"; given instead: {', '.join(given)}" if given else ""
+    return Section(
+        "preset",
+        "Where the path comes from",
+        (
+            f"The path is the preset {preset.name}, {preset.title}{instead}. Take care: {WARNING}.",
+            f"Not modelled: {preset.not_modelled}.",
+        ),
+        (Table(("Value", "Why", "Source"), tuple(preset_rows(preset, path))),),
+    )
+
+
+def preset_rows(preset: PathPreset, path: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield the values of a preset, why they are chosen, and the source; `path` only gives their declarations."""
+    declared = declarations(type(path))
+    for basis in preset.basis:
+        values = [f"{name.replace('_', ' ')} {declared[name].written(preset.values[name])}" for name in basis.fields]
+        yield ", ".join(values), basis.statement, f"{basis.source} ({basis.date})" if basis.source else "none"
 
 
 def delays_table(guideline: JudgedDelays) -> Table:
@@ -408,6 +445,8 @@ def content(guideline: Findings) -> Content:
         advice_section(guideline, phrases.effects_of_other_model(guideline)),
         Section("scenario", "Scenario", tables=(scenario_table(guideline),)),
     ]
+    if guideline.path_preset is not None:
+        sections.append(preset_section(guideline.path_preset, guideline.path))
     if estimate is not None:
         sections.append(Section("measured", "What was measured", tables=(measured_table(guideline, estimate),)))
     if settles:

@@ -18,6 +18,8 @@ from tcpdelay.models.validity import LINUX_RANGE
 from tcpdelay.questions.explorer import CODECS, PROBABILITIES
 from tcpdelay.questions.interpolation import knots
 from tcpdelay.report.html import environment
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset
 from tcpdelay.scenario.stack import DEFAULT_STACK
 from tcpdelay.units import format_fraction, quantile_name
 
@@ -42,13 +44,15 @@ FIGURES = (
 )
 
 
-def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
+def to_html(explored: Sequence[tuple[Surfaces, Accuracy]], path: PathPreset | None = None) -> str:
     """Return the explorer as a self-contained page; the page's content security policy forbids all other sources.
 
     Parameters
     ----------
     explored : sequence of tuple of Surfaces and Accuracy
         The predictions for each application, and the accuracy of the interpolation; at least one application.
+    path : PathPreset, optional
+        The path at which the page opens; by default 100 ms and 2 %.
 
     Returns
     -------
@@ -79,6 +83,12 @@ def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
         "packetSizes": LINUX_RANGE.packet_size,
         "intervals": LINUX_RANGE.interval,
         "speech": _speech() if any(surfaces.application.name in SPOKEN for surfaces, _ in explored) else "",
+        "paths": [
+            {"name": preset.name, "title": preset.title, **_place(preset)}
+            for preset in PATH_PRESETS.values()
+            if in_range(preset)
+        ],
+        "start": {"rtt": 0.1, "loss": 0.02} if path is None else _place(path),
         "applications": [_record(surfaces, accuracy) for surfaces, accuracy in explored],
     }
     return (
@@ -87,11 +97,31 @@ def to_html(explored: Sequence[tuple[Surfaces, Accuracy]]) -> str:
         .render(
             applications=[surfaces.application for surfaces, _ in explored],
             figures=FIGURES,
+            paths=[preset for preset in PATH_PRESETS.values() if in_range(preset)],
             data=Markup(json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")),
             script=Markup(script),
             script_hash=f"sha256-{digest}",
         )
     )
+
+
+def _place(preset: PathPreset) -> dict[str, float]:
+    """Return the mean round-trip time [s] and the loss of a preset; the page has no jitter and no bad states."""
+    path = Path.preset(preset.name)
+    return {"rtt": path.mean_rtt, "loss": path.loss}
+
+
+def in_range(preset: PathPreset) -> bool:
+    """Return whether the page has the round-trip time and the loss of a preset.
+
+    Examples
+    --------
+    >>> in_range(PATH_PRESETS["lte"]), in_range(PATH_PRESETS["geo-satellite"])
+    (True, False)
+    """
+    place = _place(preset)
+    ranges = (LINUX_RANGE.rtt, place["rtt"]), (LINUX_RANGE.loss, place["loss"])
+    return all(low <= value <= high for (low, high), value in ranges)
 
 
 def _script() -> str:

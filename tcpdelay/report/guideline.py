@@ -16,6 +16,7 @@ from tcpdelay.report.reported import Reported
 from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -102,6 +103,7 @@ def guideline(
     method: AnsweredBy = "auto",
     on_progress: Callable[[int, int], None] | None = None,
     on_margin: Callable[[int, int], None] | None = None,
+    path_preset: PathPreset | None = None,
     **options: Any,
 ) -> Guideline | SourceGuideline:
     """Predict a flow's delay, and return whether it meets the target, with which margins, and what to set or change.
@@ -128,6 +130,9 @@ def guideline(
         Function that a simulation calls with the number of packets simulated and the largest number of packets.
     on_margin : callable, optional
         Function called with the number of margins found and the number of all.
+    path_preset : PathPreset, optional
+        The preset from which `path` was made, such as `tcpdelay.scenario.path_presets.path_preset("lte")`. It provides
+        `path` if this is not given. The report has its sources.
     **options
         The parameters of `Flow` and `Path` by name.
 
@@ -158,8 +163,10 @@ def guideline(
     if application is not None:
         flow = application.source if flow is None and not {"packet_size", "interval"} & set(options) else flow
         target = application.target if target is None else target
+    if path_preset is not None and path is None:
+        path = Path.preset(path_preset.name)
     scenario, demand = scenario_from_options(flow, path, stack, options), target or Target(DEFAULT_LIMIT)
-    request = GuidelineRequest(scenario, demand, estimate, application, method, on_progress, on_margin)
+    request = GuidelineRequest(scenario, demand, estimate, application, method, on_progress, on_margin, path_preset)
     if isinstance(scenario.source, Flow):
         return Guideline(**vars(findings(request)))
     return SourceGuideline(**vars(source_findings(request)))

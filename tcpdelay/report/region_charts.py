@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -23,6 +23,7 @@ from tcpdelay.report.chart_labels import (
 from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path import Path
 from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from tcpdelay.questions.tables.rows import WorkingShares
     from tcpdelay.report.charts import Boundary
+    from tcpdelay.scenario.path_presets import PathPreset
 
 
 Fill = Literal["delay", "mos"]
@@ -223,6 +225,28 @@ def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | 
         ax.plot(rtts[met], losses[met], "o", label="measured: works", **ring)
         ax.plot(rtts[~met], losses[~met], "x", color="black", markersize=6, label="measured: does not")
     _legend(ax)
+    return ax
+
+
+def mark_paths(ax: Axes, presets: Sequence[PathPreset]) -> Axes:
+    """Draw presets of paths on the chart of a region or its boundaries: their mean round-trip times and losses.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from tcpdelay.scenario.path_presets import path_preset
+    >>> [text.get_text() for text in mark_paths(Figure().subplots(), [path_preset("lte")]).texts]
+    ['lte']
+    """
+    paths = [Path.preset(preset.name) for preset in presets]
+    rtts, losses = np.array([path.mean_rtt for path in paths]), np.array([path.loss for path in paths])
+    _widen(ax, rtts, losses)
+    ax.plot(rtts, losses, "D", color="black", markersize=5, markerfacecolor="white")
+    for preset, rtt, loss in zip(presets, rtts, losses, strict=True):
+        place: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": LABEL_SIZE}
+        ax.annotate(
+            preset.name, (rtt, loss), **place, bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1}
+        )
     return ax
 
 

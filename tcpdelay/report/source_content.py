@@ -26,6 +26,7 @@ from tcpdelay.report.content import (
     measured_table,
     other_fields,
     parts_table,
+    preset_section,
     rules_section,
 )
 from tcpdelay.units import (
@@ -59,6 +60,8 @@ def source_content(found: SourceFindings) -> Content:
         Section("scenario", "Scenario", tables=(_scenario_table(found),)),
         Section("source", "What is sent", tables=(_source_table(found.source),)),
     ]
+    if found.path_preset is not None:
+        sections.append(preset_section(found.path_preset, found.path))
     if found.estimate is not None:
         sections.append(Section("measured", "What was measured", tables=(measured_table(found, found.estimate),)))
     if settles:

@@ -15,6 +15,7 @@ from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.notebook import html_table
 from tcpdelay.report.prediction import scenario_in_words, scenario_record
 from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, facts_table
+from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tcpdelay.network.sources import Source
     from tcpdelay.quality.experience import Call
     from tcpdelay.scenario.path import Path
+    from tcpdelay.scenario.path_presets import PathPreset
     from tcpdelay.scenario.sources.message_stream import Source as MessageSource
     from tcpdelay.scenario.stack import Linux
     from tcpdelay.scenario.target import Target
@@ -101,6 +103,11 @@ class Comparison(Protocol):
     @property
     def link(self) -> Bottleneck | None:
         """The shared link, if there is one."""
+        ...
+
+    @property
+    def path_preset(self) -> PathPreset | None:
+        """The preset from which the path was made, if known."""
         ...
 
     @property
@@ -248,6 +255,8 @@ def _note(comparison: Comparison) -> str:
             f" MOS: {'approximate ' if rated.approximate else ''}score of a call with {rated.codec.name} that plays "
             f"out each packet {format_time(comparison.target.limit)} after its write (E-model)."
         )
+    if (preset := comparison.path_preset) is not None:
+        words += f" Path preset {preset.name}, {preset.title}: {WARNING}."
     if not comparison.others:
         return words
     rate = format_rate(comparison.undisturbed)
@@ -444,6 +453,7 @@ def to_json(comparison: Comparison) -> str:
             "loss_burst": path.loss_burst,
             "bad_time": path.bad_time,
             "bad_loss": path.bad_loss,
+            "path_preset": None if comparison.path_preset is None else comparison.path_preset.name,
             "limit": target.limit,
             "quantile": target.quantile,
             "link": None if link is None else link.rate,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.scenario.path_presets import path_preset
 
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
@@ -213,6 +214,30 @@ class Path:
         if self.one_way_delay is not None and self.one_way_delay > self.rtt:
             allowed = f"lie between 0 and {self.rtt:g} s (the round-trip time)"
             raise InvalidValueError("one_way_delay", self.one_way_delay, allowed)
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Path:
+        """Return a path that people have, such as "lte" or "home-bufferbloat".
+
+        Parameters
+        ----------
+        name : str
+            Name of a preset; `tcpdelay.scenario.path_presets` has all of them, with the source of each parameter.
+        **changes
+            Parameters of `Path` that replace those of the preset.
+
+        Raises
+        ------
+        InvalidValueError
+            If there is no such preset, or a value is out of its range; a ValueError.
+
+        Examples
+        --------
+        >>> path = Path.preset("transatlantic", loss=0.01)
+        >>> path.rtt, path.loss
+        (0.09, 0.01)
+        """
+        return cls(**path_preset(name).changed(**changes))
 
     @property
     def forward_delay(self) -> float:

@@ -15,7 +15,7 @@ const UNITS = {
 const SHOWN = { rtt: formatTime, loss: formatFraction, bitrate: formatRate, playout: formatTime };
 
 const element = (name) => document.getElementById(name);
-const state = { app: data.applications[0].name, rtt: 0.1, loss: 0.02, bitrate: data.applications[0].bitrateOfApp, playout: 0 };
+const state = { app: data.applications[0].name, ...data.start, bitrate: data.applications[0].bitrateOfApp, playout: 0 };
 const SPOKEN_AFTER = 300;
 let steps = {}, box = null, speaking = 0;
 
@@ -145,6 +145,8 @@ function update() {
     element(`${name}-value`).textContent = SHOWN[name](state[name]);
     element(name).setAttribute("aria-valuetext", SHOWN[name](state[name]));
   }
+  const at = (path) => ["rtt", "loss"].every((name) => nearest(steps[name], path[name]) === nearest(steps[name], state[name]));
+  element("path").value = data.paths.find(at)?.name ?? "";
   const [size, interval] = packets();
   const outside = size < data.packetSizes[0] || size > data.packetSizes[1]
     || interval < data.intervals[0] || interval > data.intervals[1];
@@ -205,6 +207,14 @@ element("app").addEventListener("change", () => {
   state.app = element("app").value;
   state.bitrate = records.get(state.app).bitrateOfApp;
   state.playout = records.get(state.app).limit;
+  setSliders();
+  update();
+  writeLink();
+});
+element("path").addEventListener("change", () => {
+  const path = data.paths.find(({ name }) => name === element("path").value);
+  if (!path) return;
+  [state.rtt, state.loss] = [path.rtt, path.loss];
   setSliders();
   update();
   writeLink();

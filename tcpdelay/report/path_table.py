@@ -1,0 +1,62 @@
+"""The presets of paths: a table of their parameters, and the sources of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tcpdelay.report.content import preset_rows, preset_section
+from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path_presets import WARNING, PathPreset
+
+FIELDS = ("rtt", "one_way_delay", "jitter", "loss", "bad_time", "bad_loss")
+"""Fields of a path that presets set."""
+
+
+def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
+    """Return the parameters of presets, one row for each; seconds and fractions in files.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.path_presets import PATH_PRESETS
+    >>> print(presets_table([PATH_PRESETS["lte"]]).to_csv(), end="")
+    name,title,rtt,one_way_delay,jitter,loss,bad_time,bad_loss
+    lte,"LTE, moving",0.045,0.0225,0.02,0.002,0.05,1.0
+    """
+    rows = []
+    for preset in presets:
+        path = Path.preset(preset.name)
+        values = {name: getattr(path, name) for name in FIELDS} | {"one_way_delay": path.forward_delay}
+        if not path.bad_time:
+            values |= {"bad_time": None, "bad_loss": None}
+        rows.append({"name": preset.name, "title": preset.title, **values})
+    columns = [
+        Column("name", "path"),
+        Column("title", "what it is"),
+        Column("rtt", "RTT", "time"),
+        Column("jitter", "jitter", "time"),
+        Column("loss", "loss", "fraction"),
+        Column("bad_time", "bad time", "time"),
+        Column("bad_loss", "bad loss", "fraction"),
+    ]
+    note = (
+        f"Take care: {WARNING}. The jitter is the largest additional delay. All losses are in bad states of this mean "
+        "duration, or random without a bad time. tcpdelay paths NAME has the source of each value."
+    )
+    return ResultTable("paths", "Paths that people have", columns, rows, note)
+
+
+def preset_text(preset: PathPreset) -> str:
+    """Return the values of a preset with their sources, as text.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.path_presets import PATH_PRESETS
+    >>> print(preset_text(PATH_PRESETS["same-city"]).splitlines()[3])
+    rtt 10 ms
+    """
+    path = Path.preset(preset.name)
+    lines = [*preset_section(preset, path).paragraphs, ""]
+    for values, statement, source in preset_rows(preset, path):
+        lines += [values, f"    {statement}", *([] if source == "none" else [f"    {source}"])]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,126 @@
+"""The presets of paths: their data, in Python, and in every command that takes a path."""
+
+import json
+
+import pytest
+from matplotlib.figure import Figure
+
+import tcpdelay as td
+from tcpdelay.questions.transports import shared_path
+from tcpdelay.report.explorer import in_range
+from tcpdelay.report.region_charts import mark_paths
+from tcpdelay.scenario import InvalidValueError
+from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, path_preset
+
+NAMES = (
+    *("home-fq-codel", "home-bufferbloat", "lte", "5g", "wifi-busy", "starlink", "geo-satellite", "transatlantic"),
+    "same-city",
+)
+
+
+def test_all_promised_paths_are_there():
+    assert set(PATH_PRESETS) == set(NAMES)
+
+
+@pytest.mark.parametrize("preset", PATH_PRESETS.values(), ids=PATH_PRESETS)
+def test_every_value_has_a_basis_and_every_source_a_date(preset):
+    path = td.Path.preset(preset.name)
+    assert {name for basis in preset.basis for name in basis.fields} == set(preset.values)
+    assert all(getattr(path, name) == value for name, value in preset.values.items())
+    for basis in preset.basis:
+        assert bool(basis.source) == bool(basis.date)
+        assert basis.source or "assumed" in basis.statement
+    assert preset.not_modelled
+
+
+def test_starlink_has_its_changes_of_the_satellite_every_15_s_and_the_measured_jitter():
+    path = td.Path.preset("starlink")
+    assert path.good_time + path.bad_time == pytest.approx(15)
+    # Two independent uniform delays differ by a third of the jitter in the mean.
+    assert path.jitter / 3 == pytest.approx(0.0067, rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "cycle"), [("lte", 25), ("5g", 50), ("wifi-busy", 5)])
+def test_bad_states_come_as_often_as_the_basis_says(name, cycle):
+    path = td.Path.preset(name)
+    assert path.good_time + path.bad_time == pytest.approx(cycle)
+    assert any(f"every {cycle} s" in basis.statement for basis in path_preset(name).basis)
+
+
+def test_values_given_beside_a_preset_replace_its_own():
+    path = td.Path.preset("lte", loss=0.01, jitter=0)
+    assert (path.rtt, path.loss, path.jitter, path.bad_time) == (0.045, 0.01, 0, 0.05)
+    # The one-way delay of a preset is that of its own round-trip time.
+    assert td.Path.preset("home-bufferbloat", rtt=0.050).forward_delay == 0.025
+    assert td.Path.preset("home-bufferbloat", loss=0).forward_delay == 0.180
+
+
+def test_an_unknown_path_is_refused_with_the_known_ones(run):
+    with pytest.raises(InvalidValueError, match=r"path must be one of same-city, .*, got 'mars'"):
+        td.Path.preset("mars")
+    _, _, errors = run("predict", "--path", "mars", "--app", "voip")
+    assert errors.startswith("tcpdelay predict: --path: must be one of same-city, transatlantic, ")
+    _, _, errors = run("predict", "--path", "lte", "--ping", "ping.txt", "--app", "voip")
+    assert errors == "tcpdelay predict: --path and --ping: give one of them\n"
+
+
+def test_a_prediction_takes_the_preset_and_its_changes(run):
+    status, printed, errors = run(
+        "predict", "--path", "transatlantic", "--loss", "1%", "--app", "voip", "--format", "json"
+    )
+    found = json.loads(printed)
+    assert (status, found["path_preset"], found["rtt"], found["loss"]) == (0, "transatlantic", 0.09, 0.01)
+    assert found["p95"] == td.predict_delay("voip", rtt=0.09, loss=0.01).quantile(0.95)
+    assert errors.startswith("warning: path transatlantic, ")
+    assert WARNING in errors
+
+
+def test_the_report_has_the_sources(no_search):
+    preset = path_preset("transatlantic")
+    report = td.guideline("voip", td.Path.preset(preset.name, loss=0.01), path_preset=preset)
+    written = report.to_markdown()
+    assert "given instead: loss 1 %" in written
+    assert "WonderProxy" in written
+    assert json.loads(report.to_json())["path_preset"]["name"] == preset.name
+    assert td.guideline("voip", path_preset=preset).path == td.Path.preset(preset.name)
+    assert "preset" not in td.guideline("voip", td.Path.preset(preset.name)).to_markdown()
+
+
+def test_a_comparison_simulates_the_queue_of_the_preset(run):
+    given = ["--app", "voip", "--duration", "20s", "--format", "json"]
+    _, printed, _ = run("compare", "--path", "home-bufferbloat", *given)
+    found = json.loads(printed)["scenario"]
+    assert (found["path_preset"], found["rtt"], found["link"], found["queue"]) == ("home-bufferbloat", 0.02, 10e6, 206)
+    assert found["others"] == ["Bulk"]
+    _, printed, errors = run("compare", "--path", "5g", *given)
+    assert json.loads(printed)["scenario"]["rtt"] == pytest.approx(0.030)
+    assert "compare has no jitter: 5 ms, its mean, are a part of the round-trip time" in errors
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shared_link_takes_every_preset_without_its_jitter(name):
+    assert shared_path(td.Path.preset(name, jitter=0)).loss == path_preset(name).values["loss"]
+
+
+def test_the_paths_are_listed_with_their_sources(run):
+    _, printed, _ = run("paths")
+    assert all(f" {name} " in printed for name in NAMES)
+    _, printed, _ = run("paths", "--format", "csv")
+    assert [line.partition(",")[0] for line in printed.splitlines()[1:]] == list(PATH_PRESETS)
+    _, printed, _ = run("paths", "starlink")
+    assert "https://blog.apnic.net/2024/05/17/" in printed
+    assert run("paths", "mars")[0] == 2
+
+
+def test_a_chart_marks_paths_at_their_mean_round_trip_time(run):
+    ax = mark_paths(Figure().subplots(), [path_preset("lte"), path_preset("starlink")])
+    assert list(ax.lines[0].get_xdata()) == pytest.approx([0.055, 0.040])
+    assert [text.get_text() for text in ax.texts] == ["lte", "starlink"]
+    status, _, errors = run("region", "--app", "voip", "--path", "lte")
+    assert (status, errors) == (2, "tcpdelay region: --path: needs --chart, such as --chart region.svg\n")
+
+
+def test_the_explorer_opens_at_a_path_in_its_range(run):
+    assert [name for name in NAMES if not in_range(path_preset(name))] == ["geo-satellite"]
+    status, _, errors = run("explore", "--path", "geo-satellite")
+    assert (status, "no round-trip time or loss as that of geo-satellite" in errors) == (2, True)

@@ -1,0 +1,232 @@
+"""Links with a trace: against mahimahi's algorithm and a fluid link in plain Python, and broken traces."""
+
+import math
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tcpdelay import Flow, Stack, simulate_network
+from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.network.variable_link import OPPORTUNITY, LinkTrace, read_link_trace
+from tcpdelay.scenario import InvalidValueError
+
+ALIVE = []
+"""Traces whose arrays the links of the tests use."""
+
+
+def link_of(trace, capacity=10_000):
+    ALIVE.append(trace)
+    links = np.zeros(1, LINK).view(np.recarray)
+    bottleneck = Bottleneck(rate=trace.mean_rate, capacity=capacity, trace=trace)
+    prepare_link(links[0], bottleneck, np.random.default_rng(0))
+    return links[0]
+
+
+class Mahimahi:
+    """`LinkQueue` of mahimahi's link_queue.cc, line by line, with an endless queue and times in milliseconds."""
+
+    def __init__(self, schedule):
+        self.schedule = schedule
+        self.next_delivery, self.base = 0, 0
+        self.waiting, self.in_transit, self.left = deque(), None, 0
+        self.departures = {}
+
+    def next_time(self):
+        return self.schedule[self.next_delivery] + self.base
+
+    def use_a_delivery_opportunity(self):
+        self.next_delivery = (self.next_delivery + 1) % len(self.schedule)
+        # wraparound
+        if self.next_delivery == 0:
+            self.base += self.schedule[-1]
+
+    def rationalize(self, now):
+        while self.next_time() <= now:
+            this_time, budget = self.next_time(), OPPORTUNITY
+            self.use_a_delivery_opportunity()
+            while budget > 0:
+                if self.left == 0:
+                    if not self.waiting:
+                        break
+                    self.in_transit, self.left = self.waiting.popleft()
+                sent = min(self.left, budget)
+                self.left -= sent
+                budget -= sent
+                if self.left == 0:
+                    self.departures[self.in_transit] = this_time
+
+    def read_packet(self, now, number, size):
+        self.rationalize(now)
+        self.waiting.append((number, size))
+
+
+def fluid_departure(trace, start, bits):
+    """When a fluid link that begins at `start` [s] has sent `bits`: by steps of whole entries, with no place kept."""
+    times = [*(trace.times / 1e9), trace.duration]
+    cycle, offset = divmod(start, trace.duration)
+    entry = int(np.searchsorted(times, offset, side="right")) - 1
+    while True:
+        end = times[entry + 1]
+        if trace.rates[entry] * (end - offset) >= bits:
+            return cycle * trace.duration + offset + bits / trace.rates[entry]
+        bits -= trace.rates[entry] * (end - offset)
+        entry, offset = entry + 1, end
+        if entry == len(trace.times):
+            entry, offset, cycle = 0, 0.0, cycle + 1
+
+
+GAPS = st.lists(st.integers(0, 30), min_size=1, max_size=40).filter(any)
+PACKETS = st.lists(st.tuples(st.integers(0, 60_000), st.integers(40, 1500)), min_size=1, max_size=60)
+
+
+@settings(max_examples=60)
+@given(GAPS, PACKETS)
+def test_opportunities_are_used_as_mahimahi_uses_them(gaps, packets):
+    schedule = np.cumsum(gaps).tolist()
+    link, reference, now, found = link_of(LinkTrace.of_opportunities(schedule)), Mahimahi(schedule), 0, []
+    for number, (gap, size) in enumerate(packets):
+        now += gap
+        found.append(enqueue(link, now, size, False))
+        # mahimahi reads its clock in whole milliseconds.
+        reference.read_packet(now // 1000, number, size)
+    reference.rationalize(now // 1000 + 10**6)
+    assert found == [1000 * reference.departures[number] for number in range(len(packets))]
+
+
+RATES = st.lists(st.tuples(st.integers(1, 2000), st.sampled_from([0, 1e5, 1e6, 7e6])), min_size=2, max_size=20).filter(
+    lambda rows: any(rate for _, rate in rows)
+)
+
+
+@settings(max_examples=60)
+@given(RATES, PACKETS)
+def test_rates_serve_as_a_fluid_link_does(rows, packets):
+    times = np.cumsum([0, *(gap / 1000 for gap, _ in rows[1:])]).tolist()
+    trace = LinkTrace.of_rates(times, [rate for _, rate in rows])
+    link, now, free = link_of(trace), 0, 0.0
+    for gap, size in packets:
+        now += gap
+        free = fluid_departure(trace, max(now / 1e6, free), 8 * size)
+        assert enqueue(link, now, size, False) == pytest.approx(1e6 * free, abs=2)
+
+
+@given(PACKETS)
+@settings(max_examples=20)
+def test_one_rate_in_a_trace_is_a_link_of_this_rate(packets):
+    link, now = link_of(LinkTrace.of_rates([0], [3e6])), 0
+    plain = np.zeros(1, LINK).view(np.recarray)
+    prepare_link(plain[0], Bottleneck(rate=3e6, capacity=10_000), np.random.default_rng(0))
+    for gap, size in packets:
+        now += gap
+        assert enqueue(link, now, size, False) == pytest.approx(enqueue(plain[0], now, size, False), abs=1)
+
+
+def test_a_delay_that_falls_lets_no_packet_overtake():
+    link = link_of(LinkTrace.of_rates([0, 0.010, 0.020], [12e6, 12e6, 12e6], [0.005, 0.001, 0.001]))
+    assert [enqueue(link, now, 1500, False) for now in (0, 8000, 10_000, 20_000)] == [6000, 14_000, 14_000, 22_000]
+
+
+def test_a_long_pause_skips_whole_repetitions():
+    link = link_of(LinkTrace.of_opportunities([1, 2, 5]))
+    assert enqueue(link, 3_600_000_000, 1500, False) == 3_600_001_000
+    assert enqueue(link, 3_600_001_500, 1500, False) == 3_600_002_000
+
+
+def test_the_queue_of_a_link_with_a_trace_is_bounded():
+    link = link_of(LinkTrace.of_opportunities([10, 20, 30]), capacity=2)
+    assert [enqueue(link, now, 1500, False) for now in (0, 1, 2, 10_000)] == [10_000, 20_000, DROPPED, 30_000]
+
+
+def test_outages_come_at_the_beginning_of_each_period():
+    trace = LinkTrace.of_rates([0], [8e6]).with_outages(every=15, duration=0.3)
+    link = link_of(trace)
+    assert [enqueue(link, round(now * 1e6), 1000, False) for now in (0, 1, 14.9995, 15.1, 30.1)] == pytest.approx(
+        [301_000, 1_001_000, 15_300_500, 15_301_500, 30_301_000], abs=1
+    )
+    kept = LinkTrace.of_opportunities(np.arange(1, 1001)).with_outages(every=0.1, duration=0.02)
+    assert kept.mean_rate == pytest.approx(0.8 * 12e6)
+
+
+def test_a_simulation_over_a_trace_has_its_rate_and_its_outages():
+    trace = LinkTrace.of_rates([0], [4e6]).with_outages(every=5, duration=0.5)
+    link = Bottleneck(rate=trace.mean_rate, capacity=50, trace=trace)
+    path = SharedPath(access_delay=0.02)
+    call = ConstantRate(flow=Flow(174, 0.020), path=path, stack=Stack.linux())
+    alone = simulate_network([call], link, duration=500).flows[0]
+    # A packet that is written during an outage waits for its end; the link has no other queue.
+    assert alone.delays.late_fraction(0.030) == pytest.approx(0.1, abs=0.03)
+    assert alone.delays.quantile(0.999) == pytest.approx(0.52, abs=0.05)
+    both = simulate_network([call, Bulk(path=path, stack=Stack.linux())], link, duration=100)
+    assert 0.8 < both.queue.utilization <= 1
+    assert sum(flow.throughput for flow in both.flows) == pytest.approx(0.97 * trace.mean_rate, rel=0.1)
+
+
+BROKEN = {
+    "empty.up": ("", ": is empty"),
+    "words.up": ("1\n2\nthree\n", ", line 3: must be a whole number of milliseconds, got 'three'"),
+    "negative.up": ("-1\n", ", line 1: must be a whole number of milliseconds, got '-1'"),
+    "descending.up": ("1\n5\n\n4\n", ", line 4: must not be before the time ahead of it, got 4"),
+    "zeros.up": ("0\n0\n", ", line 2: must end after 0 ms: a trace lasts up to its last time, got 0"),
+    "endless.up": (
+        "1\n700000\n",
+        ", line 2: must come within 600 s of the time ahead of it: a longer outage is endless, got 700000",
+    ),
+    "columns.csv": ("seconds,rate\n0,1\n", ", line 1: must name the columns time, rate and optionally delay"),
+    "empty.csv": ("", ", line 1: must name the columns time, rate and optionally delay, got []"),
+    "no-row.csv": ("time,rate\n", ": has no row"),
+    "late.csv": ("time,rate\n1,1e6\n", ", line 2: time must be 0 in the first row, got 1"),
+    "back.csv": ("time,rate\n0,1e6\n2,1e6\n1,1e6\n", ", line 4: time must be after that of the row ahead of it"),
+    "short.csv": ("time,rate\n0,1e6\n1\n", ", line 3: must be 2 numbers, got '1'"),
+    "words.csv": ("time,rate\n0,fast\n", ", line 2: must be 2 numbers, got '0,fast'"),
+    "nan.csv": ("time,rate\n0,nan\n", ", line 2: rate must lie between 0 and 1e+12 bit/s, got nan"),
+    "negative.csv": ("time,rate,delay\n0,1e6,-1\n", ", line 2: delay must lie between 0 and 60 s, got -1"),
+    "dead.csv": (
+        "time,rate\n0,0\n5,0\n",
+        ", line 2: rate must be 1 bit/s or more in one row: the link carries nothing",
+    ),
+    "endless.csv": ("time,rate\n0,1e6\n1,0\n800,1e6\n", ", line 3: rate must be above 0 at least once in 600 s"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_trace_is_refused_in_one_line_that_names_file_and_line(tmp_path, name):
+    content, message = BROKEN[name]
+    file = tmp_path / name
+    file.write_text(content)
+    with pytest.raises(ValueError, match=file.name) as caught:
+        read_link_trace(file)
+    assert str(caught.value).startswith(f"{file}{message}")
+    assert "\n" not in str(caught.value)
+
+
+def test_files_give_the_same_traces_as_numbers(tmp_path):
+    (tmp_path / "a.up").write_text("1\n2\n2\n4\n")
+    assert read_link_trace(tmp_path / "a.up").times.tolist() == [1_000_000, 2_000_000, 2_000_000, 4_000_000]
+    (tmp_path / "b.csv").write_text("rate,time\n4e6,0\n0,1\n\n2e6,1.5\n")
+    trace = read_link_trace(tmp_path / "b.csv")
+    assert (trace.rates.tolist(), trace.duration) == ([4_000_000, 0, 2_000_000], 2.0)
+    (tmp_path / "c.up").write_bytes(b"\xff\xfe\x00")
+    for file, message in (("c.up", "is no text"), ("none.up", "No such file")):
+        with pytest.raises(ValueError, match=message):
+            read_link_trace(tmp_path / file)
+
+
+@pytest.mark.parametrize(
+    ("every", "duration"), [(15, 0), (15, math.nan), (1, 1), (1, 2), (math.inf, 1), (15, 700), (None, 1)]
+)
+def test_outages_without_end_are_refused(every, duration):
+    with pytest.raises(InvalidValueError):
+        LinkTrace.of_rates([0], [1e6]).with_outages(every, duration)
+
+
+def test_outages_that_leave_nothing_are_refused():
+    with pytest.raises(InvalidValueError, match="leave some"):
+        LinkTrace.of_opportunities([1, 2, 10]).with_outages(20, 15)
+    with pytest.raises(InvalidValueError, match="leave some"):
+        LinkTrace.of_rates([0, 1], [1e6, 0]).with_outages(2, 1.5)
+    with pytest.raises(InvalidValueError, match="burst must be 0 bytes with a trace"):
+        Bottleneck(rate=1e6, capacity=10, burst=100, trace=LinkTrace.of_rates([0], [1e6]))

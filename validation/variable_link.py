@@ -1,0 +1,102 @@
+"""Links with a trace against an emulator in the guest, and how long they take: `python validation/variable_link.py`.
+
+Bursts of datagrams go to an emulator of `examples/link-traces/lte.up` in the guest: the algorithm of mahimahi's mm-link
+on the guest's clock (`program_ends/shaper_ends.py`, which shares no code with the package). The simulated link gets the
+same arrivals. Then a call and a long transfer share a link with a trace of ten minutes. It needs
+`tcpdelay testbed build-kernel --hz 250`, and writes `results/variable-link.md`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from link_traces import SEED, lte
+from tcpdelay.network.bottleneck import LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.network.simulation import simulate_network
+from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.network.variable_link import LinkTrace, read_link_trace
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.testbed.backends import VirtualTimeBackend
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.programs import run_programs
+
+HERE = Path(__file__).parent
+ENDS = HERE / "program_ends" / "shaper_ends.py"
+TRACE = HERE.parent / "examples" / "link-traces" / "lte.up"
+RESULTS = HERE / "results" / "variable-link.md"
+HZ, SECONDS = 250, 120.0
+LOADS = (50.0, 110.0, 150.0)
+"""Mean numbers of datagrams per second, of half a full size in the mean; the trace carries 153 full packets."""
+MINUTES = 10
+
+
+def emulated(load: float) -> NDArray[np.int64]:
+    """Return the arrivals and departures [ns] and the sizes [bytes] at the emulator in the guest."""
+    command = [sys.executable, str(ENDS)]
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place, "run")
+        client, server = [*command, "send", str(SECONDS), str(load)], [*command, "emulate", str(TRACE)]
+        path = EmulatedPath(rtt=0.010)
+        run = run_programs(client, server, path, directory, VirtualTimeBackend(HZ), duration=4 * SECONDS, linger=120.0)
+        if run.status["server"] != 0:
+            raise RuntimeError((directory / "server.stderr").read_text(encoding="utf-8"))
+        return np.fromfile(directory / "scratch" / "passed", np.int64).reshape(-1, 3)
+
+
+def simulated(trace: LinkTrace, passed: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the departures [ns] of the simulated link for the same arrivals."""
+    links = np.zeros(1, LINK).view(np.recarray)
+    bottleneck = Bottleneck(rate=trace.mean_rate, capacity=65_000, trace=trace)
+    prepare_link(links[0], bottleneck, np.random.default_rng(0))
+    return np.array([1e3 * enqueue(links[0], arrival // 1000, size, False) for arrival, _, size in passed.tolist()])
+
+
+def main() -> None:
+    """Compare, measure, print the results, and write them."""
+    trace = read_link_trace(TRACE)
+    lines = [
+        "# Links with a trace",
+        "",
+        f"Bursts of datagrams for {SECONDS:g} s through `examples/link-traces/lte.up`: an emulator in the guest, and "
+        "the simulated link with the same arrivals.",
+        "",
+        "| datagrams | p50 in the guest | p95 | p99 | p50 simulated | p95 | p99 | within 0.1 ms | largest difference |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for load in LOADS:
+        passed = emulated(load)
+        departures = simulated(trace, passed)
+        delays = (passed[:, 1] - passed[:, 0]) / 1e6, (departures - passed[:, 0]) / 1e6
+        cells = [f"{np.quantile(values, share):.1f} ms" for values in delays for share in (0.5, 0.95, 0.99)]
+        apart = np.abs(departures - passed[:, 1]) / 1e6
+        same = 100 * float((apart < 0.1).mean())
+        lines.append(f"| {len(passed)} | {' | '.join(cells)} | {same:.2f} % | {apart.max():.1f} ms |")
+        print(lines[-1])
+    long_trace = LinkTrace.of_opportunities(lte(np.random.default_rng(SEED), 60.0 * MINUTES))
+    path, stack = SharedPath(access_delay=0.025), Stack.linux(delayed_ack=True)
+    sources = [ConstantRate(flow=Flow(174, 0.020), path=path, stack=stack), Bulk(path=path, stack=stack)]
+    link = Bottleneck(rate=long_trace.mean_rate, capacity=200, trace=long_trace)
+    simulate_network(sources, link, duration=1.0)
+    begin = time.perf_counter()
+    found = simulate_network(sources, link, duration=60.0 * MINUTES)
+    lines += [
+        "",
+        "A datagram that arrives in the microsecond of an opportunity may use it in one and miss it in the other; the "
+        "difference is then the time to the next opportunity.",
+        "",
+        f"A call and a long transfer over a trace of {MINUTES} minutes and {len(long_trace.times)} opportunities take "
+        f"{time.perf_counter() - begin:.1f} s to simulate ({found.queue.offered} packets).",
+    ]
+    print(lines[-1])
+    RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
