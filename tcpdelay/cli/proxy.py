@@ -172,6 +172,7 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
         option, address = "--listen", listen
         server = await running.listen(*listen, to)
         with ExitStack() as controls:
+            controls.callback(server.close)
             option = "--control"
             if control is not None:
                 address = control
@@ -181,9 +182,6 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
             option = ""
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ended.wait(), longest)
-            # A request of the control may wait for this loop.
-            await asyncio.to_thread(controls.close)
-        server.close()
         await running.close()
     except OSError as error:
         if not option:

@@ -118,7 +118,8 @@ class Activity:
     >>> activity.note("opened", 0.5, connection=1)
     {"event": "opened", "time": 0.5, "connection": 1}
     >>> activity.deliver(1, "to target", [Delivery(1000, 41_000, 200)], 41_300, 0.5)
-    {"event": "delivered", "time": 0.5413, "connection": 1, "direction": "to target", "size": 200, "delay": 0.0403}
+    {"event": "delivered", "time": 0.5413, "connection": 1, "direction": "to target", "size": 200,
+     "delay": 0.0403, "late": 0.0003}
     >>> activity.delays["to target"].writes
     1
     """
@@ -154,9 +155,15 @@ class Activity:
         for delivery in deliveries:
             self.delays[direction].add(connection, delivery, released)
             if self._log is not None:
-                delay = (released - delivery.written) / SECOND
-                more = {"connection": connection, "direction": direction, "size": delivery.size, "delay": delay}
-                self.note("delivered", start + released / SECOND, **more)
+                self.note(
+                    "delivered",
+                    start + released / SECOND,
+                    connection=connection,
+                    direction=direction,
+                    size=delivery.size,
+                    delay=(released - delivery.written) / SECOND,
+                    late=(released - delivery.due) / SECOND,
+                )
 
     def summary(self, one_way_delays: dict[Direction, float]) -> dict[str, Any]:
         """Return the summary, given the one-way delay of each direction [s]."""

@@ -18,6 +18,8 @@ from tcpdelay.scenario.path import Path
 
 LONGEST_BODY = 10_000
 """Longest body of a request [bytes]."""
+POLL_INTERVAL = 0.05
+"""Time within which the control ends [s]."""
 PATIENCE = 10.0
 """Longest time for a request of a client, and for an answer of the proxy [s]."""
 
@@ -111,11 +113,11 @@ def controlled(proxy: Proxy, host: str, port: int) -> Iterator[tuple[str, int]]:
             self.wfile.write(body)
 
     with ThreadingHTTPServer((host, port), Control) as server:
-        server.daemon_threads = True
-        serving = threading.Thread(target=server.serve_forever, daemon=True)
+        server.daemon_threads, server.block_on_close = True, False
+        serving = threading.Thread(target=server.serve_forever, args=(POLL_INTERVAL,), daemon=True)
         serving.start()
         try:
             yield host, int(server.server_address[1])
         finally:
-            # The loop goes on meanwhile: a request may wait for it.
+            # The threads of requests end with the process: they may wait for the loop, which waits here.
             server.shutdown()

@@ -6,7 +6,9 @@ import asyncio
 import math
 import os
 import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -64,6 +66,14 @@ def fault_in_words(error: OSError) -> str:
     else:
         text = os.strerror(error.errno)
     return text[:1].lower() + text[1:]
+
+
+def reset(transport: asyncio.Transport) -> None:
+    """Close a connection by a reset; `abort` alone sends the end of the stream."""
+    immediately = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+    with suppress(OSError):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, immediately)
+    transport.abort()
 
 
 class Proxy:
@@ -183,14 +193,14 @@ class Proxy:
         try:
             transport, _ = await self._loop.create_connection(lambda: target, *self._target)
         except OSError as error:
-            client.transport.abort()
+            reset(client.transport)
             fault = fault_in_words(error)
             self.activity.note("refused", self.time, connection=number, fault=fault)
             if self._on_refusal is not None:
                 self._on_refusal(fault)
             return
         except asyncio.CancelledError:
-            client.transport.abort()
+            reset(client.transport)
             raise
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ_SIZE)
         streams = {direction: self._stream(number, direction) for direction in DIRECTIONS}
@@ -384,7 +394,7 @@ class _Connection:
 
     def abort(self) -> None:
         """Reset both ends, unless the connection has ended."""
-        self._end("reset", lambda transport: transport.abort())
+        self._end("reset", reset)
 
     def _end(self, event: str, end: Callable[[asyncio.Transport], None]) -> None:
         if self._closed:

@@ -72,7 +72,7 @@ class Stream:
         self._delivered = self._written = self._largest_window = 0
         self._readable: deque[tuple[int, int]] = deque()
         self._writes: deque[tuple[int, int, int]] = deque()
-        self._last_due = 0
+        self._last_due = self._next_event = 0
         self._full = False
         self._ended_at: int | None = None
         self._take_path(path)
@@ -110,6 +110,8 @@ class Stream:
         self._advance(now)
         self._connection.change_path(path)
         self._take_path(path)
+        # The time of the next event may have changed.
+        self._next_event = now
         self._advance(now)
 
     def is_finished(self, now: int) -> bool:
@@ -163,6 +165,8 @@ class Stream:
 
     def _advance(self, now: int, size: int = 0) -> None:
         """Advance the simulated connection, and write a number of bytes."""
+        if not size and now < self._next_event:
+            return
         found = self._connection.advance(now, size)
         for time, position in found.readable:
             # On a path that has become shorter, nothing overtakes what was sent before.

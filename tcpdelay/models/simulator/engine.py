@@ -238,8 +238,8 @@ def _advance(c: Any, wire: Any, packets: int, events: int) -> None:
 
 @kernel()
 def next_event(c: Any, wire: Any) -> int:
-    """Return the time of the next event [us], or a time beyond all others."""
-    ahead = 0 if c.deferred else c.one_way_delay
+    """Return the time of the next event [us], or `NEVER`."""
+    ahead = 0 if c.deferred or c.receiver_timer == NEVER else c.one_way_delay
     arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
     received = min(c.receiver_timer - ahead, next_arrival(c, wire))
     return int(min(min(received, c.pacing_at), min(c.timer_at, min(arrival, c.next_write))))
