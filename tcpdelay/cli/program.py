@@ -23,6 +23,7 @@ from tcpdelay.cli import (
     paths,
     playout,
     predict,
+    proxy,
     region,
     relay,
     report,
@@ -60,6 +61,7 @@ app = typer.Typer(
 for _command, _summary, _examples in (
     (report.report, report.SUMMARY, report.EXAMPLES),
     (predict.predict, predict.SUMMARY, predict.EXAMPLES),
+    (proxy.proxy, proxy.SUMMARY, proxy.EXAMPLES),
     (relay.relay, relay.SUMMARY, relay.EXAMPLES),
     (exchange.exchange, exchange.SUMMARY, exchange.EXAMPLES),
     (compare.compare, compare.SUMMARY, compare.EXAMPLES),

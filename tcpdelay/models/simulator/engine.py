@@ -21,7 +21,7 @@ from tcpdelay.models.simulator.path import (
     take_arrival,
 )
 from tcpdelay.models.simulator.receiver import expect_after_idle, on_receiver_timer
-from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, Rules, Wire
+from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, WIRE, Rules, Wire
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
 from tcpdelay.models.simulator.writes import WriteSchedule, resume_writing, write_next
@@ -39,20 +39,29 @@ ALL_RULES = Rules()
 
 
 def new_connection(
-    source: Source, path: Path, stack: Linux, seed: int, rules: Rules = ALL_RULES, exact_ties: bool = False
+    source: Source | None,
+    path: Path,
+    stack: Linux,
+    seed: int,
+    rules: Rules = ALL_RULES,
+    exact_ties: bool = False,
+    wire_type: np.dtype[Any] = WIRE,
 ) -> tuple[Any, Wire]:
     """Return a connection before its first write, and the record of its segments and ACKs in transit.
 
     Parameters
     ----------
     source, path, stack : Source, Path, Linux
-        The scenario. The messages of a source other than a `Flow` come from a `WriteSchedule`.
+        The scenario. The messages of a source other than a `Flow` come from a `WriteSchedule`, and without a source
+        from the caller.
     seed : int
         Seed of all random numbers, 0 or more.
     rules : Rules
         The kernel's rules that the simulation follows.
     exact_ties : bool
         Whether times are exact to the microsecond; `simulate` explains this.
+    wire_type : dtype
+        Type of the record of segments and ACKs: `WIRE`, or one with other sizes.
 
     Examples
     --------
@@ -61,24 +70,18 @@ def new_connection(
     (20000, 100001)
     """
     random = np.random.default_rng(seed)
-    wire = Wire(random)
+    wire = Wire(random, wire_type)
     (connection,) = records(1, CONNECTION)
     tick = SECOND // stack.hz if rules.ticks else 1
     rtt = round(path.rtt * SECOND)
     # The kernel keeps the smallest timeout in ticks (tcp_rto_min_us).
     rto_min = tcp.to_ticks(round(stack.rto_min * SECOND), tick) * tick
-    path_rtt = rtt + (0 if exact_ties else TIE_BREAK)
     bbr = stack.congestion_control == "bbr"
     settings = rules.switches() | {
         "mss": stack.mss,
-        "one_way_delay": round(path.forward_delay * SECOND),
-        "rtt": path_rtt,
         "exact_ties": int(exact_ties),
-        "jitter": round(path.jitter * SECOND),
-        "deferred": int(is_reordering(path)),
         "delayed_ack": int(stack.delayed_ack),
         "delack_max": _longest_ack_delay(stack, rto_min, tick),
-        "compression_delay": _compression_delay(stack.kernel, path_rtt),
         "tick": tick,
         # The flow begins at a random time within a tick. The tick 0 never occurs, because 0 means "unset".
         "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
@@ -93,8 +96,6 @@ def new_connection(
         "delivered": int(bbr),
         # In the testbed the whole path delay is spent in a queue of the sender's host.
         "host_delay": NEVER if exact_ties else 0,
-        "ack_loss": path.ack_loss,
-        "reordering": path.reordering,
         "snd_cwnd": tcp.INITIAL_WINDOW,
         "snd_ssthresh": tcp.INFINITE_THRESHOLD,
         "min_rtt": NEVER,
@@ -112,15 +113,58 @@ def new_connection(
         # The receiver sends no data, so it knows only the RTT sample of the handshake.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
-        **drop_tail_settings(path),
         **_constant_rate(source),
-        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+        **_path_settings(path, stack, wire, exact_ties),
     }
     for name, value in settings.items():
         connection[name] = value
     if bbr:
         start_bbr(connection)
     return connection, wire
+
+
+def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = False) -> dict[str, float]:
+    """Return the fields of a connection that describe its path."""
+    rtt = round(path.rtt * SECOND) + (0 if exact_ties else TIE_BREAK)
+    return {
+        "one_way_delay": round(path.forward_delay * SECOND),
+        "rtt": rtt,
+        "jitter": round(path.jitter * SECOND),
+        "deferred": int(is_reordering(path)),
+        "compression_delay": _compression_delay(stack.kernel, rtt),
+        "ack_loss": path.ack_loss,
+        "reordering": path.reordering,
+        **drop_tail_settings(path),
+        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+    }
+
+
+def change_path(connection: Any, wire: Wire, path: Path, stack: Linux) -> None:
+    """Put a connection on another path. Segments that are in the network arrive as they would have.
+
+    Parameters
+    ----------
+    connection : record
+        The connection, without exact ties.
+    wire : Wire
+        Its segments and ACKs in transit.
+    path : Path
+        The path from now on.
+    stack : Linux
+        The stack of the connection.
+
+    Examples
+    --------
+    >>> connection, wire = new_connection(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux(), seed=1)
+    >>> change_path(connection, wire, Path(rtt=0.060, loss=0.0), Linux())
+    >>> int(connection.one_way_delay), float(connection.loss)
+    (30000, 0.0)
+    """
+    # A path that has been able to reorder segments may still have some in transit.
+    deferred = int(connection.deferred)
+    for name, value in _path_settings(path, stack, wire).items():
+        connection[name] = value
+    connection.deferred = max(deferred, int(connection.deferred))
 
 
 def _longest_ack_delay(stack: Linux, rto_min: int, tick: int) -> int:
@@ -137,7 +181,7 @@ def _compression_delay(kernel: str, rtt: int) -> int:
     return min(tcp.COMPRESSION_DELAY, share) + COMPRESSION_SLACK.value(kernel)
 
 
-def _constant_rate(source: Source) -> dict[str, int]:
+def _constant_rate(source: Source | None) -> dict[str, int]:
     """Return size and interval of a constant-rate flow as fields of a connection; nothing for any other source."""
     if not isinstance(source, Flow):
         return {}
@@ -187,40 +231,55 @@ def compile_loop(connection: Any, wire: Wire) -> None:
 @kernel(nogil=True)
 def _advance(c: Any, wire: Any, packets: int, events: int) -> None:
     """Process events until a number of packets have been read, but at most a number of events."""
-    # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
-    ahead = 0 if c.deferred else c.one_way_delay
     while c.packets_read < packets and c.packets_written < c.messages_known and events > 0:
         events -= 1
-        acknowledgement = wire.acknowledgements[c.first_ack & MASK]
-        arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
-        received = min(c.receiver_timer - ahead, next_arrival(c, wire))
-        if min(received, c.pacing_at) <= min(c.timer_at, arrival, c.next_write):
-            c.now = min(received, c.pacing_at)
-            if c.now < received:
-                on_pacing_timer(c, wire)
-            elif received == c.receiver_timer - ahead:
-                on_receiver_timer(c, wire)
-            else:
-                take_arrival(c, wire)
-        elif c.timer_at <= arrival and c.timer_at <= c.next_write:
-            c.now = c.timer_at
-            on_timer(c, wire)
-        elif arrival < c.next_write:
-            c.now = arrival
-            c.first_ack += 1
-            on_acknowledgement(c, wire, acknowledgement)
-            if c.write_blocked:
-                resume_writing(c, wire)
+        process_next(c, wire, packets)
+
+
+@kernel()
+def next_event(c: Any, wire: Any) -> int:
+    """Return the time of the next event [us], or `NEVER`."""
+    ahead = 0 if c.deferred or c.receiver_timer == NEVER else c.one_way_delay
+    arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
+    received = min(c.receiver_timer - ahead, next_arrival(c, wire))
+    return int(min(min(received, c.pacing_at), min(c.timer_at, min(arrival, c.next_write))))
+
+
+@kernel()
+def process_next(c: Any, wire: Any, packets: int) -> None:
+    """Process the next event; where nothing happens until a loss, at most a number of packets are read."""
+    # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
+    ahead = 0 if c.deferred else c.one_way_delay
+    acknowledgement = wire.acknowledgements[c.first_ack & MASK]
+    arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
+    received = min(c.receiver_timer - ahead, next_arrival(c, wire))
+    if min(received, c.pacing_at) <= min(c.timer_at, arrival, c.next_write):
+        c.now = min(received, c.pacing_at)
+        if c.now < received:
+            on_pacing_timer(c, wire)
+        elif received == c.receiver_timer - ahead:
+            on_receiver_timer(c, wire)
         else:
-            if c.leaping and _is_quiet(c, wire):
-                _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
-            c.now = c.next_write
-            restart_after_idle(c)
-            expect_after_idle(c)
-            if c.bbr:
-                check_application_limited(c)
-            write_next(c, wire)
-            send_new(c, wire, False)
+            take_arrival(c, wire)
+    elif c.timer_at <= arrival and c.timer_at <= c.next_write:
+        c.now = c.timer_at
+        on_timer(c, wire)
+    elif arrival < c.next_write:
+        c.now = arrival
+        c.first_ack += 1
+        on_acknowledgement(c, wire, acknowledgement)
+        if c.write_blocked:
+            resume_writing(c, wire)
+    else:
+        if c.leaping and _is_quiet(c, wire):
+            _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
+        c.now = c.next_write
+        restart_after_idle(c)
+        expect_after_idle(c)
+        if c.bbr:
+            check_application_limited(c)
+        write_next(c, wire)
+        send_new(c, wire, False)
 
 
 @kernel()

@@ -1,0 +1,240 @@
+"""`tcpdelay proxy`: programs on any system, whose data arrives as late as over TCP on a lossy path."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from tcpdelay.cli.errors import argument_errors, printable
+from tcpdelay.cli.options import (
+    FLOW_OPTIONS,
+    OPTIONS,
+    OUTPUT,
+    TCP,
+    ScenarioOptions,
+    make_option,
+    number,
+    quantity,
+    with_scenario,
+)
+from tcpdelay.cli.output import refuse_directory, refuse_missing_folder
+from tcpdelay.cli.scenario import read_path
+from tcpdelay.files import error_in_words
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.stack import Linux, profiles_with
+from tcpdelay.units import format_fraction, format_size, format_time, quantile_name
+
+if TYPE_CHECKING:
+    from tcpdelay.proxy.activity import Delays
+    from tcpdelay.proxy.server import Proxy
+
+PROXY = "The proxy"
+LARGEST_PORT = 65_535
+SUMMARY = "Let real programs talk through a simulated TCP, without root."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay proxy --listen 127.0.0.1:9000 --to 127.0.0.1:9001 --rtt 80ms --loss 1%
+  tcpdelay proxy --listen 127.0.0.1:9000 --to example.org:80 \\
+      --rtt 60ms --loss 1% --bad-time 100ms --log delays.jsonl
+  tcpdelay proxy --listen 127.0.0.1:9000 --to 127.0.0.1:9001 --rtt 80ms --loss 0 \\
+      --control 127.0.0.1:9002
+  curl -X PUT -d '{"loss": "3%"}' http://127.0.0.1:9002/path
+"""
+
+
+class Address(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+
+def parse_address(text: str, name: str) -> Address:
+    """Read a host and a port.
+
+    Raises
+    ------
+    ValueError
+        If the text has another form.
+
+    Examples
+    --------
+    >>> parse_address("127.0.0.1:9000", "--listen")
+    Address(host='127.0.0.1', port=9000)
+    >>> parse_address("[::1]:9000", "--listen").host
+    '::1'
+    >>> parse_address("9000", "--listen")
+    Traceback (most recent call last):
+    ValueError: --listen: must be HOST:PORT, such as 127.0.0.1:9000, got '9000'
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > LARGEST_PORT or (":" in host and host[0] != "["):
+        raise ValueError(f"{name}: must be HOST:PORT, such as 127.0.0.1:9000, got {text[:64]!r}")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _address(name: str, description: str, default: str | bool = False) -> Any:
+    return make_option(name, PROXY, description, default, metavar="HOST:PORT", parser=partial(parse_address, name=name))
+
+
+_LEFT_OUT = ("limit", "quantile", "stack", *(name for name in OPTIONS if profiles_with(name) == ["newreno_2008"]))
+"""Options of the target, and of the published chain."""
+
+
+@partial(with_scenario, left_out=(*FLOW_OPTIONS, *_LEFT_OUT))
+def proxy(
+    options: ScenarioOptions,
+    listen: Annotated[Address, _address("--listen", "Address to which the clients connect.")],
+    to: Annotated[Address, _address("--to", "Address of the server; the proxy connects to it for each client.")],
+    control: Annotated[
+        Address | None,
+        _address("--control", "Address for the control by HTTP: GET and PUT /path, GET /connections, GET /summary."),
+    ] = None,
+    send_buffer: Annotated[
+        float | None,
+        quantity(
+            "--send-buffer",
+            "size",
+            TCP,
+            "Send buffer of each simulated connection; if it is full, the writer waits.",
+            "grows with the window, to 4 MiB",
+        ),
+    ] = None,
+    notsent_lowat: Annotated[
+        float | None,
+        quantity(
+            "--notsent-lowat",
+            "size",
+            TCP,
+            "Bytes that may wait unsent in the send buffer (TCP_NOTSENT_LOWAT).",
+            "no limit",
+        ),
+    ] = None,
+    seed: Annotated[int, number("--seed", PROXY, "Seed of the losses.", "0")] = 0,
+    longest: Annotated[float | None, quantity("--for", "time", PROXY, "End after this time.", "at Ctrl-C")] = None,
+    log: Annotated[
+        Path | None,
+        make_option("--log", OUTPUT, "Write what happens, and every delay, as JSON lines.", False, metavar="FILE"),
+    ] = None,
+) -> None:
+    """Pass TCP connections on to a server, and deliver their data when a simulated TCP would deliver them.
+
+    Each direction of each connection is a connection of the simulator: it loses segments and repairs them as Linux
+    does, so a loss also holds back what follows it. The path holds for both directions. If the simulated send buffer
+    is full, the writer has to wait. At the end, the measured delays are printed.
+    """
+    refuse_missing_folder(log, "--log")
+    if log is not None:
+        refuse_directory(log, "--log")
+    path, stack, _ = read_path(options)
+    assert isinstance(stack, Linux)
+    if seed < 0:
+        raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")
+    if to == listen:
+        raise typer.BadParameter("--to: must differ from --listen")
+    from tcpdelay.proxy.activity import Activity
+    from tcpdelay.proxy.server import Proxy
+
+    refused = partial(_report_refusal, to)
+    with ExitStack() as open_files:
+        try:
+            file = None if log is None else open_files.enter_context(log.open("w", encoding="utf-8", buffering=1))
+        except OSError as error:
+            raise typer.BadParameter(f"--log: {error_in_words(error)}") from error
+        with argument_errors():
+            running = Proxy(path, stack, Activity(file), seed, _whole(send_buffer), _whole(notsent_lowat), refused)
+        # Where a loop has no handlers of signals, Ctrl-C is an exception.
+        with suppress(KeyboardInterrupt):
+            asyncio.run(_serve(running, listen, to, control, longest))
+        print(_summary_text(running, path))
+
+
+async def _serve(running: Proxy, listen: Address, to: Address, control: Address | None, longest: float | None) -> None:
+    """Run the proxy until a signal or the end of its time."""
+    from tcpdelay.proxy.control import controlled
+    from tcpdelay.proxy.server import address_in_words, fault_in_words
+
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(each, ended.set)
+    option, address = "--to", to
+    try:
+        await loop.getaddrinfo(*to)
+        option, address = "--listen", listen
+        server = await running.listen(*listen, to)
+        with ExitStack() as controls:
+            controls.callback(server.close)
+            option = "--control"
+            if control is not None:
+                address = control
+                at = controls.enter_context(controlled(running, *control))
+                _report(f"Control: http://{address_in_words(at)}")
+            _report(f"Listening at {address_in_words(server.sockets[0].getsockname())}; Ctrl-C ends")
+            option = ""
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(ended.wait(), longest)
+        await running.close()
+    except OSError as error:
+        if not option:
+            raise
+        raise typer.BadParameter(f"{option}: {address_in_words(address)}: {fault_in_words(error)}") from error
+
+
+def _whole(size: float | None) -> int | None:
+    return None if size is None else int(size)
+
+
+def _report(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _report_refusal(to: Address, fault: str) -> None:
+    from tcpdelay.proxy.server import address_in_words
+
+    _report(printable(f"warning: a client was turned away: {address_in_words(to)}: {fault}"))
+
+
+def _summary_text(running: Proxy, path: NetworkPath) -> str:
+    """Return the summary of a proxy: the delays of each direction, and the prediction to compare them with."""
+    activity = running.activity
+    noun = "connection" if activity.connections == 1 else "connections"
+    lines = [f"{activity.connections} {noun}"]
+    for direction, delays in activity.delays.items():
+        if delays.writes:
+            delay = running.paths[direction].forward_delay
+            lines += [f"{direction}: {delays.writes} writes, {format_size(delays.bytes)}", _delays_text(delays, delay)]
+            lines += _comparison(delays, path)
+    return "\n".join(lines)
+
+
+def _delays_text(delays: Delays, one_way_delay: float) -> str:
+    found, late = delays.distribution(one_way_delay), delays.lateness
+    quantiles = (f"{quantile_name(q)} {format_time(found.quantile(q))}" for q in (0.5, 0.95, 0.99))
+    lines = [
+        f"  delay: mean {format_time(found.mean)}, {', '.join(quantiles)}",
+        f"  of which the proxy itself: mean {format_time(late.mean)}, p95 {format_time(late.quantile(0.95))}",
+    ]
+    if delays.pauses:
+        times = "once" if delays.pauses == 1 else f"{delays.pauses} times"
+        lines.append(f"  the writer had to wait {times}")
+    return "\n".join(lines)
+
+
+def _comparison(delays: Delays, path: NetworkPath) -> list[str]:
+    """Return the command that predicts the delays of writes of equal size."""
+    if len(delays.sizes) != 1 or delays.mean_interval is None:
+        return []
+    (size,) = delays.sizes
+    words = (format_time(path.rtt), format_fraction(path.loss), format_time(delays.mean_interval))
+    rtt, loss, interval = (word.replace(" ", "") for word in words)
+    flow = f"--packet-size {size}B --interval {interval}"
+    return [f"  compare with: tcpdelay predict --rtt {rtt} --loss {loss} {flow} --method simulation"]

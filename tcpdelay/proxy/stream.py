@@ -1,0 +1,192 @@
+"""One direction of a connection: it holds bytes until the simulated TCP makes them readable."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from tcpdelay.models.simulator.live import MOST_WRITES, LiveConnection
+from tcpdelay.models.simulator.path import is_reordering
+from tcpdelay.models.simulator.records import NEVER
+from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Linux
+
+LARGEST_SEND_BUFFER = 4 << 20
+"""Largest send buffer that the kernel gives without SO_SNDBUF [bytes] (sysctl net.ipv4.tcp_wmem)."""
+BUFFERED_WINDOWS = {"bbr": 3}
+"""Congestion windows that the send buffer holds (`sndbuf_expand` of the congestion control), 2 by default."""
+
+
+class Delivery(NamedTuple):
+    """A write whose last byte is delivered.
+
+    Attributes
+    ----------
+    written, due : int
+        Times of the write, and at which its last byte becomes readable [us].
+    size : int
+        Size [bytes].
+    """
+
+    written: int
+    due: int
+    size: int
+
+
+class Stream:
+    """The bytes that one end has written and the other end cannot read yet.
+
+    All times are microseconds since the start of the stream, and never run backwards.
+
+    Parameters
+    ----------
+    path, stack : Path, Linux
+        Path and stack of the simulated connection.
+    seed : int
+        Seed of its losses, 0 or more.
+    send_buffer : int, optional
+        Size of the send buffer [bytes]. By default it grows with the congestion window, to `LARGEST_SEND_BUFFER`
+        (`tcp_sndbuf_expand`). Only payload counts, not the kernel's memory for each segment.
+    notsent_lowat : int, optional
+        Bytes that may wait in the send buffer without having been sent (TCP_NOTSENT_LOWAT); unlimited by default.
+
+    Examples
+    --------
+    >>> stream = Stream(Path(rtt=0.080, loss=0.0), Linux(), seed=1)
+    >>> stream.write(b"hello", 1_000_000)
+    >>> stream.wake
+    1040000
+    >>> stream.take(1_039_999), stream.take(1_040_000)
+    ((b'', []), (b'hello', [Delivery(written=1000000, due=1040000, size=5)]))
+    """
+
+    def __init__(
+        self, path: Path, stack: Linux, seed: int, send_buffer: int | None = None, notsent_lowat: int | None = None
+    ) -> None:
+        self._connection = LiveConnection(path, stack, seed)
+        self._mss, self._windows = stack.mss, BUFFERED_WINDOWS.get(stack.congestion_control, 2)
+        self._fixed_buffer, self._lowat = send_buffer, notsent_lowat
+        self._deferred = False
+        self._held = bytearray()
+        self._delivered = self._written = self._largest_window = 0
+        self._readable: deque[tuple[int, int]] = deque()
+        self._writes: deque[tuple[int, int, int]] = deque()
+        self._last_due = self._next_event = 0
+        self._full = False
+        self._ended_at: int | None = None
+        self._take_path(path)
+        self._advance(0)
+
+    def write(self, data: bytes | bytearray | memoryview, now: int) -> None:
+        """Write at least one byte. The caller heeds `free`."""
+        self._held += data
+        self._written += len(data)
+        self._writes.append((now, self._written, len(data)))
+        self._advance(now, len(data))
+
+    def end(self, now: int) -> None:
+        """Note that nothing more is written. The end travels in order behind the data; it is not lost."""
+        self._ended_at = now
+
+    def take(self, now: int) -> tuple[bytes, list[Delivery]]:
+        """Return the bytes that have become readable, and the writes that are complete with them."""
+        self._advance(now)
+        deliveries = []
+        position = self._delivered
+        while self._readable and self._readable[0][0] <= now:
+            self._last_due, position = self._readable.popleft()
+            while self._writes and self._writes[0][1] <= position:
+                written, _, size = self._writes.popleft()
+                deliveries.append(Delivery(written, self._last_due, size))
+        count = position - self._delivered
+        data = bytes(self._held[:count])
+        del self._held[:count]
+        self._delivered = position
+        return data, deliveries
+
+    def change_path(self, path: Path, now: int) -> None:
+        """Continue on another path; what is in the network arrives as it would have."""
+        self._advance(now)
+        self._connection.change_path(path)
+        self._take_path(path)
+        # The time of the next event may have changed.
+        self._next_event = now
+        self._advance(now)
+
+    def is_finished(self, now: int) -> bool:
+        """Return whether the end of the stream has arrived behind all data."""
+        arrival = self._end_arrival
+        return arrival is not None and arrival <= now
+
+    @property
+    def held(self) -> int:
+        """Bytes written that the other end cannot read yet."""
+        return len(self._held)
+
+    @property
+    def free(self) -> int:
+        """Bytes that may be written now."""
+        return 0 if self._full else min(self._free, self._unsent_free)
+
+    @property
+    def wake(self) -> int | None:
+        """Time at which `take` must be called [us]; None if nothing will happen without a write.
+
+        An event at the sender makes no byte readable earlier than the delay of the path, so it may be late by this
+        time, unless it frees space in the send buffer.
+        """
+        times = [self._next_event + (0 if self._full else self._lookahead)] if self._next_event < NEVER else []
+        if self._readable:
+            times.append(self._readable[0][0])
+        if (arrival := self._end_arrival) is not None:
+            times.append(arrival)
+        return min(times, default=None)
+
+    @property
+    def _buffer(self) -> int:
+        """Size of the send buffer [bytes]."""
+        if self._fixed_buffer is not None:
+            return self._fixed_buffer
+        expanded = self._windows * max(INITIAL_WINDOW, self._largest_window) * self._mss
+        return min(expanded, LARGEST_SEND_BUFFER)
+
+    @property
+    def _end_arrival(self) -> int | None:
+        """Time at which the end of the stream arrives [us]; None while data is held, or before the end."""
+        if self._ended_at is None or self._held:
+            return None
+        return max(self._last_due, self._ended_at + self._one_way_delay)
+
+    def _take_path(self, path: Path) -> None:
+        self._one_way_delay = round(path.forward_delay * SECOND)
+        self._deferred = self._deferred or is_reordering(path)
+        self._lookahead = 0 if self._deferred else self._one_way_delay
+
+    def _advance(self, now: int, size: int = 0) -> None:
+        """Advance the simulated connection, and write a number of bytes."""
+        if not size and now < self._next_event:
+            return
+        found = self._connection.advance(now, size)
+        for time, position in found.readable:
+            # On a path that has become shorter, nothing overtakes what was sent before.
+            earliest = self._readable[-1][0] if self._readable else self._last_due
+            self._readable.append((max(time, earliest), position))
+        self._next_event = found.next_event
+        self._largest_window = max(self._largest_window, found.window)
+        self._note_space(found.unacknowledged, found.unsent)
+
+    def _note_space(self, unacknowledged: int, unsent: int) -> None:
+        """Note how many bytes the send buffer takes.
+
+        As in the kernel, a buffer that has been full takes bytes again when a third of it is free
+        (`sk_stream_is_writeable`), and with TCP_NOTSENT_LOWAT when less than half of that is unsent
+        (`__tcp_stream_memory_free`).
+        """
+        buffer, unsent_free = self._buffer, NEVER if self._lowat is None else self._lowat - unsent
+        free = buffer - unacknowledged if len(self._writes) < MOST_WRITES - 1 else 0
+        self._free, self._unsent_free = free, unsent_free
+        if self._full:
+            self._full = 3 * free < buffer or (self._lowat is not None and 2 * unsent_free <= self._lowat)
+        else:
+            self._full = min(free, unsent_free) <= 0

@@ -1,0 +1,269 @@
+"""The proxy between real sockets: bytes, ends, resets, a slow reader, the control, and its end."""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import socket
+import urllib.error
+import urllib.request
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from cli_process import process
+from tcpdelay import Path, Stack
+from tcpdelay.proxy.activity import Activity
+from tcpdelay.proxy.control import controlled
+from tcpdelay.proxy.server import Proxy, reset
+
+LOCAL = "127.0.0.1"
+FAST = Path(rtt=0.020, loss=0.0)
+PATIENCE = 30.0
+
+
+async def echo(reader, writer):
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    await closed(writer)
+
+
+async def closed(writer):
+    """Close a connection, and wait until its socket is closed."""
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@asynccontextmanager
+async def running(path, serve=echo, **settings):
+    """Run a proxy in front of a server; yield it and its port."""
+    target = await asyncio.start_server(serve, LOCAL, 0)
+    proxy = Proxy(path, Stack.linux(), Activity(), **settings)
+    listening = await proxy.listen(LOCAL, 0, target.sockets[0].getsockname())
+    try:
+        yield proxy, listening.sockets[0].getsockname()[1]
+    finally:
+        listening.close()
+        await proxy.close()
+        target.close()
+        # The ends close their sockets meanwhile.
+        await asyncio.sleep(0.1)
+
+
+def in_loop(function):
+    """Run a coroutine function, for some time at most."""
+    return asyncio.run(asyncio.wait_for(function(), PATIENCE))
+
+
+async def exchanged(port, data):
+    """Send data and the end of the stream; return what comes back."""
+    reader, writer = await asyncio.open_connection(LOCAL, port)
+    writer.write(data)
+    writer.write_eof()
+    answer = await reader.read()
+    await closed(writer)
+    return answer
+
+
+def test_bytes_pass_unchanged_both_ways_and_each_direction_ends_by_itself():
+    data = random.Random(1).randbytes(300_000)
+
+    async def run():
+        async with running(Path(rtt=0.020, loss=0.03)) as (proxy, port):
+            assert await exchanged(port, data) == data
+            assert proxy.connections() == []
+            found = proxy.summary()["directions"]
+            assert [each["bytes"] for each in found.values()] == [len(data)] * 2
+            assert all(each["mean"] >= 0.010 for each in found.values())
+
+    in_loop(run)
+
+
+def test_two_hundred_connections_at_once():
+    async def run():
+        async with running(FAST) as (proxy, port):
+            messages = [str(number).encode() for number in range(200)]
+            assert await asyncio.gather(*(exchanged(port, message) for message in messages)) == messages
+            assert proxy.summary()["connections"] == 200
+
+    in_loop(run)
+
+
+@pytest.mark.parametrize("who", ["client", "target"])
+def test_a_reset_reaches_the_other_end(who):
+    async def run():
+        met = asyncio.get_running_loop().create_future()
+
+        async def serve(reader, writer):
+            met.set_result((reader, writer))
+
+        async with running(FAST, serve) as (proxy, port):
+            reader, writer = await asyncio.open_connection(LOCAL, port)
+            served_reader, served = await met
+            reset((writer if who == "client" else served).transport)
+            with pytest.raises(ConnectionResetError):
+                await (reader if who == "target" else served_reader).read()
+            while proxy.connections():
+                await asyncio.sleep(0.01)
+            for each in (writer, served):
+                await closed(each)
+
+    in_loop(run)
+
+
+def test_a_reader_that_does_not_read_holds_back_the_writer():
+    async def run():
+        async def serve(reader, writer):
+            writer.transport.pause_reading()
+            await asyncio.sleep(1.5)
+            writer.transport.abort()
+            await closed(writer)
+
+        async with running(Path(rtt=0.001, loss=0.0), serve) as (proxy, port):
+            _, writer = await asyncio.open_connection(LOCAL, port)
+            writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            sent, waits = 0, False
+            while not waits:
+                writer.write(bytes(1 << 16))
+                try:
+                    await asyncio.wait_for(writer.drain(), 0.5)
+                except TimeoutError:
+                    waits = True
+                sent += 1 << 16
+            # The sockets' buffers and the proxy hold some megabytes, not everything.
+            assert sent < 30_000_000
+            assert proxy.activity.delays["to target"].pauses > 0
+            writer.transport.abort()
+            await closed(writer)
+            await asyncio.sleep(1.5)
+
+    in_loop(run)
+
+
+def test_a_target_that_refuses_is_reported_and_the_client_reset():
+    faults = []
+
+    async def run():
+        proxy = Proxy(FAST, Stack.linux(), Activity(), on_refusal=faults.append)
+        with socket.create_server((LOCAL, 0)) as unused:
+            target = unused.getsockname()
+        listening = await proxy.listen(LOCAL, 0, target)
+        reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        await closed(writer)
+        listening.close()
+        await proxy.close()
+
+    in_loop(run)
+    assert faults == ["connection refused"]
+
+
+def asked(address, what, content=None):
+    """Return status and content of a request to the control."""
+    data = None if content is None else content.encode()
+    request = urllib.request.Request(f"http://{address[0]}:{address[1]}{what}", data, method=data and "PUT")
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_the_control_changes_the_path_of_connections_that_are_open():
+    async def run():
+        async with running(FAST) as (proxy, port):
+            with controlled(proxy, LOCAL, 0) as address:
+                reader, writer = await asyncio.open_connection(LOCAL, port)
+                loop = asyncio.get_running_loop()
+
+                async def round_trip():
+                    start = loop.time()
+                    writer.write(b"x")
+                    assert await reader.readexactly(1) == b"x"
+                    return loop.time() - start
+
+                assert 0.020 <= await round_trip() < 0.2
+                status, path = await asyncio.to_thread(asked, address, "/path", '{"rtt": "400ms", "loss": 0}')
+                assert (status, path["rtt"], path["loss"]) == (200, 0.4, 0)
+                assert 0.4 <= await round_trip() < 0.6
+                status, (connection,) = await asyncio.to_thread(asked, address, "/connections")
+                assert (status, connection["connection"]) == (200, 1)
+                status, summary = await asyncio.to_thread(asked, address, "/summary")
+                assert summary["directions"]["to target"]["writes"] == 2
+                for wrong in ('{"loss": "120%"}', '{"speed": 1}', "[1]", "{", '{"bad_loss": 0.5}'):
+                    status, answer = await asyncio.to_thread(asked, address, "/path", wrong)
+                    assert status == 400
+                    assert "\n" not in answer["error"]
+                assert (await asyncio.to_thread(asked, address, "/else"))[0] == 404
+                assert (await asyncio.to_thread(asked, address, "/connections", "{}"))[0] == 404
+                assert proxy.path.rtt == 0.4
+                await closed(writer)
+
+    in_loop(run)
+
+
+GIVEN = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--rtt", "80ms", "--loss", "1%"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--listen", "9000"], "--listen: must be HOST:PORT, such as 127.0.0.1:9000, got '9000'"),
+        (["--to", "host:99999"], "--to: must be HOST:PORT, such as 127.0.0.1:9000, got 'host:99999'"),
+        (["--to", "127.0.0.1:0"], "--to: must differ from --listen"),
+        (["--to", "no.such.host.invalid:80"], "--to: no.such.host.invalid:80: "),
+        (["--loss", "120%"], "--loss: '120%' is not below 100%"),
+        (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["--send-buffer", "0B"], "--send-buffer: "),
+        (["--log", "/no/such/folder/log"], "--log: "),
+    ],
+)
+def test_bad_input_is_answered_by_one_line(run, arguments, complaint):
+    status, printed, errors = run("proxy", *GIVEN, *arguments)
+    assert (status, printed) == (2, "")
+    assert errors.startswith(f"tcpdelay proxy: {complaint}")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["--listen", "--control"])
+def test_a_port_that_is_taken_is_one_line(run, option):
+    with socket.create_server((LOCAL, 0)) as taken:
+        address = f"{LOCAL}:{taken.getsockname()[1]}"
+        status, printed, errors = run("proxy", *GIVEN, option, address)
+    assert (status, printed, errors) == (2, "", f"tcpdelay proxy: {option}: {address}: address already in use\n")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_it_ends(tmp_path, ending):
+    log = tmp_path / "log.jsonl"
+    with socket.create_server((LOCAL, 0)) as target:
+        arguments = [*GIVEN, "--to", f"{LOCAL}:{target.getsockname()[1]}", "--log", str(log)]
+        with process("proxy", *arguments, start_new_session=True) as started:
+            port = int(started.stderr.readline().split(";")[0].rpartition(":")[2])
+            with socket.create_connection((LOCAL, port)) as client, target.accept()[0] as server:
+                for end in (client, server):
+                    end.settimeout(PATIENCE)
+                client.sendall(b"hello")
+                assert server.recv(5) == b"hello"
+                while "delivered" not in log.read_text():
+                    pass
+                os.kill(started.pid, ending)
+                for end in (client, server):
+                    with suppress(ConnectionResetError):
+                        assert end.recv(1) == b""
+            assert started.wait(PATIENCE) == (0 if ending == signal.SIGTERM else -ending)
+        # No process of its session goes on, and the port is free.
+        with pytest.raises(ProcessLookupError):
+            os.killpg(started.pid, 0)
+        with socket.create_server((LOCAL, port)):
+            pass
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["event"] for event in events][:2] == ["opened", "delivered"]
+    assert events[1]["delay"] >= 0.040
+    assert (events[-1]["event"] == "summary") is (ending == signal.SIGTERM)
+    assert {file.name for file in tmp_path.iterdir()} == {"log.jsonl"}
