@@ -16,6 +16,7 @@ from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
+from tcpdelay.questions.plane import Question
 from tcpdelay.questions.plane import question
 from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
@@ -87,7 +88,7 @@ class Demand:
     @property
     def simulated(self) -> bool:
         """Whether the rows are simulated."""
-        return self.flow is not None and not isinstance(self.flow, Flow)
+        return self.flow is not None and Question(self.flow, self.stack, self.target).simulated
 
 
 class RowPredictor:
