@@ -99,9 +99,11 @@ def timeout_in_words(stack: KnownStack) -> str:
 
 
 def playout_buffers(answer: Answer) -> tuple[PlayoutBuffer, ...]:
-    """Return the playout delays that hide single losses, each with its late fraction."""
+    """Return the playout delays that hide single losses, each with its late fraction; none hides a lost datagram."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
     delays = answer.require()
+    if isinstance(stack, Quic) and stack.delivery == "datagram":
+        return ()
     if isinstance(stack, Quic):
         buffers = [
             ("a loss that three later packets show", "L + RTT + 3/f", fast_retransmit_playout(flow, path)),

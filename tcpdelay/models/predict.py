@@ -402,10 +402,10 @@ def predict_delay(
         method must be "simulation" or "auto".
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to
-        2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error is
-        below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost
-        acknowledgements, which the chain does not know, jitter above the packet interval, and bursts of losses that are
-        too long for it.
+        2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its
+        expected error is below 10 % and the flow's rate is not near the capacity, and else simulates what can be
+        simulated: also lost acknowledgements, which the chain does not know, jitter above the packet interval, and
+        bursts of losses that are too long for it.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional

@@ -27,7 +27,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack
+from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, transport_name
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
@@ -377,7 +377,7 @@ def _attributes(asked: Question, codec: str | None, playout_delay: float | str, 
     """Return the question as attributes that netCDF can hold."""
     what = "a constant-bit-rate flow" if isinstance(asked.flow, Flow) else "the messages of a source"
     return {
-        "title": f"Predicted delay, from write to in-order read, of {what} over {'QUIC' if isinstance(asked.stack, Quic) else 'TCP'}",
+        "title": f"Predicted delay, from write to in-order read, of {what} over {transport_name(asked.stack)}",
         "source": f"tcpdelay {__version__}",
         "flow": repr(asked.flow),
         "packet_size": asked.flow.packet_size if isinstance(asked.flow, Flow) else asked.flow.mean_size,

@@ -371,6 +371,17 @@ PROFILES: dict[StackName, KnownStack] = {
 DEFAULT_PROFILE: StackName = "linux"
 
 
+def transport_name(stack: Stack) -> str:
+    """Return the name of the transport of a stack: "TCP" or "QUIC".
+
+    Examples
+    --------
+    >>> transport_name(Stack.linux()), transport_name(Stack.quic())
+    ('TCP', 'QUIC')
+    """
+    return "QUIC" if isinstance(stack, Quic) else "TCP"
+
+
 def profiles_with(setting: str) -> list[StackName]:
     """Return the names of the profiles that have a setting.
 

@@ -145,7 +145,7 @@ class Simulation(DelayDistribution):
     @cached_property
     def expected_error(self) -> ExpectedError | None:
         """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
-        if not (self.sustainable and self.settled and self.compared):
+        if not (self.sustainable and self.settled and self.compared) or np.isinf(self.quantile_interval.value):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         # A datagram that is lost waits for nothing: only those that arrive show a backlog.
@@ -424,6 +424,7 @@ def _run(
         )
     values, counts = batches.histogram()
     quantile_interval, mean_interval = batches.quantile(quantile), batches.mean()
+    settled = is_settled(quantile_interval)
     mean_delay, mean_sender = sums / counted / SECOND
     if values[-1] >= NEVER_READ:
         # Datagrams that are lost arrive never.
@@ -438,7 +439,7 @@ def _run(
         path.forward_delay,
         packets=counted,
         seed=seed,
-        settled=is_settled(quantile_interval),
+        settled=settled,
         carried=carried,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,

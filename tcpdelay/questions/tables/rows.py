@@ -16,8 +16,7 @@ from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.plane import Question
-from tcpdelay.questions.plane import question
+from tcpdelay.questions.plane import Question, question
 from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
