@@ -11,7 +11,7 @@ import numpy as np
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
-from tcpdelay.report.transport_words import TARGET_IS, change_of_transport, interval
+from tcpdelay.report.transport_words import TARGET_IS, change_of_transport, error_of
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.stack import transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
@@ -521,9 +521,9 @@ def transport_section(guideline: JudgedDelays) -> list[Section]:
     rows = [("TCP", compared.quantile, compared.late_fraction, compared.verdict)]
     rows += [(other.name, other.quantile, other.late_fraction, other.verdict) for other in compared.others]
     table = Table(
-        ("Transport", quantile_name(target.quantile), "Interval", "Late or lost", "Target"),
+        ("Transport", quantile_name(target.quantile), "Error", "Late", "Target"),
         tuple(
-            (name, format_time(delay.value), interval(delay), format_fraction(late), TARGET_IS[verdict])
+            (name, format_time(delay.value), error_of(delay), format_fraction(late), TARGET_IS[verdict])
             for name, delay, late, verdict in rows
         ),
         numeric=(1, 2, 3),

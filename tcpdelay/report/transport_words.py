@@ -18,8 +18,8 @@ TARGET_IS: dict[Verdict, str] = {"works": "met", "uncertain": "uncertain", "fail
 _DECIDED: dict[Verdict, str] = {"works": "meets", "uncertain": "may meet", "fails": "misses"}
 HOW_COMPARED = (
     "QUIC streams carry each message on a stream of its own. QUIC datagrams are not sent again: they are late if they "
-    "are lost. Both are simulated by RFC 9002 on this path. The interval of TCP is what its expected error allows; the "
-    "intervals of QUIC are statistical."
+    "are lost. Both are simulated by RFC 9002 on this path. Nine of ten predictions of TCP do not exceed its error; "
+    "the errors of QUIC are statistical (95 %)."
 )
 
 
@@ -54,13 +54,14 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
     return " ".join(sentences), HOW_COMPARED
 
 
-def interval(delay: Interval) -> str:
-    """Return the ends of the interval of a delay [s].
+def error_of(delay: Interval) -> str:
+    """Return the distance from a delay [s] to the farther end of its interval.
 
     Examples
     --------
     >>> from tcpdelay.confidence import Interval
-    >>> interval(Interval(0.14, 0.131, 0.149)), interval(Interval(math.inf, math.inf, math.inf))
-    ('131 ms to 149 ms', '')
+    >>> error_of(Interval(0.14, 0.131, 0.142)), error_of(Interval(math.inf, math.inf, math.inf))
+    ('±9 ms', '')
     """
-    return f"{format_time(delay.low)} to {format_time(delay.high)}" if math.isfinite(delay.value) else ""
+    farther = max(delay.high - delay.value, delay.value - delay.low)
+    return f"±{format_time(farther)}" if math.isfinite(delay.value) else ""

@@ -15,15 +15,15 @@ class NoChain:
     --------
     >>> from tcpdelay.scenario import Flow, Path, Stack
     >>> NoChain().supports(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.quic())).refused[0].allowed
-    'be a TCP in the chain'
+    "be a TCP with the method 'chain' ('auto' simulates QUIC)"
     """
 
     name = "chain"
 
     def supports(self, scenario: Scenario) -> Support:
         """Return that the stack is refused."""
-        hint = "method 'simulation' or 'auto' simulates QUIC"
-        return Support(frozenset(), refused=(UnsupportedError("stack", scenario.stack, "be a TCP in the chain", hint),))
+        allowed = "be a TCP with the method 'chain' ('auto' simulates QUIC)"
+        return Support(frozenset(), refused=(UnsupportedError("stack", type(scenario.stack).__name__, allowed),))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the refusal."""

@@ -134,8 +134,10 @@ class RowPredictor:
         if missing and demand.flow is None:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
         if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
-            allowed = "be a Flow for a table with packet sizes or intervals, and for the rating of a call"
-            raise InvalidValueError("flow", demand.flow, allowed)
+            table = "for a table with packet sizes or intervals, and for the rating of a call"
+            if isinstance(demand.flow, Flow):
+                raise InvalidValueError("stack", type(demand.stack).__name__, f"be a TCP {table}")
+            raise InvalidValueError("flow", demand.flow, f"be a Flow {table}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         self.unchecked = 0
         self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
