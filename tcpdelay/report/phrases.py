@@ -152,9 +152,10 @@ def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list
             "late or lost: a lost datagram is not sent again."
         ]
     allowed = allowed_lateness(judged) if judged.settled else ""
+    missed = "are later than the limit, or lost" if math.isinf(judged.mean) else "come later than the limit"
     return [
         f"{share} of the {messages} arrive within {format_time(judged.quantile)}; the limit is {limit}. "
-        f"{format_fraction(judged.late_fraction)} of the {messages} come later than the limit{allowed}."
+        f"{format_fraction(judged.late_fraction)} of the {messages} {missed}{allowed}."
     ]
 
 
@@ -216,7 +217,7 @@ def _simulated(guideline: Findings) -> str:
             "are the chain's: near the limit they can disagree with the verdict."
         )
     if isinstance(guideline.stack, Quic):
-        return f"QUIC is simulated, so all figures are: each margin with {COMPARED_PACKETS} packets."
+        return f"All figures are simulated, because no chain knows QUIC: each margin with {COMPARED_PACKETS} packets."
     reason = sentence(guideline.simulated_because).rstrip(".")
     return (
         f"{reason}, so all figures are simulated: each margin with {COMPARED_PACKETS} packets. The critical loss and "
