@@ -226,7 +226,10 @@ def test_each_stack_has_the_settings_of_the_library_by_default(name):
         ("linux", ["--variant", "sack"], "newreno_2008"),
         ("linux", ["--no-limited-transmit"], "newreno_2008"),
         ("newreno_2008", ["--hz", "1000"], "linux"),
-        ("newreno_2008", ["--congestion-control", "reno"], "linux"),
+        ("newreno_2008", ["--congestion-control", "reno"], "linux or --stack quic"),
+        ("linux", ["--delivery", "datagram"], "quic"),
+        ("quic", ["--rto-min", "100ms"], "linux"),
+        ("quic", ["--mss", "1200B"], "linux or --stack newreno_2008"),
     ],
 )
 def test_settings_of_the_other_stack_are_refused(run, stack, setting, other):
@@ -249,7 +252,7 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
     assert lines["expected error"].startswith("p95 ")
     status, _, errors = run("predict", *VOIP, "--stack", "newreno_2008", "--method", "simulation")
     assert status == 2
-    assert errors.startswith("tcpdelay predict: --stack: must be Stack.linux() in a simulation")
+    assert errors.startswith("tcpdelay predict: --stack: must be Stack.linux() or Stack.quic() in a simulation")
 
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):

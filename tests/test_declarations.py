@@ -17,7 +17,7 @@ from tcpdelay.questions.sweep.specification import read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations
 from tcpdelay.scenario.scenario import FIELDS
-from tcpdelay.scenario.stack import Linux, NewReno2008
+from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
 
 PACKAGE = Path(__file__).parents[1] / "tcpdelay"
 ADDED = """
@@ -69,7 +69,7 @@ def test_a_new_field_of_the_path_needs_no_other_edit(tmp_path):
 
 
 def test_every_declared_field_is_an_option_and_can_be_swept():
-    declared = {name for part in (td.Flow, td.Path, Linux, NewReno2008, td.Target) for name in declarations(part)}
+    declared = {name for part in (td.Flow, td.Path, Linux, NewReno2008, Quic, td.Target) for name in declarations(part)}
     assert declared == set(FIELDS) <= set(OPTIONS)
     assert declared - set(declarations(td.Target)) <= set(PARAMETERS)
     assert {name for name, (part, field) in FIELDS.items() if part == "path" and isinstance(field, Quantity)} <= set(

@@ -408,7 +408,11 @@ def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use):
 @pytest.mark.parametrize(
     ("path", "stack", "message"),
     [
-        (PATH, Stack.newreno_2008(), r"stack must be Stack\.linux\(\) in a simulation, got NewReno2008"),
+        (
+            PATH,
+            Stack.newreno_2008(),
+            r"stack must be Stack\.linux\(\) or Stack\.quic\(\) in a simulation, got NewReno2008",
+        ),
         (Path(30.0, 0.02), LINUX, "rtt must span less than 1024 segments of the flow in a simulation, not 1501"),
     ],
 )

@@ -33,7 +33,7 @@ def test_comparison_shows_both_guidelines(compared, output_format):
     scores = [float(cell) for cell in rows["best MOS"][1:]]
     assert scores[:2] == pytest.approx([compared.before.call.best.mos, compared.after.call.best.mos], abs=0.0051)
     assert scores[2] == pytest.approx(scores[1] - scores[0], abs=0.0101)
-    assert "TCP" in rows
+    assert "Transport" in rows
     assert "Flow" not in rows
 
 

@@ -99,7 +99,7 @@ def test_what_only_a_constant_rate_has_is_left_out_in_all_formats(video, speech)
             assert "nan" not in text.lower().replace("nano", "")
             assert all(words in text for words in NOT_FOR_SOURCES)
         titles = [part.key for part in found.content().sections]
-        assert titles == ["advice", "scenario", "source", "delays", "margins", "parts", "rules", "trust"]
+        assert titles == ["advice", "transport", "scenario", "source", "delays", "margins", "parts", "rules", "trust"]
 
 
 def test_the_record_has_the_source_and_its_kinds(speech):
@@ -150,7 +150,7 @@ def test_refusals_are_one_line(video):
     with pytest.raises(ValueError, match=r"^method must be 'simulation' or 'auto' for a source whose rate") as raised:
         td.guideline(VIDEO, PATH, method="chain")
     assert "\n" not in str(raised.value)
-    with pytest.raises(ValueError, match=r"^stack must be Stack.linux\(\) in a simulation"):
+    with pytest.raises(ValueError, match=r"^stack must be Stack.linux\(\) or Stack.quic\(\) in a simulation"):
         td.guideline(VIDEO, PATH, td.Stack.newreno_2008())
     flow = td.guideline(td.Flow(174, 0.020), PATH)
     for pair in ((flow, video), (video, flow)):

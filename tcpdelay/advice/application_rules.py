@@ -25,7 +25,7 @@ from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.questions.quantities import at_bitrate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import Linux, Quic
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
@@ -46,6 +46,7 @@ def _uneven(s: Situation) -> bool:
 
 def _whole_packets(s: Situation) -> Effect | None:
     """Return the effect of segments that hold whole packets; None if such a segment is too small for a stack."""
+    assert not isinstance(s.stack, Quic)
     return s.change(stack=replace(s.stack, mss=s.whole_packets)) if s.whole_packets >= MIN_MSS else None
 
 

@@ -16,13 +16,13 @@ from tcpdelay.models.predict import (
     supports,
     why_simulated,
 )
-from tcpdelay.models.validity import ValidatedRange, validated_range
+from tcpdelay.models.validity import ValidatedRange, beyond_chain, validated_range
 from tcpdelay.models.verdict import judge
 from tcpdelay.quality.experience import Call, call_experience, video_experience
 from tcpdelay.quality.video import VideoPlayout
 from tcpdelay.questions.margins import Margin, largest_sustainable_rate
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import NewReno2008
+from tcpdelay.scenario.stack import NewReno2008, transport_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Findings(JudgedDelays):
         *("flow", "path", "stack", "target", "works", "late_range", "parts", "backlogged_time_fraction", "fair_rate"),
         *("utilization", "largest_sustainable_rate", "verdict", "margins", "playout", "recommendations"),
         *("alternatives", "validity", "unchanged", "expected_error", "notes", "ignored", "refused"),
-        *("simulated_because", "loss_curve", "call", "video"),
+        *("simulated_because", "loss_curve", "transports", "call", "video"),
     )
 
     @property
@@ -76,14 +76,15 @@ class Findings(JudgedDelays):
 def _notes(answer: Answer) -> tuple[str, ...]:
     """Return the limits of a prediction in words."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
-    notes = [*validated_range(stack).exceeded_by(flow, path), *answer.assumptions]
+    notes = [*beyond_chain(flow, path, stack), *answer.assumptions]
     if isinstance(stack, NewReno2008) and flow.packet_size > stack.mss:
         notes.append(
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
             "the published chain counts such a packet as one segment in the window"
         )
     if answer.answered and not answer.sustainable:
-        notes.append("TCP cannot carry this flow on this path: the backlog grows for as long as the flow sends")
+        carrier = transport_name(stack)
+        notes.append(f"{carrier} cannot carry this flow on this path: the backlog grows for as long as the flow sends")
     if isinstance(stack, NewReno2008):
         notes.append(
             "the chain describes the TCP of 2008 with a first timeout of "

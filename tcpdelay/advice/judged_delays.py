@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from tcpdelay.advice.alternatives import Alternative, alternatives_at_ends
 from tcpdelay.advice.loss_curve import LossCurve, loss_curve
+from tcpdelay.advice.other_transports import TransportComparison, other_transports
 from tcpdelay.advice.recommendations import recommendations
 from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.advice.rule import Recommendation, Situation
@@ -79,6 +80,8 @@ class JudgedDelays:
         The target's quantile against the loss.
     simulated_because : str
         Why the chain has no answer, so that all figures are simulated; empty if the chain has an answer.
+    transports : TransportComparison, optional
+        Whether another transport would help; None over QUIC, over the TCP of 2008, and without delays.
     unsettled : NotSettledError, optional
         What is known from a simulation that has not settled, if the chain answers in its place.
     estimate : PathEstimate, optional
@@ -105,6 +108,7 @@ class JudgedDelays:
     ignored: Mapping[str, str]
     loss_curve: LossCurve
     simulated_because: str
+    transports: TransportComparison | None = None
     unsettled: NotSettledError | None = None
     estimate: PathEstimate | None = None
     path_preset: PathPreset | None = None
@@ -149,6 +153,7 @@ class JudgedDelays:
         situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
         alternatives = alternatives_at_ends(scenario, target, estimate, model)
         agreed = all(alternative.meets_target == works for alternative in alternatives)
+        verdict: Verdict = judgement.verdict if agreed else "uncertain"
         return cls(
             path=scenario.path,
             stack=scenario.stack,
@@ -158,7 +163,7 @@ class JudgedDelays:
             late_range=late_range(judgement.answer, target.latest),
             parts=answer.parts or NO_PARTS,
             utilization=utilization,
-            verdict=judgement.verdict if agreed else "uncertain",
+            verdict=verdict,
             margins=found,
             recommendations=tuple(recommendations(situation)),
             alternatives=alternatives,
@@ -168,6 +173,7 @@ class JudgedDelays:
             loss_curve=loss_curve(scenario, target, found[0], model),
             estimate=estimate,
             path_preset=request.path_preset,
+            transports=other_transports(scenario, target, judged, verdict),
             **others,
         )
 
@@ -187,6 +193,14 @@ class JudgedDelays:
             If the simulation has not settled, and the chain has no answer either.
         """
         return self.answer.require()
+
+    @property
+    def endless(self) -> bool:
+        """Whether the delay grows for as long as the source sends, or is not known.
+
+        Lost datagrams have infinite delays too, so that the mean delay alone does not say it.
+        """
+        return (math.isinf(self.mean) and not self.answer.sustainable) or math.isnan(self.mean)
 
     @property
     def by_kind(self) -> Mapping[str, DelayDistribution]:

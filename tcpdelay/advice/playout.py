@@ -4,7 +4,8 @@ References
 ----------
 .. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
    Transactions on Networking, 2010, section VI: L + RTT + 3/f, and 4 RTT for a timeout.
-.. [2] RFC 6298: the retransmission timeout is the smoothed round-trip time plus its variation; Linux adds at least
+.. [2] RFC 9002, section 6.2.1: the probe timeout (PTO) of QUIC; 1 ms is its granularity (section 6.1.2).
+.. [3] RFC 6298: the retransmission timeout is the smoothed round-trip time plus its variation; Linux adds at least
    TCP_RTO_MIN to the smoothed round-trip time (tcp_set_rto, __tcp_set_rto).
 """
 
@@ -13,11 +14,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tcpdelay.models.interface import Answer
-from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
+from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, SECOND
 from tcpdelay.models.verdict import late_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008
+from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, KnownTcp, Linux, NewReno2008, Quic
 from tcpdelay.units import format_time
 
 
@@ -50,7 +52,8 @@ def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
     """Return the playout delay [s] that hides one retransmission timeout of a stack.
 
     For Linux it is RTT + RTO, where the timeout RTO is at least RTT + `rto_min`. For the published chain it is the
-    first timeout, by default 4 RTT.
+    first timeout, by default 4 RTT. For QUIC it is L + PTO: without jitter the probe timeout PTO is RTT + 1 ms +
+    `max_ack_delay`, and its probe carries the oldest data in flight.
 
     Examples
     --------
@@ -60,10 +63,23 @@ def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
     0.23
     >>> timeout_playout(Path(rtt=0.100, loss=0.02), NewReno2008(initial_timeout=1.0))
     1.0
+    >>> round(timeout_playout(Path(rtt=0.100, loss=0.02), Quic()), 3)
+    0.176
     """
     if isinstance(stack, NewReno2008):
         return stack.first_timeout(path.rtt)
+    if isinstance(stack, Quic):
+        return path.forward_delay + path.rtt + _beyond_rtt(stack)
     return 2 * path.rtt + stack.rto_min
+
+
+def _beyond_rtt(stack: Quic) -> float:
+    """Return the time [s] that the probe timeout adds to the RTT: the granularity, and the announced delay of ACKs."""
+    # Imported here, because it imports Numba, which takes a second.
+    from tcpdelay.models.quic.recovery import GRANULARITY
+
+    announced = IMPLEMENTATIONS[stack.implementation].settings(stack.max_ack_delay)["max_ack_delay"]
+    return (GRANULARITY + announced) / SECOND
 
 
 def timeout_in_words(stack: KnownStack) -> str:
@@ -77,16 +93,35 @@ def timeout_in_words(stack: KnownStack) -> str:
     if isinstance(stack, NewReno2008):
         timeout = "4 RTT" if stack.initial_timeout is None else format_time(stack.initial_timeout)
         return f"The first retransmission timeout (RTO) of this TCP of 2008 is {timeout}."
+    if isinstance(stack, Quic):
+        return f"The probe timeout (PTO) of QUIC is RTT + {format_time(_beyond_rtt(stack))} without jitter."
     return f"The retransmission timeout (RTO) of Linux is at least RTT + {format_time(stack.rto_min)}."
 
 
 def playout_buffers(answer: Answer) -> tuple[PlayoutBuffer, ...]:
-    """Return the playout delays that hide single losses, each with its late fraction."""
+    """Return the playout delays that hide single losses, each with its late fraction; none hides a lost datagram."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
     delays = answer.require()
+    if isinstance(stack, Quic) and stack.delivery == "datagram":
+        return ()
+    if isinstance(stack, Quic):
+        buffers = [
+            ("a loss that three later packets show", "L + RTT + 3/f", fast_retransmit_playout(flow, path)),
+            ("one probe timeout", "L + PTO", timeout_playout(path, stack)),
+        ]
+    else:
+        buffers = _buffers_of_tcp(flow, path, stack)
+    return tuple(
+        PlayoutBuffer(masks, formula, delay, delays.late_fraction(delay), late_range(answer, delay))
+        for masks, formula, delay in buffers
+    )
+
+
+def _buffers_of_tcp(flow: Flow, path: Path, stack: KnownTcp) -> list[tuple[str, str, float]]:
+    """Return what each playout delay over TCP hides, its formula, and the delay [s]."""
     published = stack if isinstance(stack, NewReno2008) else NewReno2008()
     linux = stack if isinstance(stack, Linux) else Linux()
-    buffers = [
+    return [
         ("one fast retransmit", "L + RTT + 3/f", fast_retransmit_playout(flow, path)),
         (
             "one timeout, TCP of 2008",
@@ -95,7 +130,3 @@ def playout_buffers(answer: Answer) -> tuple[PlayoutBuffer, ...]:
         ),
         ("one timeout, Linux today", "RTT + RTO", timeout_playout(path, linux)),
     ]
-    return tuple(
-        PlayoutBuffer(masks, formula, delay, delays.late_fraction(delay), late_range(answer, delay))
-        for masks, formula, delay in buffers
-    )

@@ -6,13 +6,15 @@ import math
 from dataclasses import replace
 
 from tcpdelay.advice.application_rules import APPLICATION_RULES
+from tcpdelay.advice.quic_rules import QUIC_RULES
 from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.tcp_rules import TCP_RULES
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Quic
 from tcpdelay.scenario.target import Target
 
 RULES = (*TCP_RULES, *APPLICATION_RULES)
-"""All rules; the rules for TCP come first."""
+"""All rules for a flow over TCP; those that TCP follows come first."""
 MOST_TO_DO = 5
 """Largest number of recommendations with the place "do"; a longer list is not read."""
 SMALLEST_GAIN = 0.01
@@ -98,8 +100,8 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     Returns
     -------
     list of Recommendation
-        One recommendation for each rule that applies to this kind of source, sorted by `place`. The place "do" comes
-        first, with at most `MOST_TO_DO` recommendations, beginning with the largest effect.
+        One recommendation for each rule that applies to this transport and this kind of source, sorted by `place`. The
+        place "do" comes first, with at most `MOST_TO_DO` recommendations, beginning with the largest effect.
 
     Examples
     --------
@@ -115,7 +117,8 @@ def recommendations(situation: Situation) -> list[Recommendation]:
     ('do', 'Spread the packets over two connections', True)
     """
     constant_rate = isinstance(situation.source, Flow)
-    found = [recommendation(rule, situation) for rule in RULES if constant_rate or rule.any_source]
+    rules = QUIC_RULES if isinstance(situation.stack, Quic) else RULES
+    found = [recommendation(rule, situation) for rule in rules if constant_rate or rule.any_source]
     helpful = sorted((each for each in found if each.place == "do"), key=lambda each: _rank(each, situation.target))
     less = f"less than the {MOST_TO_DO} above"
     moved = [replace(each, place="little gain", why=less) for each in helpful[MOST_TO_DO:]]

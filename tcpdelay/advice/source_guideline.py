@@ -9,9 +9,11 @@ from tcpdelay.advice.judged_delays import JudgedDelays
 from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import model_to_compare, solved_once
+from tcpdelay.models.validity import beyond_chain
 from tcpdelay.models.verdict import judge
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import Quic, transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import quantile_name
 
@@ -44,7 +46,16 @@ class SourceFindings(JudgedDelays):
 
     recorded = (
         *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
-        *("alternatives", "compared", "expected_error", "notes", "ignored", "loss_curve", "simulated_because"),
+        *(
+            "alternatives",
+            "compared",
+            "expected_error",
+            "notes",
+            "ignored",
+            "loss_curve",
+            "transports",
+            "simulated_because",
+        ),
     )
 
     def quantile_of_kind(self, kind: str, share: float) -> float:
@@ -103,7 +114,9 @@ def _findings(request: GuidelineRequest) -> SourceFindings:
     judgement = judge(scenario, target, "simulation", Requested(parts=True, target=target), on_progress)
     answer = judgement.answer
     carried = answer.sustainable or not answer.answered
-    endless = "TCP cannot carry this source on this path: the backlog grows for as long as it sends"
+    carrier = transport_name(scenario.stack)
+    endless = f"{carrier} cannot carry this source on this path: the backlog grows for as long as it sends"
+    beyond = beyond_chain(scenario.source, scenario.path, scenario.stack) if isinstance(scenario.stack, Quic) else []
     return SourceFindings.of(
         request,
         judgement,
@@ -112,6 +125,6 @@ def _findings(request: GuidelineRequest) -> SourceFindings:
         model,
         source=scenario.source,
         compared=getattr(model, "packets", 0),
-        notes=() if carried else (endless,),
+        notes=(*beyond, *(() if carried else (endless,))),
         simulated_because="the rate of the source is not constant",
     )

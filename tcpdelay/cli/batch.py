@@ -120,7 +120,8 @@ def _columns(texts: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-@partial(with_scenario, left_out=PATH_OPTIONS)
+# Its own --group names columns; messages in groups are for the other commands.
+@partial(with_scenario, left_out=(*PATH_OPTIONS, "group"))
 @with_source
 def batch(
     options: ScenarioOptions,
@@ -439,7 +440,8 @@ def _title(demand: Demand, sources: Mapping[str, Source]) -> str:
     return f"{quantile} within {limit}"
 
 
-@partial(with_scenario, left_out=PATH_OPTIONS)
+# Its own --group names columns; messages in groups are for the other commands.
+@partial(with_scenario, left_out=(*PATH_OPTIONS, "group"))
 def prepare(
     options: ScenarioOptions,
     rtt: Annotated[Range | None, range_option("rtt", "5ms..400ms")] = None,

@@ -17,7 +17,7 @@ from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 USUAL_FIELDS = frozenset(
-    {"packet_size", "interval", "rtt", "loss", "limit", "quantile", "congestion_control"},
+    {"packet_size", "interval", "rtt", "loss", "limit", "quantile", "congestion_control", "delivery"},
 )
 """Fields of a scenario whose options `--help` explains."""
 RARE_FIELDS = (FIELDS.keys() | SOURCE_FIELDS.keys()) - USUAL_FIELDS

@@ -21,8 +21,8 @@ from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, StackName, profiles_with
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "Output"
-TARGET, TCP = "When it is late", "The TCP that carries it"
-_PANELS: dict[Part, str] = {"flow": FLOW, "path": PATH, "stack": TCP, "target": TARGET}
+TARGET, TRANSPORT = "When it is late", "The transport that carries it"
+_PANELS: dict[Part, str] = {"flow": FLOW, "path": PATH, "stack": TRANSPORT, "target": TARGET}
 _METAVARS: dict[Kind, str] = {
     "time": "TIME",
     "fraction": "SHARE",
@@ -111,7 +111,9 @@ def application_option(more: str = "") -> Any:
     )
 
 
-_STACK_HELP = "TCP model: linux (a current kernel) or newreno_2008 (the published chain)."
+_STACK_HELP = (
+    "Transport: linux (TCP of a current kernel), newreno_2008 (TCP of the published chain) or quic (simulated)."
+)
 
 
 def _profile_name(text: str) -> str:
@@ -121,10 +123,10 @@ def _profile_name(text: str) -> str:
 
 
 def stacks_option(more: str) -> Any:
-    """Return the option for one or several TCP stacks; the help ends with `more`."""
+    """Return the option for one or several stacks; the help ends with `more`."""
     return make_option(
         "--stack",
-        TCP,
+        TRANSPORT,
         f"{_STACK_HELP} {more}",
         DEFAULT_PROFILE,
         metavar="|".join(PROFILES),
@@ -315,7 +317,7 @@ class ScenarioOptions:
             metavar="ADDRESS",
         ),
     ] = None
-    stack: Annotated[StackName | None, make_option("--stack", TCP, _STACK_HELP, DEFAULT_PROFILE)] = None
+    stack: Annotated[StackName | None, make_option("--stack", TRANSPORT, _STACK_HELP, DEFAULT_PROFILE)] = None
     values: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -354,7 +356,7 @@ def _options() -> dict[str, Any]:
     """Return the annotation of each option of a scenario by name, in the order of the help."""
     others = get_type_hints(ScenarioOptions, include_extras=True)
     of_parts = {part: _fields_of(part) for part in _PANELS}
-    shared = [name for name in of_parts["stack"] if _panel(name) == TCP]
+    shared = [name for name in of_parts["stack"] if _panel(name) == TRANSPORT]
     order = [
         *FLOW_OPTIONS,
         *PATH_OPTIONS,

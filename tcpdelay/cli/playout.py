@@ -15,7 +15,7 @@ from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
     PATH_OPTIONS,
-    TCP,
+    TRANSPORT,
     MaxMemory,
     MaxSeconds,
     ScenarioOptions,
@@ -89,7 +89,7 @@ def playout(
         list[Any] | None,
         make_option(
             "--congestion-control",
-            TCP,
+            TRANSPORT,
             "Congestion control of the sender. Give several for several tables.",
             "cubic",
             metavar="|".join(CONTROLS),

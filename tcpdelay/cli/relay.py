@@ -12,7 +12,7 @@ from tcpdelay.cli.errors import argument_errors, option_name, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
-    TCP,
+    TRANSPORT,
     ScenarioOptions,
     chart_option,
     make_option,
@@ -65,15 +65,15 @@ def relay(
         ),
     ],
     first: Annotated[
-        Transport, make_option("--first", TCP, "Transport of the first leg, whose path is --rtt and --loss.")
+        Transport, make_option("--first", TRANSPORT, "Transport of the first leg, whose path is --rtt and --loss.")
     ] = "tcp",
-    second: Annotated[Transport, make_option("--second", TCP, "Transport of the second leg.")] = "tcp",
+    second: Annotated[Transport, make_option("--second", TRANSPORT, "Transport of the second leg.")] = "tcp",
     buffer: Annotated[
         float | None,
         quantity(
             "--buffer",
             "size",
-            TCP,
+            TRANSPORT,
             "Buffer of the relay towards a second leg over TCP. If it is full, messages from UDP are dropped, and "
             "messages from TCP wait. Example: 64kB.",
             "no limit",

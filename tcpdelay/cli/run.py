@@ -18,7 +18,7 @@ from tcpdelay.cli.errors import ERASE_LINE, argument_errors, erase_progress, opt
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
-    TCP,
+    TRANSPORT,
     declared_option,
     described,
     make_option,
@@ -91,13 +91,15 @@ def run(
     ecn: Annotated[bool, _path_option("ecn")] = False,
     congestion_control: Annotated[
         Literal["cubic", "reno", "bbr", "vegas", "westwood"],
-        make_option("--congestion-control", TCP, "Congestion control of both ends, unless a program sets its own."),
+        make_option(
+            "--congestion-control", TRANSPORT, "Congestion control of both ends, unless a program sets its own."
+        ),
     ] = "cubic",
     sysctl: Annotated[
         list[str] | None,
         make_option(
             "--sysctl",
-            TCP,
+            TRANSPORT,
             "Setting of the kernel at both ends. Example: net.ipv4.tcp_sack=0. May be repeated.",
             False,
             metavar="NAME=VALUE",

@@ -14,7 +14,7 @@ from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.output import Named
 from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions
 from tcpdelay.scenario.applications import Application, constant_rate
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.scenario.fields import bounds, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
@@ -381,7 +381,7 @@ def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> KnownStac
         if name not in owners:
             allowed = " or ".join(f"--stack {owner}" for owner in owners)
             raise typer.BadParameter(f"{option_name(setting)}: goes with {allowed}, not with {name}")
-    if estimate is not None and estimate.mss is not None:
+    if estimate is not None and estimate.mss is not None and "mss" in declarations(type(PROFILES[name])):
         settings.setdefault("mss", estimate.mss)
     return replace(PROFILES[name], **settings)
 

@@ -14,9 +14,10 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import USUAL_QUANTILE, ExpectedError, Spread
 from tcpdelay.models.error_table import WRONG_CALL, ErrorTable
 from tcpdelay.models.throughput import connection_utilization, utilization_map
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownTcp, Linux, NewReno2008, Quic, Stack, checked_profile
 from tcpdelay.units import format_fraction, quantile_name
 
 TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux-errors-burst2.csv"}
@@ -122,7 +123,7 @@ def expected_error_map(
     flow: Flow,
     rtt: NDArray[np.float64],
     loss: NDArray[np.float64],
-    stack: KnownStack,
+    stack: KnownTcp,
     carried: NDArray[np.bool_],
     quantile: float = USUAL_QUANTILE,
 ) -> NDArray[np.float64]:
@@ -295,7 +296,7 @@ def expected_error(
     Raises
     ------
     ValueError
-        If `stack` is of no known profile.
+        If `stack` is of no known profile, or QUIC.
 
     Examples
     --------
@@ -303,6 +304,8 @@ def expected_error(
     0.67
     """
     stack = checked_profile(stack)
+    if isinstance(stack, Quic):
+        raise InvalidValueError("stack", stack, "be a TCP, whose chain has an expected error")
     if isinstance(stack, NewReno2008):
         return PUBLISHED_ERROR
     correlated = path.loss_pattern == "correlated"

@@ -19,7 +19,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Linux, Quic, Stack
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -52,6 +52,14 @@ def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
 
         return VideoModel()
     return LinuxChain() if linux else PublishedChain()
+
+
+@cache
+def quic_chain() -> Model:
+    """Return the model that is asked before the simulator about QUIC; it refuses what it does not know."""
+    from tcpdelay.models.quic.no_chain import NoChain
+
+    return NoChain()
 
 
 @cache
@@ -116,13 +124,15 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
     if method == "simulation":
         return simulator()
+    if isinstance(scenario.stack, Quic):
+        return quic_chain()
     return chain_model(isinstance(scenario.stack, Linux), type(scenario.source))
 
 
 def packets_to_count(scenario: Scenario, packets: int) -> int:
     """Return the number of packets of a simulation that takes about as long as one of `packets` small packets.
 
-    It is the same for a flow of constant rate, and for a stack other than that of Linux, which is not simulated. Of
+    It is the same for a flow of constant rate, and for the TCP of 2008, which is not simulated. Of
     messages of several segments there are fewer, and a trace that ends has no more than its own.
 
     Examples
@@ -132,7 +142,7 @@ def packets_to_count(scenario: Scenario, packets: int) -> int:
     [200000, 55603]
     """
     source = scenario.source
-    if isinstance(source, Flow) or not isinstance(scenario.stack, Linux):
+    if isinstance(source, Flow) or not isinstance(scenario.stack, Linux | Quic):
         return packets
     from tcpdelay.models.simulator.model import at_hand
     from tcpdelay.models.simulator.simulation import FEWEST_PACKETS
@@ -219,7 +229,8 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
 
 def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
     """Return in words why the chain refuses a scenario or cannot hold it."""
-    refused = ", ".join(error.name.replace("_", " ") for error in supports(scenario).refused)
+    names = {"stack": "QUIC"} if isinstance(scenario.stack, Quic) else {}
+    refused = ", ".join(names.get(error.name, error.name.replace("_", " ")) for error in supports(scenario).refused)
     # Behind the semicolon is what to do if nothing else has an answer.
     return f"the chain does not model this scenario ({refused})" if refused else str(refusal).partition(";")[0]
 
@@ -331,7 +342,8 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     chain = model_for(scenario, method)
     if method != "auto":
         return chain.answer(scenario, asked)
-    if not isinstance(scenario.source, Flow) and chain.supports(scenario).refused:
+    simulated_anyway = not isinstance(scenario.source, Flow) or isinstance(scenario.stack, Quic)
+    if simulated_anyway and chain.supports(scenario).refused:
         # Also if the simulator refuses it: the limits of the simulator are what the user can change.
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
     if simulator().supports(scenario).refused:
@@ -374,7 +386,7 @@ def predict_delay(
     max_memory: float | None = None,
     **options: Any,
 ) -> DelayDistribution:
-    """Predict the delay from write to in-order read of a flow over TCP.
+    """Predict the delay from write to read of a flow over TCP or QUIC.
 
     Parameters
     ----------
@@ -386,13 +398,14 @@ def predict_delay(
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+        The TCP implementation, by default that of a current Linux kernel, or `Stack.quic(...)`, which is simulated: the
+        method must be "simulation" or "auto".
     method : {"chain", "simulation", "auto"}
-        What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` alone, to 2 % in some
-        seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error is
-        below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost
-        acknowledgements, which the chain does not know, jitter above the packet interval, and bursts of losses that are
-        too long for it.
+        What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to
+        2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its
+        expected error is below 10 % and the flow's rate is not near the capacity, and else simulates what can be
+        simulated: also lost acknowledgements, which the chain does not know, jitter above the packet interval, and
+        bursts of losses that are too long for it.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional
@@ -424,7 +437,8 @@ def predict_delay(
     Warns
     -----
     ValidityWarning
-        If the chain answers for a scenario outside the range in which it has been checked.
+        If the chain answers for a scenario outside the range in which it has been checked, or QUIC is simulated outside
+        the range of the captures of QUIC.
 
     Examples
     --------
@@ -433,6 +447,13 @@ def predict_delay(
     (0.0612, 0.14, 0.004)
     >>> d.method, d.expected_error.median < 0.10
     ('chain', True)
+
+    The same flow over QUIC, where no message waits for another:
+
+    >>> quic = Stack.quic("quic-go", delivery="stream_per_message")
+    >>> d = predict_delay(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), quic, method="auto", packets=50_000)
+    >>> round(d.quantile(0.95), 3), d.method
+    (0.05, 'simulation')
     """
     scenario = scenario_from_options(flow, path, stack, options)
     return predict_with_warning(scenario, method, packets, on_progress, max_seconds, max_memory).require()
@@ -446,7 +467,7 @@ def predict_with_warning(
     max_seconds: float = MOST_SECONDS,
     max_memory: float | None = None,
 ) -> Answer:
-    """Return the answer with the whole distribution; warn if the chain answers outside its validated range.
+    """Return the answer with the whole distribution; warn if the chain or QUIC is outside its validated range.
 
     Parameters
     ----------
@@ -476,13 +497,14 @@ def predict_with_warning(
 
     if method == "chain" and packets is not None:
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
-    if method == "chain" and isinstance(scenario.source, Flow | Speech | Video):
+    tcp = not isinstance(scenario.stack, Quic)
+    if method == "chain" and tcp and isinstance(scenario.source, Flow | Speech | Video):
         # Before the chain is solved, which may take long.
         warn_outside(scenario.source, scenario.path, scenario.stack)
     with single_prediction():
         requested = Requested(packets=packets, on_progress=on_progress, max_seconds=max_seconds, max_memory=max_memory)
         answer = predict(scenario, requested, method)
-    if method == "auto" and answer.method == "chain":
+    if (method == "auto" and answer.method == "chain") or (answer.answered and not tcp):
         warn_outside(scenario.source, scenario.path, scenario.stack)
     return answer
 
@@ -527,6 +549,10 @@ def simulate_messages(
 
     for refused in simulator().supports(scenario).refused:
         raise refused
+    if isinstance(scenario.stack, Quic):
+        raise InvalidValueError(
+            "stack", scenario.stack, "be Stack.linux(...) where the times of every message are kept"
+        )
     found = simulate(
         scenario.source,
         scenario.path,

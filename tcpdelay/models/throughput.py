@@ -322,6 +322,20 @@ def largest_rule_of_thumb_rate(
     return float(8 * share * _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
 
 
+def reno_utilization(source: Source, path: Path) -> float:
+    """Return the share that a source takes of the fair rate of TCP Reno with full segments.
+
+    It says how near a source is to the capacity also over QUIC, whose packets are smaller.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.source import Flow
+    >>> round(reno_utilization(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), 3)
+    0.118
+    """
+    return float(connection_utilization(source, path, NewReno2008()))
+
+
 def _fair_rate(rtt: ArrayLike, loss: ArrayLike, stack: Stack, segments_per_ack: float) -> Rate:
     """Return the fair TCP rate [bytes/s]."""
     stack = checked_profile(stack)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.quic_packets import QuicImplementation
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import Linux, Quic, Stack, checked_profile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -130,6 +132,18 @@ VIDEO_RANGE = ValidatedRange(
 )
 
 
+QUIC_RANGE = ValidatedRange(
+    rtt=(0.020, 0.150),
+    loss=(0.001, 0.05),
+    packet_size=(100, 174),
+    interval=(0.020, 0.500),
+    source="captures of aioquic and quic-go, validation/quic-captures",
+)
+"""The range of the captures of QUIC with which the simulator has been compared, and of their videos of 1 Mbit/s."""
+CAPTURED: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
+"""The implementations of QUIC whose captures have been compared with the simulator."""
+
+
 LARGEST_PACKET = bounds(Flow, "packet_size")[1]
 
 
@@ -161,29 +175,56 @@ def compared_flow(source: Source) -> Flow:
 def validated_range(stack: Stack, source: type[Source] = Flow) -> ValidatedRange:
     """Return the range in which the chain of the profile of `stack` has been checked for a class of sources.
 
+    Of QUIC it is the range in which its simulator has been checked.
+
     Raises
     ------
     ValueError
         If `stack` is of no known profile.
     """
-    if not isinstance(checked_profile(stack), Linux):
+    if isinstance(checked_profile(stack), Quic):
+        return QUIC_RANGE
+    if not isinstance(stack, Linux):
         return PUBLISHED_RANGE
     return {Speech: SPEECH_RANGE, Video: VIDEO_RANGE}.get(source, LINUX_RANGE)
 
 
 def beyond_chain(source: Source, path: Path, stack: Stack) -> list[str]:
-    """Return one sentence for each input outside the range in which the chain that answers has been checked.
+    """Return one sentence for each input outside the range in which the model that answers has been checked.
+
+    It is a chain of TCP, or the simulator of QUIC.
 
     Examples
     --------
     >>> beyond_chain(Speech(174, 0.020), Path(rtt=0.100, loss=0.08), Stack.linux())
     ['loss 0.08 lies outside the validated range of 0.0005 to 0.05']
     """
+    if isinstance(stack, Quic):
+        return [*_beyond_captures_of_quic(source, path, stack)]
     return validated_range(stack, type(source)).exceeded_by(compared_flow(source), path)
 
 
+def _beyond_captures_of_quic(source: Source, path: Path, stack: Quic) -> Iterator[str]:
+    """Yield one sentence for each reason for which no capture of QUIC is like this scenario."""
+    # Not needed, and not loaded, where the command line only prints its help.
+    from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION, reno_utilization
+
+    if stack.implementation not in CAPTURED:
+        yield (
+            f"implementation {stack.implementation} lies outside the validated range: "
+            f"only {' and '.join(CAPTURED)} have been captured"
+        )
+    yield from QUIC_RANGE.exceeded_by(source, path)
+    used = reno_utilization(source, path)
+    if used >= LARGEST_SUSTAINABLE_UTILIZATION:
+        yield (
+            f"the rate is {used:.3g} of the fair TCP rate, and lies outside the validated range of below "
+            f"{LARGEST_SUSTAINABLE_UTILIZATION:g}"
+        )
+
+
 def warn_outside(source: Source, path: Path, stack: Stack) -> None:
-    """Issue a `ValidityWarning` if the chain that answers has not been checked in this scenario."""
+    """Issue a `ValidityWarning` if the model that answers has not been checked in this scenario."""
     beyond = beyond_chain(source, path, stack)
     if beyond:
         warnings.warn("; ".join(beyond), ValidityWarning, stacklevel=3)

@@ -15,7 +15,7 @@ from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import NewReno2008, Stack
 from tcpdelay.scenario.target import Target
 
 Verdict = Literal["works", "uncertain", "fails"]
@@ -81,10 +81,10 @@ def relative_error(stack: Stack, expected: ExpectedError | None) -> float:
     Examples
     --------
     >>> from tcpdelay.models.accuracy import PUBLISHED_ERROR
-    >>> relative_error(Linux(), PUBLISHED_ERROR), relative_error(Stack.newreno_2008(), PUBLISHED_ERROR)
+    >>> relative_error(Stack.linux(), PUBLISHED_ERROR), relative_error(Stack.newreno_2008(), PUBLISHED_ERROR)
     (4.28, 0.0)
     """
-    known = isinstance(stack, Linux) and expected is not None and not math.isnan(expected.p90)
+    known = not isinstance(stack, NewReno2008) and expected is not None and not math.isnan(expected.p90)
     return expected.p90 if known and expected is not None else 0.0
 
 

@@ -21,7 +21,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
@@ -244,9 +244,11 @@ class _BoundarySearch:
             precision="decision", target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory
         )
         averaged, too_large = average_flow(asked.flow), set[float]()
+        # No chain knows QUIC: the search by simulation begins at the edge of TCP.
+        chained = DEFAULT_STACK if isinstance(asked.stack, Quic) else asked.stack
 
         def excess(value: float) -> float | None:
-            scenario = Scenario(averaged, _path(self.searched, point, value), asked.stack, asked.target)
+            scenario = Scenario(averaged, _path(self.searched, point, value), chained, asked.target)
             answer = predict(scenario, requested, "chain")
             if answer.status == "too large" and not supports(scenario, "simulation").refused:
                 too_large.add(value)

@@ -11,8 +11,9 @@ from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Quic, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 SHORTEST_RTT, LONGEST_RTT = 0.010, 0.400
@@ -23,13 +24,18 @@ DEFAULT_POINTS = 40
 
 @dataclass(frozen=True)
 class Question:
-    """A checked question: a source, its TCP stack, the demand on its delay, and what an answer may take [s, bytes]."""
+    """A checked question: a source, its transport, the demand on its delay, and what an answer may take [s, bytes]."""
 
     flow: Source
     stack: KnownStack
     target: Target
     max_seconds: float = MOST_SECONDS
     max_memory: float | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no chain answers, because the source is no `Flow` or the transport is QUIC."""
+        return not isinstance(self.flow, Flow) or isinstance(self.stack, Quic)
 
 
 def question(

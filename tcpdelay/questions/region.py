@@ -27,7 +27,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, transport_name
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def working_region(
         least ten times as long.
     packets : int, optional
         Number of messages in the simulation of each cell, 1000 to 1e9; by default 50 000, or fewer if `max_seconds`
-        allow only these. Only for a source that is no `Flow`. A cell takes some tenths of a second, so that 40 x 40
-        cells take minutes.
+        allow only these. Only for a source that is no `Flow`, and for QUIC. A cell takes some tenths of a second, so
+        that 40 x 40 cells take minutes.
     on_progress : callable, optional
         Called with the number of round-trip times done, and the number of all round-trip times.
     max_seconds : float
@@ -169,9 +169,9 @@ def working_region(
         raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")
     wait = _playout_delay(playout_delay, asked.target.limit)
     rated = None if codec is None else codec_named(codec)
-    simulated = not isinstance(asked.flow, Flow)
+    simulated = asked.simulated
     if packets is not None and not simulated:
-        raise InvalidValueError("packets", packets, "be left out for a Flow, which is not simulated")
+        raise InvalidValueError("packets", packets, "be left out for a Flow over TCP, which is not simulated")
     cells = _cells(asked, rtts, lost, beyond, wait, rated, packets, on_progress)
     # Importing xarray takes longer than a small region.
     import xarray as xr
@@ -225,7 +225,7 @@ def _errors(
     asked: Question, rtts: NDArray[np.float64], lost: NDArray[np.float64], cells: xr.Dataset
 ) -> NDArray[np.float64]:
     """Return median, mean and 90 % quantile of the expected relative error of each cell."""
-    if not isinstance(asked.flow, Flow):
+    if not isinstance(asked.flow, Flow) or isinstance(asked.stack, Quic):
         return np.stack([cells[f"error_{statistic}"].values for statistic in _ERRORS], axis=-1)
     carried = cells.sustainable.values
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, carried, asked.target.quantile).copy()
@@ -245,7 +245,10 @@ _VERDICT_MEANINGS = {
 
 def _verdicts(asked: Question, cells: xr.Dataset, error: NDArray[np.float64]) -> NDArray[np.int8]:
     """Return the number of the verdict on each cell, as `tcpdelay.models.verdict.verdict_of` gives it."""
-    latest, known = asked.target.latest, np.nan_to_num(error) if isinstance(asked.stack, Linux) else 0.0 * error
+    latest, known = (
+        asked.target.latest,
+        np.nan_to_num(error) if not isinstance(asked.stack, NewReno2008) else 0.0 * error,
+    )
     works = cells["quantile"].values <= latest * (1 - known)
     fails = (cells["quantile"].values > latest * (1 + known)) & (known < WRONG_CALL)
     fails &= cells.accuracy.values != NOT_COMPUTED
@@ -319,12 +322,12 @@ def _cells(
         max_memory=asked.max_memory,
     )
     method: AnsweredBy = "chain"
-    if not isinstance(asked.flow, Flow):
+    if asked.simulated:
         # Raises an error if the stack or the source cannot be simulated.
         model_to_compare(Scenario(asked.flow, Path(float(rtt[0]), float(loss[0])), asked.stack), "simulation")
         from tcpdelay.models.simulator.simulation import packets_within
 
-        assert isinstance(asked.stack, Linux)
+        assert isinstance(asked.stack, Linux | Quic)
         most = min(CELL_MESSAGES, packets_within(asked.max_seconds, asked.flow, asked.stack))
         requested, method = replace(requested, packets=packets or most), "simulation"
     meanings = {
@@ -374,7 +377,7 @@ def _attributes(asked: Question, codec: str | None, playout_delay: float | str, 
     """Return the question as attributes that netCDF can hold."""
     what = "a constant-bit-rate flow" if isinstance(asked.flow, Flow) else "the messages of a source"
     return {
-        "title": f"Predicted delay, from write to in-order read, of {what} over TCP",
+        "title": f"Predicted delay, from write to in-order read, of {what} over {transport_name(asked.stack)}",
         "source": f"tcpdelay {__version__}",
         "flow": repr(asked.flow),
         "packet_size": asked.flow.packet_size if isinstance(asked.flow, Flow) else asked.flow.mean_size,

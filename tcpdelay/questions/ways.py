@@ -13,7 +13,7 @@ from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack, checked_profile
+from tcpdelay.scenario.stack import KnownTcp, Quic, Stack, checked_profile
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 INTERVALS = (0.010, 0.020, 0.030, 0.040, 0.060)
@@ -85,7 +85,7 @@ def best_interval(
         raise InvalidValueError("header", header, "be a whole number of bytes from 0 on")
     if not intervals:
         raise InvalidValueError("intervals", tuple(intervals), "hold at least one interval")
-    stack, target = checked_profile(stack), Target(DEFAULT_LIMIT) if target is None else target
+    stack, target = _tcp(stack), Target(DEFAULT_LIMIT) if target is None else target
     flows = [_packed(bitrate, interval, header) for interval in sorted(set(intervals))]
     ways = [Way(flow.interval, flow, flow, wire_rate(flow, stack.mss), lambda delays: delays) for flow in flows]
     return best("interval", ways, path, stack, target, on_progress, method)
@@ -96,6 +96,14 @@ def _packed(bitrate: float, interval: float, header: int) -> Flow:
     if not interval > 0:
         raise InvalidValueError("intervals", interval, "lie above 0 s")
     return Flow(max(1, round(bitrate * interval / 8)) + header, interval)
+
+
+def _tcp(stack: Stack | None) -> KnownTcp:
+    """Return the stack, which must be a TCP: the rates on the network and the joined delays hold for TCP alone."""
+    known = checked_profile(stack)
+    if isinstance(known, Quic):
+        raise InvalidValueError("stack", "Quic", "be a TCP in this question")
+    return known
 
 
 PIECES = (1, 2, 4)
@@ -151,7 +159,7 @@ def best_split(
     True
     """
     demand: Target | CallTarget = target_of(flow) if target is None else target
-    flow, stack = flow_of(flow), checked_profile(stack)
+    flow, stack = flow_of(flow), _tcp(stack)
     ways = []
     for number in whole_numbers("pieces", pieces):
         piece = piece_of(flow, number)
@@ -212,7 +220,7 @@ def best_connections(
     True
     """
     demand: Target | CallTarget = target_of(flow) if target is None else target
-    flow, stack = flow_of(flow), checked_profile(stack)
+    flow, stack = flow_of(flow), _tcp(stack)
     ways = []
     for number in whole_numbers("connections", connections):
         share = share_of(flow, number)

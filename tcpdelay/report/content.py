@@ -12,11 +12,13 @@ import numpy as np
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
+from tcpdelay.report.transport_words import TARGET_IS, change_of_transport, error_of
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
+from tcpdelay.scenario.stack import transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
-    NOT_CARRIED,
+    NEVER_SETTLES,
     format_delay,
     format_fraction,
     format_fraction_range,
@@ -77,7 +79,7 @@ class Table:
 
 
 def scenario_table(guideline: Findings) -> Table:
-    """Return the scenario: the flow, the path, the demand and the TCP stack."""
+    """Return the scenario: the flow, the path, the demand and the transport."""
     flow, path, target = guideline.flow, guideline.path, guideline.target
     one_way = format_time(path.forward_delay)
     rows = (
@@ -87,7 +89,7 @@ def scenario_table(guideline: Findings) -> Table:
         *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
-        ("TCP", phrases.stack_words(guideline.stack)),
+        ("Transport", phrases.stack_words(guideline.stack)),
     )
     return Table(("Scenario", "Value"), rows)
 
@@ -173,6 +175,9 @@ def delays_table(guideline: JudgedDelays) -> Table:
         ("mean", format_time(distribution.mean), "from write to in-order read"),
         ("jitter", format_time(distribution.jitter), "standard deviation of the delay"),
     ]
+    if math.isinf(distribution.mean):
+        lost = float(distribution.weights[np.isinf(distribution.values)].sum())
+        rows = [("lost", format_fraction(lost), "datagrams that never arrive")]
     for q in sorted({*REPORTED_QUANTILES, target.quantile}):
         arrived = f"{format_fraction(q)} arrive within this time"
         if q == target.quantile:
@@ -247,7 +252,7 @@ def parts_table(guideline: JudgedDelays) -> Table:
     """Return the parts of the mean delay."""
     parts, mean = guideline.parts, guideline.mean
     named = (
-        ("Network", parts.network, "one way, without TCP"),
+        ("Network", parts.network, f"one way, without {transport_name(guideline.stack)}"),
         ("Backlog", parts.backlog, "waiting in the send buffer while the window is too small"),
         ("Head of line", parts.head_of_line, "waiting at the receiver for a packet that was lost"),
         ("Timeouts", parts.timeouts, "waiting in the send buffer because of a retransmission timeout"),
@@ -278,7 +283,7 @@ def load_table(guideline: Findings) -> Table:
         (
             "Largest rate",
             phrases.format_edge(guideline.largest_sustainable_rate),
-            "largest rate that this TCP carries, by the model",
+            f"largest rate that this {transport_name(guideline.stack)} carries, by the model",
         ),
     )
     return Table(("Load", "Value", "What it is"), rows, numeric=(1,))
@@ -338,20 +343,13 @@ def validity_table(guideline: Findings) -> Table:
     return Table(("Input", "Checked", "Here", "Range"), rows, numeric=(2,))
 
 
-NO_SETTLED_DELAYS = (
-    "The simulation has not settled: a longer simulation has other delays, because the load is close to the rate that "
-    "TCP carries. Mean, quantiles and playout buffers are not known here."
-)
-NO_DELAYS = (
-    f"The delay {NOT_CARRIED} on this path. It grows for as long as the flow sends, "
-    "so mean, quantiles and playout buffers have no meaning here."
-)
 PLAYOUT_REMARK = (
     "A buffer that delays playout by this much hides one such loss; the share that is still late is predicted."
 )
 LOAD_REMARK = (
     "The fair TCP rate and the largest rate need not agree: the fair rate is a published formula for TCP Reno with "
-    "delayed ACKs, which only the rule of thumb uses; the largest rate is the model's, for the TCP of this report."
+    "delayed ACKs, which only the rule of thumb uses; the largest rate is the model's, for the transport of this "
+    "report."
 )
 NOT_TO_DO: dict[Place, str] = {
     "little gain": "Little or no gain here",
@@ -420,6 +418,8 @@ class Content:
         Labels and values of the most important figures.
     sections : tuple of Section
         The other parts of the report in reading order.
+    transport : str
+        The transport, "TCP" or "QUIC".
     """
 
     verdict: Verdict
@@ -427,6 +427,21 @@ class Content:
     explanation: tuple[str, ...]
     key_figures: tuple[tuple[str, str], ...]
     sections: tuple[Section, ...]
+    transport: str = "TCP"
+
+
+def without_delays(guideline: JudgedDelays) -> str:
+    """Return in a sentence why a report has no delays."""
+    carrier = transport_name(guideline.stack)
+    if guideline.answer.answered:
+        return (
+            f"The delay {NEVER_SETTLES}: {carrier} cannot carry this flow on this path. It grows for as long as the "
+            "flow sends, so mean, quantiles and playout buffers have no meaning here."
+        )
+    return (
+        "The simulation has not settled: a longer simulation has other delays, because the load is close to the rate "
+        f"that {carrier} carries. Mean, quantiles and playout buffers are not known here."
+    )
 
 
 def content(guideline: Findings) -> Content:
@@ -439,10 +454,11 @@ def content(guideline: Findings) -> Content:
     >>> found.headline
     'Works, with 60 ms to spare'
     """
-    estimate, settles = guideline.estimate, math.isfinite(guideline.mean)
+    estimate, settles = guideline.estimate, not guideline.endless
     load = load_table(guideline)
     sections = [
         advice_section(guideline, phrases.effects_of_other_model(guideline)),
+        *transport_section(guideline),
         Section("scenario", "Scenario", tables=(scenario_table(guideline),)),
     ]
     if guideline.path_preset is not None:
@@ -452,16 +468,16 @@ def content(guideline: Findings) -> Content:
     if settles:
         sections.append(Section("delays", "Delays", tables=(delays_table(guideline),)))
     else:
-        sections.append(Section("delays", "Delays", (NO_DELAYS if guideline.answer.answered else NO_SETTLED_DELAYS,)))
+        sections.append(Section("delays", "Delays", (without_delays(guideline),)))
     sections += _experience(guideline)
     sections.append(_margins(guideline))
     if settles:
-        sections += [
-            Section("parts", "Where the delay comes from", (LOAD_REMARK,), (parts_table(guideline), load)),
-            Section(
-                "playout", "Playout buffers", (PLAYOUT_REMARK, *playout_error(guideline)), (playout_table(guideline),)
-            ),
-        ]
+        # Lost datagrams make the mean delay infinite, which then has no parts.
+        parts = (parts_table(guideline),) if math.isfinite(guideline.mean) else ()
+        sections.append(Section("parts", "Where the delay comes from", (LOAD_REMARK,), (*parts, load)))
+        if guideline.playout:
+            remarks = PLAYOUT_REMARK, *playout_error(guideline)
+            sections.append(Section("playout", "Playout buffers", remarks, (playout_table(guideline),)))
     else:
         sections.append(Section("parts", "Load of the flow", (LOAD_REMARK,), (load,)))
     if guideline.alternatives:
@@ -477,6 +493,7 @@ def content(guideline: Findings) -> Content:
         ),
         key_figures=key_figures(guideline),
         sections=(*sections, rules_section(guideline), _trust(guideline)),
+        transport=transport_name(guideline.stack),
     )
 
 
@@ -497,9 +514,8 @@ def _margins(guideline: Findings) -> Section:
     if guideline.loss_curve.loss.size:
         tables.append(loss_table(guideline))
     if guideline.loss_curve.critical is not None:
-        paragraphs.append(
-            f"TCP cannot carry the flow with a loss of {format_fraction(guideline.loss_curve.critical)} or more."
-        )
+        critical = format_fraction(guideline.loss_curve.critical)
+        paragraphs.append(f"{transport_name(guideline.stack)} cannot carry the flow with a loss of {critical} or more.")
     return Section("margins", "Margins", tuple(paragraphs), tuple(tables))
 
 
@@ -516,8 +532,8 @@ def _experience(guideline: Findings) -> list[Section]:
 
 def advice_section(guideline: JudgedDelays, remark: str) -> Section:
     """Return the section with the recommendations; `remark` is added to the sentences about their effects."""
-    target, rules = guideline.target, guideline.recommendations
-    advice = tuple(_advice(rule, target) for rule in rules if rule.place == "do")
+    target, rules, carrier = guideline.target, guideline.recommendations, transport_name(guideline.stack)
+    advice = tuple(_advice(rule, target, carrier) for rule in rules if rule.place == "do")
     if advice:
         bases = sorted({rule.effect.basis for rule in rules if rule.place == "do" and rule.effect is not None})
         models = [f"“{basis}”" for basis in bases if basis in ("chain", "simulation")]
@@ -535,11 +551,30 @@ def advice_section(guideline: JudgedDelays, remark: str) -> Section:
     return Section("advice", "Do this" if advice else "What to do", (opening,), advice=advice)
 
 
+def transport_section(guideline: JudgedDelays) -> list[Section]:
+    """Return the section on a change of the transport; none over QUIC and the TCP of 2008."""
+    compared = guideline.transports
+    if compared is None:
+        return []
+    target, words = guideline.target, change_of_transport(compared, guideline.target)
+    rows = [("TCP", compared.quantile, compared.late_fraction, compared.verdict)]
+    rows += [(other.name, other.quantile, other.late_fraction, other.verdict) for other in compared.others]
+    table = Table(
+        ("Transport", quantile_name(target.quantile), "Error", "Late", "Target"),
+        tuple(
+            (name, format_time(delay.value), error_of(delay), format_fraction(late), TARGET_IS[verdict])
+            for name, delay, late, verdict in rows
+        ),
+        numeric=(1, 2, 3),
+    )
+    return [Section("transport", "Another transport", words, (table,) if compared.others else ())]
+
+
 def rules_section(guideline: JudgedDelays) -> Section:
     """Return for all other rules why there is nothing to do."""
-    target, rules = guideline.target, guideline.recommendations
+    target, rules, carrier = guideline.target, guideline.recommendations, transport_name(guideline.stack)
     folded = (
-        (title, tuple(phrases.why_not_to_do(rule, target) for rule in rules if rule.place == place))
+        (title, tuple(phrases.why_not_to_do(rule, target, carrier) for rule in rules if rule.place == place))
         for place, title in NOT_TO_DO.items()
     )
     return Section("rules", "Other rules", folded=tuple((title, points) for title, points in folded if points))
@@ -584,14 +619,14 @@ def _reaches(rule: Recommendation, target: Target) -> bool:
     return found.quantity == "late fraction" or target.is_met_by(found.with_rule)
 
 
-def _advice(rule: Recommendation, target: Target) -> Advice:
+def _advice(rule: Recommendation, target: Target, carrier: str) -> Advice:
     """Return a recommendation in words."""
     return Advice(
         title=rule.title,
         status=phrases.STATUS[rule.status],
         reason=phrases.sentence(rule.reason),
         condition=rule.condition,
-        effect=phrases.effect(rule.effect, target),
+        effect=phrases.effect(rule.effect, target, carrier),
         setting=rule.setting,
         elsewhere=(("macOS", rule.macos), ("Windows", rule.windows), ("Browser", rule.browser)),
         evidence=rule.evidence,

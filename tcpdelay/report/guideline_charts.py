@@ -29,7 +29,9 @@ from tcpdelay.report.charts import (
     current_axes,
     plot_distribution,
 )
-from tcpdelay.units import NEVER_SETTLES, NOT_CARRIED, NOT_SETTLED, format_fraction, format_time, quantile_name
+from tcpdelay.report.phrases import cannot_carry
+from tcpdelay.scenario.stack import transport_name
+from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +57,8 @@ def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
     """
     ax = current_axes() if ax is None else ax
     if not math.isfinite(guideline.mean):
-        return message(ax, NOT_CARRIED if guideline.answer.answered else NOT_SETTLED)
+        endless = f"{NEVER_SETTLES}: {cannot_carry(guideline.stack)}"
+        return message(ax, endless if guideline.answer.answered else NOT_SETTLED)
     parts = guideline.parts
     named = [
         ("network", parts.network, BLUE),
@@ -151,7 +154,12 @@ def plot_quantile_against_loss(guideline: JudgedDelays, ax: Axes | None = None) 
         marks.append((f"works up to {format_fraction(edge.edge)}", edge.edge))
     if curve.critical is not None:
         ax.axvspan(curve.critical, curve.highest, color=PURPLE, alpha=0.25, linewidth=0)
-        marks.append((f"TCP cannot carry it from {format_fraction(curve.critical)}", curve.critical))
+        marks.append(
+            (
+                f"{transport_name(guideline.stack)} cannot carry it from {format_fraction(curve.critical)}",
+                curve.critical,
+            )
+        )
     if math.isfinite(guideline.quantile):
         mark(ax, marks)
         _draw_scenario(guideline, ax, curve)

@@ -185,7 +185,7 @@ def charts(
             )
         ]
     }
-    if not math.isfinite(guideline.mean):
+    if guideline.endless:
         return drawn
     distribution, marks = guideline.distribution, {"limit": target.limit}
     timeouts = "" if guideline.simulated_because else f", timeouts {format_time(parts.timeouts)}"
@@ -204,6 +204,8 @@ def charts(
             lambda ax: plot_later(guideline, messages, ax),
         ),
     ]
+    if math.isinf(guideline.mean):
+        return drawn
     drawn["parts"] = [
         chart(
             f"parts-chart{suffix}",

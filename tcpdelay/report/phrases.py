@@ -12,7 +12,7 @@ from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.scenario.fields import declarations
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import Linux, Quic, transport_name
 from tcpdelay.units import (
     NOT_SETTLED,
     format_delay,
@@ -90,8 +90,21 @@ def headline(guideline: JudgedDelays) -> str:
         room = "nothing" if spare < _NEGLIGIBLE_TIME else format_time(spare)
         return f"Works, with {room} to spare"
     if math.isinf(guideline.quantile):
-        return "Does not work: TCP cannot carry this flow"
+        lost = guideline.answer.sustainable
+        return f"Does not work: {'too many datagrams are lost' if lost else cannot_carry(guideline.stack)}"
     return f"Does not work: {format_time(-spare)} too late"
+
+
+def cannot_carry(stack: Stack) -> str:
+    """Return in words that a transport cannot carry the flow.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> cannot_carry(Stack.quic())
+    'QUIC cannot carry this flow'
+    """
+    return f"{transport_name(stack)} cannot carry this flow"
 
 
 def verdict(guideline: Findings) -> list[str]:
@@ -131,12 +144,18 @@ def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list
             f"{share} of the {messages} should arrive within {limit}. After {refusal.packets} simulated {messages} the "
             f"delay still depends on how many are simulated: {refusal.in_words}."
         ]
-    if math.isinf(judged.quantile):
+    if math.isinf(judged.quantile) and not judged.answer.sustainable:
         return list(endless)
+    if math.isinf(judged.quantile):
+        return [
+            f"{share} of the {messages} should arrive within {limit}, but {format_fraction(judged.late_fraction)} are "
+            "late or lost: a lost datagram is not sent again."
+        ]
     allowed = allowed_lateness(judged) if judged.settled else ""
+    missed = "are later than the limit, or lost" if math.isinf(judged.mean) else "come later than the limit"
     return [
         f"{share} of the {messages} arrive within {format_time(judged.quantile)}; the limit is {limit}. "
-        f"{format_fraction(judged.late_fraction)} of the {messages} come later than the limit{allowed}."
+        f"{format_fraction(judged.late_fraction)} of the {messages} {missed}{allowed}."
     ]
 
 
@@ -197,6 +216,8 @@ def _simulated(guideline: Findings) -> str:
             "These delays are simulated. Margins, parts of the delay, effects of settings and delays at other losses "
             "are the chain's: near the limit they can disagree with the verdict."
         )
+    if isinstance(guideline.stack, Quic):
+        return f"All figures are simulated, because no chain knows QUIC: each margin with {COMPARED_PACKETS} packets."
     reason = sentence(guideline.simulated_because).rstrip(".")
     return (
         f"{reason}, so all figures are simulated: each margin with {COMPARED_PACKETS} packets. The critical loss and "
@@ -220,11 +241,12 @@ def deciding(guideline: JudgedDelays) -> str:
 
 
 def _capacity(guideline: Findings) -> str:
-    """Return in words the offered bitrate and the largest bitrate that TCP can carry."""
+    """Return in words the offered bitrate and the largest bitrate that the transport can carry."""
+    carrier = transport_name(guideline.stack)
     offered, most = format_rate(guideline.flow.bitrate), guideline.largest_sustainable_rate
     if most.edge is None:
-        return f"The flow offers {offered}; no lower rate was found that TCP carries here."
-    return f"The flow offers {offered}; TCP carries up to {format_quantity(most.quantity, most.edge)} here."
+        return f"The flow offers {offered}; no lower rate was found that {carrier} carries here."
+    return f"The flow offers {offered}; {carrier} carries up to {format_quantity(most.quantity, most.edge)} here."
 
 
 def format_edge(margin: Margin) -> str:
@@ -292,8 +314,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2g} %" if share < 0.995 else "more than 99 %"
 
 
-def effect(found: Effect | None, target: Target) -> str | None:
+def effect(found: Effect | None, target: Target, carrier: str = "TCP") -> str | None:
     """Return the effect of a rule on the target's quantile in words; None if the effect is not known.
+
+    `carrier` is the name of the transport, "TCP" or "QUIC".
 
     Examples
     --------
@@ -312,11 +336,11 @@ def effect(found: Effect | None, target: Target) -> str | None:
     """
     if found is None:
         return None
-    said = _effect(found, target)
+    said = _effect(found, target, carrier)
     return f"if {found.provided}: {said}" if said and found.provided else said
 
 
-def _effect(found: Effect, target: Target) -> str | None:
+def _effect(found: Effect, target: Target, carrier: str) -> str | None:
     """Return the effect of a rule in words, without its condition."""
     if found.basis == "unknown":
         return f"not computed: {found.reason}"
@@ -331,14 +355,14 @@ def _effect(found: Effect, target: Target) -> str | None:
     name, before, after = quantile_name(target.quantile), format_time(found.without), format_time(found.with_rule)
     basis = f"({found.basis})"
     if math.isinf(found.without) and math.isinf(found.with_rule):
-        return f"not enough alone: TCP still cannot carry the flow {basis}"
+        return f"not enough alone: {carrier} still cannot carry the flow {basis}"
     if math.isinf(found.with_rule):
-        return f"worse here: TCP could no longer carry the flow {basis}"
+        return f"worse here: {carrier} could no longer carry the flow {basis}"
     reached = ", which meets the limit" if target.is_met_by(found.with_rule) > target.is_met_by(found.without) else ""
     if math.isnan(found.without):
         return f"the simulation settles then: {name} {after}{reached} {basis}"
     if math.isinf(found.without):
-        return f"TCP can then carry the flow: {name} {after}{reached} {basis}"
+        return f"{carrier} can then carry the flow: {name} {after}{reached} {basis}"
     if before == after:
         return f"{name} stays at {after} {basis}"
     worse = ", worse here" if found.with_rule > found.without else ""
@@ -355,7 +379,7 @@ def _effect_on_lateness(found: Effect) -> str | None:
     return f"late at the limit {before}, at {format_time(found.at)} {after} ({found.basis})"
 
 
-def why_not_to_do(rule: Recommendation, target: Target) -> str:
+def why_not_to_do(rule: Recommendation, target: Target, carrier: str = "TCP") -> str:
     """Return in a line why there is nothing to do for a rule: the reason, and the effect if it is computed."""
     found = rule.effect
     told = (
@@ -363,7 +387,7 @@ def why_not_to_do(rule: Recommendation, target: Target) -> str:
         and found.reason is None
         and (found.basis in ("chain", "simulation") or (found.basis == "bound" and rule.place == "little gain"))
     )
-    words = [rule.why, effect(found, target) if told or rule.why is None else None]
+    words = [rule.why, effect(found, target, carrier) if told or rule.why is None else None]
     return f"{rule.title}: {'; '.join(word for word in words if word)}"
 
 
@@ -407,7 +431,7 @@ def measured_rtt(estimate: PathEstimate) -> str:
 
 
 def stack_words(stack: Stack) -> str:
-    """Return the TCP profile and its settings.
+    """Return the profile of the transport and its settings.
 
     Examples
     --------
@@ -420,7 +444,8 @@ def stack_words(stack: Stack) -> str:
         for name, declared in declarations(type(stack)).items()
         if (value := getattr(stack, name)) is not None
     ]
-    return f"{type(stack).__name__}: {', '.join(words)}"
+    name = transport_name(stack) if isinstance(stack, Quic) else type(stack).__name__
+    return f"{name}: {', '.join(words)}"
 
 
 def call(rated: Call) -> tuple[str, ...]:

@@ -11,8 +11,6 @@ from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.report.content import (
     BOTTLENECK,
-    NO_DELAYS,
-    NO_SETTLED_DELAYS,
     Content,
     Section,
     Table,
@@ -28,7 +26,10 @@ from tcpdelay.report.content import (
     parts_table,
     preset_section,
     rules_section,
+    transport_section,
+    without_delays,
 )
+from tcpdelay.scenario.stack import transport_name
 from tcpdelay.units import (
     TOO_FEW,
     format_fraction,
@@ -51,12 +52,13 @@ def source_content(found: SourceFindings) -> Content:
     >>> from tcpdelay import Path, Speech, guideline
     >>> report = source_content(guideline(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)))
     >>> report.verdict, [section.key for section in report.sections]
-    ('works', ['advice', 'scenario', 'source', 'delays', 'margins', 'parts', 'rules', 'trust'])
+    ('works', ['advice', 'transport', 'scenario', 'source', 'delays', 'margins', 'parts', 'rules', 'trust'])
     """
-    settles = math.isfinite(found.mean)
+    settles = not found.endless
     effects = f" Each simulation has {found.answer.requested.packets} messages." if found.answer.answered else ""
     sections = [
         advice_section(found, effects),
+        *transport_section(found),
         Section("scenario", "Scenario", tables=(_scenario_table(found),)),
         Section("source", "What is sent", tables=(_source_table(found.source),)),
     ]
@@ -68,9 +70,9 @@ def source_content(found: SourceFindings) -> Content:
         kinds = [_kinds_table(found)] if found.by_kind else []
         sections.append(Section("delays", "Delays", _remark_on_kinds(found), (delays_table(found), *kinds)))
     else:
-        sections.append(Section("delays", "Delays", (NO_DELAYS if found.answer.answered else NO_SETTLED_DELAYS,)))
+        sections.append(Section("delays", "Delays", (without_delays(found),)))
     sections.append(_margins(found))
-    if settles:
+    if math.isfinite(found.mean):
         sections.append(Section("parts", "Where the delay comes from", tables=(parts_table(found),)))
     if found.alternatives:
         sections.append(Section("alternatives", "If the path is not as measured", tables=(alternatives_table(found),)))
@@ -80,6 +82,7 @@ def source_content(found: SourceFindings) -> Content:
         explanation=tuple(explanation(found)),
         key_figures=delay_figures(found),
         sections=(*sections, rules_section(found), _trust(found)),
+        transport=transport_name(found.stack),
     )
 
 
@@ -109,7 +112,7 @@ def _latest_kind(found: SourceFindings) -> list[str]:
 
 
 def _scenario_table(found: SourceFindings) -> Table:
-    """Return the scenario: the path, the demand and the TCP stack."""
+    """Return the scenario: the path, the demand and the transport."""
     path, target = found.path, found.target
     one_way = format_time(path.forward_delay)
     rows = (
@@ -118,7 +121,7 @@ def _scenario_table(found: SourceFindings) -> Table:
         *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
         ("Demand", f"{format_fraction(target.quantile)} of the messages within {format_time(target.limit)}"),
-        ("TCP", phrases.stack_words(found.stack)),
+        ("Transport", phrases.stack_words(found.stack)),
     )
     return Table(("Scenario", "Value"), rows)
 

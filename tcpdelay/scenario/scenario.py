@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tcpdelay.scenario.applications import constant_rate, source_of
-from tcpdelay.scenario.fields import Content, Field, InvalidValueError, declarations
+from tcpdelay.scenario.fields import Choice, Content, Field, InvalidValueError, declarations
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008, Stack, checked_profile
+from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008, Quic, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 
 Part = Literal["flow", "path", "stack", "target"]
@@ -31,7 +31,7 @@ class Scenario:
     path : Path
         The network.
     stack : Stack
-        The TCP implementation; a current Linux kernel by default.
+        The transport: a TCP implementation, by default a current Linux kernel, or QUIC.
     target : Target, optional
         The demand on the delay.
 
@@ -82,11 +82,24 @@ _PARTS: tuple[tuple[Part, type], ...] = (
     ("path", Path),
     ("stack", Linux),
     ("stack", NewReno2008),
+    ("stack", Quic),
     ("target", Target),
 )
-FIELDS: Mapping[str, tuple[Part, Field]] = {
-    name: (part, field) for part, described in _PARTS for name, field in declarations(described).items()
-}
+
+
+def _fields() -> dict[str, tuple[Part, Field]]:
+    """Return each field by name; the congestion control has the words of all stacks, of which each refuses some."""
+    found: dict[str, tuple[Part, Field]] = {}
+    for part, described in _PARTS:
+        for name, field in declarations(described).items():
+            known = found[name][1] if name in found else None
+            if isinstance(field, Choice) and isinstance(known, Choice):
+                field = replace(known, words=tuple(dict.fromkeys((*known.words, *field.words))))
+            found[name] = part, field
+    return found
+
+
+FIELDS: Mapping[str, tuple[Part, Field]] = _fields()
 """The part and the declaration of each field of a flow, a path, a stack and a target, by the field's name."""
 _OTHERWISE_GIVEN = frozenset({*FIELDS, "bitrate", "frame_rate"})
 """Fields of sources that a flow has too, or that have an option of their own."""

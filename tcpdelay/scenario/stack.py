@@ -13,14 +13,14 @@ from tcpdelay.scenario.kernels import (
     KernelRule,
     KernelVersion,
 )
+from tcpdelay.scenario.quic_packets import QUIC_PACKETS, QuicImplementation
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
 CongestionControl = Literal["cubic", "reno", "bbr"]
 LOSS_BASED_CONTROLS = ("cubic", "reno")
 """Congestion controls that take a loss for congestion: losses reduce the window."""
-StackName = Literal["linux", "newreno_2008"]
-QuicImplementation = Literal["rfc9002", "aioquic", "quic-go"]
+StackName = Literal["linux", "newreno_2008", "quic"]
 QuicControl = Literal["newreno", "cubic"]
 Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
@@ -30,6 +30,9 @@ Mss: TypeAlias = Annotated[
 ]
 WindowValidation: TypeAlias = Annotated[bool, Flag(meaning="Reduce the congestion window after idle time (RFC 2861).")]
 _TIMEOUT_HINT = "the timeout is given in seconds"
+_CONTROL_MEANING = (
+    "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default) or cubic."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +144,7 @@ class Linux(Stack):
     RFC 5682 (F-RTO), RFC 2861 (window validation).
     """
 
-    congestion_control: Annotated[
-        CongestionControl, Choice(meaning="Congestion control of the sender: cubic (Linux default), reno or bbr.")
-    ] = "cubic"
+    congestion_control: Annotated[CongestionControl, Choice(meaning=_CONTROL_MEANING)] = "cubic"
     delayed_ack: Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")] = False
     window_validation: WindowValidation = True
     hz: Annotated[
@@ -276,7 +277,7 @@ class NewReno2008(Stack):
 
 @described
 class Quic(Stack):
-    """The QUIC transport, by the letter of RFC 9002 or as an implementation has it; only simulations know it.
+    """The QUIC transport, by the letter of RFC 9002 or as an implementation has it.
 
     Parameters
     ----------
@@ -314,17 +315,16 @@ class Quic(Stack):
     implementation: Annotated[
         QuicImplementation, Choice(meaning="Implementation of QUIC: rfc9002, aioquic or quic-go.")
     ] = "rfc9002"
-    congestion_control: Annotated[
-        QuicControl, Choice(meaning="Congestion control of the sender: newreno or cubic.")
-    ] = "newreno"
+    congestion_control: Annotated[QuicControl, Choice(meaning=_CONTROL_MEANING)] = "newreno"
     delivery: Annotated[
-        Delivery, Choice(meaning="Streams of the messages: stream, stream_per_message, stream_per_group or datagram.")
+        Delivery,
+        Choice(meaning="How messages travel over QUIC: stream, stream_per_message, stream_per_group or datagram."),
     ] = "stream"
     max_ack_delay: Annotated[
         float,
         Quantity(
             kind="time",
-            meaning="Largest delay of an ACK (max_ack_delay).",
+            meaning="Largest delay of an ACK of QUIC (max_ack_delay).",
             low=0.001,
             high=1.0,
             unit="s",
@@ -334,7 +334,14 @@ class Quic(Stack):
     ] = 0.025
     group: Annotated[
         int,
-        Quantity(kind="count", meaning="Messages of a group.", low=1, high=1_000_000, unit="messages", example="10"),
+        Quantity(
+            kind="count",
+            meaning="Messages of a group, with --delivery stream_per_group.",
+            low=1,
+            high=1_000_000,
+            unit="messages",
+            example="10",
+        ),
     ] = 10
 
     def __post_init__(self) -> None:
@@ -342,18 +349,37 @@ class Quic(Stack):
             allowed = f"be 'newreno' with {self.implementation}"
             raise InvalidValueError("congestion_control", self.congestion_control, allowed)
 
+    @property
+    def mss(self) -> int:
+        """Most bytes of data of a packet, as the segment size of a TCP; the implementation sets it."""
+        return QUIC_PACKETS[self.implementation].payload
 
-KnownStack: TypeAlias = NewReno2008 | Linux
+
+KnownTcp: TypeAlias = NewReno2008 | Linux
 """A TCP of one of the profiles."""
+KnownStack: TypeAlias = KnownTcp | Quic
+"""A transport of one of the profiles."""
 
+DEFAULT_STACK = Stack.linux()
+"""The default stack: a current Linux kernel."""
 PROFILES: dict[StackName, KnownStack] = {
-    "linux": Stack.linux(),
+    "linux": DEFAULT_STACK,
     "newreno_2008": Stack.newreno_2008(backlog_bound="grow"),
+    "quic": Stack.quic(),
 }
 """The stacks by name, with their default settings."""
 DEFAULT_PROFILE: StackName = "linux"
-DEFAULT_STACK: KnownStack = PROFILES[DEFAULT_PROFILE]
-"""The default stack: a current Linux kernel."""
+
+
+def transport_name(stack: Stack) -> str:
+    """Return the name of the transport of a stack: "TCP" or "QUIC".
+
+    Examples
+    --------
+    >>> transport_name(Stack.linux()), transport_name(Stack.quic())
+    ('TCP', 'QUIC')
+    """
+    return "QUIC" if isinstance(stack, Quic) else "TCP"
 
 
 def profiles_with(setting: str) -> list[StackName]:
@@ -378,6 +404,5 @@ def checked_profile(stack: Stack | None) -> KnownStack:
     if stack is None:
         return DEFAULT_STACK
     if not isinstance(stack, KnownStack):
-        hint = "simulate() and simulate_network() know QUIC" if isinstance(stack, Quic) else ""
-        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()", hint)
+        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
     return stack

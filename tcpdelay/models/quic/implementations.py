@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.scenario.stack import QuicImplementation
+from tcpdelay.scenario.quic_packets import QUIC_PACKETS, QuicImplementation, QuicPacket
 
 WHOLE, PARTIAL, OVERSHOOT = range(3)
 """What a nearly full congestion window allows: a packet that fits, a packet cut to fit, or one whole packet more."""
@@ -20,16 +20,13 @@ PACKET_TOKENS, BYTE_TOKENS = range(2)
 
 
 @dataclass(frozen=True)
-class QuicRules:
+class QuicRules(QuicPacket):
     """The rules and constants of an implementation; times in microseconds, sizes in bytes of UDP payload.
 
     Parameters
     ----------
-    datagram_size : int
-        Largest UDP payload [bytes]; `initial_window` and `smallest_window` are multiples of it.
-    packet_overhead, frame_overhead : int
-        Bytes of a packet besides its frames: short header, connection ID, packet number and authentication tag; and of
-        a STREAM or DATAGRAM frame besides its data [bytes].
+    datagram_size, packet_overhead, frame_overhead : int
+        The sizes of a packet, as in `QuicPacket`.
     initial_window, smallest_window : int
         Congestion window at the start, and at least [packets] (RFC 9002, 7.2).
     loss_factor : float
@@ -78,9 +75,6 @@ class QuicRules:
         Whether a stream with lost data is served before the others.
     """
 
-    datagram_size: int = 1200
-    packet_overhead: int = 27
-    frame_overhead: int = 8
     initial_window: int = 10
     smallest_window: int = 2
     loss_factor: float = 0.5
@@ -105,11 +99,6 @@ class QuicRules:
     datagrams_per_packet: int = 16
     lost_first: bool = True
 
-    @property
-    def payload(self) -> int:
-        """Most bytes of data of a packet with one frame."""
-        return self.datagram_size - self.packet_overhead - self.frame_overhead
-
     def settings(self, max_ack_delay: float) -> dict[str, float]:
         """Return the rules by the names of a connection's fields; `max_ack_delay` [s] is a setting of `Stack.quic`."""
         longest = round(max_ack_delay * SECOND)
@@ -118,11 +107,12 @@ class QuicRules:
 
 
 IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
-    "rfc9002": QuicRules(),
+    "rfc9002": QuicRules(**vars(QUIC_PACKETS["rfc9002"])),
     # quic/recovery.py, quic/connection.py and quic/congestion/reno.py of aioquic 1.7: the window also grows while the
     # application limits the sender, by a datagram per window of bytes (`_congestion_stash`; no loss resets it), the
     # pacer counts packets, and each ACK waits for a millisecond.
     "aioquic": QuicRules(
+        **vars(QUIC_PACKETS["aioquic"]),
         grows=ALWAYS,
         growth=BY_DATAGRAMS,
         grows_first=True,
@@ -140,8 +130,7 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
     # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity).
     "quic-go": QuicRules(
-        datagram_size=1280,
-        packet_overhead=23,
+        **vars(QUIC_PACKETS["quic-go"]),
         initial_window=32,
         loss_factor=0.7,
         grows=NEAR_WINDOW,
@@ -159,5 +148,3 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     ),
 }
 """The rules by implementation."""
-CAPTURED: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
-"""The implementations whose captures have been compared with the simulator."""

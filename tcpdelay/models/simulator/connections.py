@@ -22,7 +22,7 @@ from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source, message_array
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import Linux, Quic
 
 WARM_UP = 2_000
 """Packets at the beginning that are not counted."""
@@ -90,7 +90,7 @@ def chunk_since(
     return Chunk(wire.delays_of(first, packets)[:2], written_per_read, messages)
 
 
-def warm_up(source: Source, stack: Linux) -> int:
+def warm_up(source: Source, stack: Linux | Quic) -> int:
     """Return the number of packets at the beginning of a connection that are not counted.
 
     Examples

@@ -36,11 +36,11 @@ from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.random_messages import Messages
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import Linux, Quic
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 _SOURCES = (Flow, Video, Speech, Utterances, Messages, Trace)
-_HONOURED = frozenset(name for part in (*_SOURCES, Linux) for name in declarations(part)) | PATH_FIELDS
+_HONOURED = frozenset(name for part in (*_SOURCES, Linux, Quic) for name in declarations(part)) | PATH_FIELDS
 
 PROLONGED = 8
 """Factor by which a simulation that has not settled is prolonged, divided by the segments of a packet."""
@@ -48,7 +48,7 @@ PROLONGED = 8
 
 @dataclass(frozen=True)
 class Simulator:
-    """The packet-level simulator of a Linux kernel's TCP.
+    """The packet-level simulator of a Linux kernel's TCP and of QUIC.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Simulator:
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
         source, path, stack = scenario.source, scenario.path, scenario.stack
-        assert isinstance(stack, Linux)
+        assert isinstance(stack, Linux | Quic)
         simulated = partial(
             simulate,
             source,
@@ -125,7 +125,7 @@ class Simulator:
         return np.nan
 
 
-def at_hand(source: Source, stack: Linux, packets: int) -> int:
+def at_hand(source: Source, stack: Linux | Quic, packets: int) -> int:
     """Return the smaller of `packets` and of the packets that the source has after the warm-up, if it ends."""
     available = countable(source, warm_up(source, stack))
     return packets if available is None else min(packets, max(available, FEWEST_PACKETS))
@@ -134,8 +134,9 @@ def at_hand(source: Source, stack: Linux, packets: int) -> int:
 def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
     """Yield the fields of a scenario whose values the simulator refuses."""
     source, path, stack = scenario.source, scenario.path, scenario.stack
-    if not isinstance(stack, Linux):
-        yield UnsupportedError("stack", stack, "be Stack.linux() in a simulation")
+    if not isinstance(stack, Linux | Quic):
+        yield UnsupportedError("stack", stack, "be Stack.linux() or Stack.quic() in a simulation")
         return
-    yield from unknown_fields(path, PATH_FIELDS, "in a simulation")
+    if isinstance(stack, Linux):
+        yield from unknown_fields(path, PATH_FIELDS, "in a simulation")
     yield from source_refusals(source, path, stack)

@@ -19,7 +19,6 @@ from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
 from tcpdelay.models.interface import UnsupportedError, unknown_fields
 from tcpdelay.models.quic.connections import QuicConnections
 from tcpdelay.models.quic.engine import QUIC_PATH_FIELDS
-from tcpdelay.models.quic.implementations import CAPTURED, IMPLEMENTATIONS
 from tcpdelay.models.quic.records import NEVER_READ
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.connections import (
@@ -36,7 +35,8 @@ from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
 from tcpdelay.models.simulator.writes import message_end
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION, connection_utilization
+from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION, reno_utilization
+from tcpdelay.models.validity import CAPTURED
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY
@@ -59,6 +59,8 @@ FEWEST_PACKETS = 1000
 """Smallest number of packets that a simulation counts."""
 LARGEST_MESSAGE_RATE = 10_000.0
 """Largest mean rate of messages [1/s] of a source whose rate is not constant: the messages of 100 s can wait."""
+NEVER = Interval(np.inf, np.inf, np.inf)
+"""Interval of a delay that is infinite."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 
@@ -143,10 +145,13 @@ class Simulation(DelayDistribution):
     @cached_property
     def expected_error(self) -> ExpectedError | None:
         """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
-        if not (self.sustainable and self.settled and self.compared):
+        if not (self.sustainable and self.settled and self.compared) or np.isinf(self.quantile_interval.value):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
-        added = (self.mean - self.one_way_delay) / self.rtt
+        # A datagram that is lost waits for nothing: only those that arrive show a backlog.
+        arrived = np.isfinite(self.values)
+        mean = np.average(self.values[arrived], weights=self.weights[arrived]) if arrived.any() else np.inf
+        added = float(mean - self.one_way_delay) / self.rtt
         return simulator_error(statistical, added, self.congestion_control)
 
 
@@ -260,7 +265,7 @@ def simulate(
     0.228 s: acknowledged
     """
     source, path = source_of(flow), checked_path(path)
-    stack = stack if isinstance(stack, Quic) else checked_profile(stack)
+    stack = checked_profile(stack)
     if not isinstance(stack, Linux | Quic):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...) or Stack.quic(...)")
     for name, share in (("quantile", quantile), ("half_width", half_width)):
@@ -306,7 +311,7 @@ def _compared(source: Source, path: Path, stack: Linux | Quic) -> bool:
     if isinstance(stack, Linux):
         return True
     # Nearer to the capacity, a capture of video differs by up to three times.
-    used = connection_utilization(source, path, Stack.newreno_2008())
+    used = reno_utilization(source, path)
     return stack.implementation in CAPTURED and used < LARGEST_SUSTAINABLE_UTILIZATION
 
 
@@ -345,8 +350,7 @@ def countable(source: Source, warm_up: int) -> int | None:
 
 def segments_per_message(source: Source, stack: Linux | Quic) -> int:
     """Return the number of segments, or of packets of QUIC, of a message of mean size."""
-    payload = IMPLEMENTATIONS[stack.implementation].payload if isinstance(stack, Quic) else stack.mss
-    return math.ceil(source.mean_size / payload)
+    return math.ceil(source.mean_size / stack.mss)
 
 
 def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator[UnsupportedError]:
@@ -419,11 +423,15 @@ def _run(
             "or use a longer interval or smaller packets"
         )
     values, counts = batches.histogram()
-    quantile_interval = batches.quantile(quantile)
+    quantile_interval, mean_interval = batches.quantile(quantile), batches.mean()
+    settled = is_settled(quantile_interval)
     mean_delay, mean_sender = sums / counted / SECOND
     if values[-1] >= NEVER_READ:
         # Datagrams that are lost arrive never.
         mean_delay, values = np.inf, np.where(values >= NEVER_READ, np.inf, values)
+        mean_interval = NEVER
+        if quantile_interval.value >= NEVER_READ / SECOND:
+            quantile_interval = NEVER
     path = connections.path
     return Simulation(
         np.asarray(values / SECOND, np.float64),
@@ -431,12 +439,12 @@ def _run(
         path.forward_delay,
         packets=counted,
         seed=seed,
-        settled=is_settled(quantile_interval),
+        settled=settled,
         carried=carried,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
         compared=_compared(connections.source, path, connections.stack),
-        mean_interval=batches.mean(),
+        mean_interval=mean_interval,
         quantile_interval=quantile_interval,
         probability=quantile,
         late_errors=batches.late_errors(),
@@ -463,7 +471,6 @@ def _unsustainable(
     connections: Connections | QuicConnections, packets: int, seed: int, carried: Interval
 ) -> Simulation:
     """Return the result for a flow that TCP cannot carry: all delays are infinite."""
-    never = Interval(np.inf, np.inf, np.inf)
     return Simulation(
         np.array([np.inf]),
         np.array([1.0]),
@@ -472,8 +479,8 @@ def _unsustainable(
         packets=packets,
         seed=seed,
         carried=carried,
-        mean_interval=never,
-        quantile_interval=never,
+        mean_interval=NEVER,
+        quantile_interval=NEVER,
         sender_delay=np.inf,
         head_of_line_delay=np.inf,
         counts=connections.counts,

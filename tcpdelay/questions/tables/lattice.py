@@ -37,7 +37,7 @@ from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Linux, Stack
+from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_duration
 
@@ -239,8 +239,8 @@ class Lattice:
 
     @property
     def simulated(self) -> bool:
-        """Whether the source is simulated, because it is no `Flow`."""
-        return not isinstance(self.asked.flow, Flow)
+        """Whether the answers are simulated."""
+        return self.asked.simulated
 
     def _refuse_hopeless(self, rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> None:
         """Raise ValueError if the simulations of all paths would take too long, by the time that a few paths take."""
@@ -285,7 +285,7 @@ class Lattice:
         if self.simulated:
             from tcpdelay.models.simulator.simulation import packets_within
 
-            assert isinstance(asked.stack, Linux)
+            assert isinstance(asked.stack, Linux | Quic)
             most = min(PATH_MESSAGES, packets_within(asked.max_seconds, asked.flow, asked.stack))
             requested, method = replace(requested, packets=most), "simulation"
         work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, target), {}))

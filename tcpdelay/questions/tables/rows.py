@@ -16,7 +16,7 @@ from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.plane import question
+from tcpdelay.questions.plane import Question, question
 from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
@@ -87,7 +87,7 @@ class Demand:
     @property
     def simulated(self) -> bool:
         """Whether the rows are simulated."""
-        return self.flow is not None and not isinstance(self.flow, Flow)
+        return self.flow is not None and Question(self.flow, self.stack, self.target).simulated
 
 
 class RowPredictor:
@@ -134,8 +134,10 @@ class RowPredictor:
         if missing and demand.flow is None:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
         if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
-            allowed = "be a Flow for a table with packet sizes or intervals, and for the rating of a call"
-            raise InvalidValueError("flow", demand.flow, allowed)
+            table = "for a table with packet sizes or intervals, and for the rating of a call"
+            if isinstance(demand.flow, Flow):
+                raise InvalidValueError("stack", type(demand.stack).__name__, f"be a TCP {table}")
+            raise InvalidValueError("flow", demand.flow, f"be a Flow {table}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         self.unchecked = 0
         self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")

@@ -1,0 +1,144 @@
+"""Whether a change of transport would help a flow over TCP, from quick simulations of QUIC on the same path."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from tcpdelay.confidence import Interval
+from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.models.predict import packets_to_count, predict, supports
+from tcpdelay.models.verdict import Verdict, relative_error, verdict_of
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.stack import Delivery, Linux, Stack
+from tcpdelay.scenario.target import Target
+
+if TYPE_CHECKING:
+    from tcpdelay.models.simulator.simulation import Simulation
+
+SIMULATED = 100_000
+"""Small packets of each simulation; it takes some tenths of a second."""
+SMALLEST_SAVING = 0.01
+"""Smallest saving that counts, as a share of the delay over TCP."""
+DELIVERIES: dict[Delivery, str] = {
+    "stream_per_message": "QUIC streams",
+    "datagram": "QUIC datagrams",
+}
+"""The deliveries over QUIC that are compared with TCP: a stream per message, and datagrams.
+
+One stream for all messages delays them much as TCP does."""
+
+
+@dataclass(frozen=True)
+class OtherTransport:
+    """The delays over another transport.
+
+    Parameters
+    ----------
+    name : str
+        The transport in words.
+    delivery : str
+        Delivery of `tcpdelay.Stack.quic`.
+    quantile : Interval
+        The target's quantile of the delay [s] with its 95 % interval. Lost datagrams have an infinite delay.
+    late_fraction : float
+        Share of the messages that are late or lost.
+    verdict : {"works", "uncertain", "fails"}
+        Whether the target is met.
+    helps : bool
+        Whether this transport meets a target that TCP may miss, or saves more than the errors of both delays and more
+        than 1 % of the delay.
+    """
+
+    name: str
+    delivery: Delivery
+    quantile: Interval
+    late_fraction: float
+    verdict: Verdict
+    helps: bool
+
+
+@dataclass(frozen=True)
+class TransportComparison:
+    """TCP and other transports on one path.
+
+    Parameters
+    ----------
+    quantile : Interval
+        The target's quantile of the delay over TCP [s], with the range that its expected error allows.
+    late_fraction : float
+        Share of the messages that are late over TCP.
+    verdict : {"works", "uncertain", "fails"}
+        Whether TCP meets the target.
+    others : tuple of OtherTransport
+        The other transports; empty if their simulator refuses the scenario.
+    refusal : str
+        Why the simulator refuses the scenario; empty if it does not.
+    """
+
+    quantile: Interval
+    late_fraction: float
+    verdict: Verdict
+    others: tuple[OtherTransport, ...]
+    refusal: str = ""
+
+
+def other_transports(
+    scenario: Scenario, target: Target, answer: Answer, verdict: Verdict
+) -> TransportComparison | None:
+    """Simulate the messages of a scenario over QUIC, and return whether this helps.
+
+    Parameters
+    ----------
+    scenario, target
+        The scenario over TCP, and the demand on its delay.
+    answer : Answer
+        The answer to this scenario, with its delays.
+    verdict : {"works", "uncertain", "fails"}
+        The verdict on it.
+
+    Returns
+    -------
+    TransportComparison or None
+        The comparison; None unless the scenario is of `Stack.linux` and the answer has delays.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Flow, Path
+    >>> call, target = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), Target(0.100)
+    >>> found = other_transports(call, target, predict(call, method="chain"), "fails")
+    >>> [(other.delivery, other.verdict, other.helps) for other in found.others]
+    [('stream_per_message', 'works', True), ('datagram', 'works', True)]
+    """
+    if not isinstance(scenario.stack, Linux) or answer.distribution is None:
+        return None
+    delays, share = answer.distribution, target.quantile
+    own = delays.quantile(share)
+    error = relative_error(scenario.stack, answer.expected_error)
+    within = Interval(own, own * max(1 - error, 0.0), own * (1 + error))
+    found: list[OtherTransport] = []
+    refusal = ""
+    for delivery, name in DELIVERIES.items():
+        over_quic = Scenario(scenario.source, scenario.path, Stack.quic(delivery=delivery))
+        refused = supports(over_quic, "simulation").refused
+        if refused:
+            return TransportComparison(within, delays.late_fraction(target.limit), verdict, (), str(refused[0]))
+        requested = Requested(packets=packets_to_count(over_quic, SIMULATED), target=target)
+        simulated = predict(over_quic, requested, "simulation")
+        if simulated.distribution is None:
+            refusal = str(simulated.refusal)
+            continue
+        quantile = cast("Simulation", simulated.distribution).quantile_interval
+        met = verdict_of(simulated, target)
+        helps = (met == "works" != verdict) or _saves(within, quantile)
+        late = simulated.distribution.late_fraction(target.limit)
+        found.append(OtherTransport(name, delivery, quantile, late, met, helps))
+    return TransportComparison(within, delays.late_fraction(target.limit), verdict, tuple(found), refusal)
+
+
+def _saves(own: Interval, other: Interval) -> bool:
+    """Return whether another delay is shorter by more than the errors of both, and by more than a negligible part."""
+    if math.isinf(own.value):
+        return math.isfinite(other.value)
+    return other.high < own.low and own.value - other.value > SMALLEST_SAVING * own.value

@@ -1,0 +1,224 @@
+"""QUIC behind the door to the models: predictions, verdicts, questions, reports and the command line."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import tcpdelay as td
+from tcpdelay.advice.other_transports import other_transports
+from tcpdelay.advice.playout import timeout_playout
+from tcpdelay.models.accuracy import QUIC_ERROR
+from tcpdelay.models.interface import Requested
+from tcpdelay.models.predict import predict
+from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.validity import ValidityWarning, beyond_chain
+from tcpdelay.models.verdict import judge
+from tcpdelay.report.transport_words import change_of_transport
+from tcpdelay.scenario.quic_packets import QUIC_PACKETS
+from tcpdelay.scenario.scenario import FIELDS, Scenario
+
+CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
+STREAMS = td.Stack.quic("quic-go", delivery="stream_per_message")
+DATAGRAMS = td.Stack.quic("quic-go", delivery="datagram")
+TARGET = td.Target(0.200)
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """Simulate fewer packets for margins than a report does."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tcpdelay.models.predict.COMPARED_PACKETS", 20_000)
+        patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (20_000,))
+        yield
+
+
+@pytest.fixture(scope="module")
+def over_tcp():
+    return td.guideline(CALL, td.Path(rtt=0.150, loss=0.03), target=TARGET)
+
+
+@pytest.fixture(scope="module")
+def over_quic(quick):
+    return td.guideline(CALL, PATH, td.Stack.quic("quic-go"), TARGET)
+
+
+@pytest.fixture(scope="module")
+def in_datagrams(quick):
+    return td.guideline(CALL, PATH, DATAGRAMS, TARGET)
+
+
+@pytest.mark.parametrize("method", ["auto", "simulation"])
+def test_a_prediction_is_the_simulation(method):
+    predicted = td.predict_delay(CALL, PATH, STREAMS, method=method, packets=20_000)
+    simulated = simulate(CALL, PATH, STREAMS, packets=20_000)
+    assert predicted.method == "simulation"
+    assert predicted.mean == simulated.mean
+    assert predicted.quantile(0.99) == simulated.quantile(0.99)
+
+
+def test_a_prediction_has_the_error_of_the_captures():
+    predicted = td.predict_delay(CALL, PATH, STREAMS, method="auto", packets=200_000)
+    assert predicted.sustainable
+    assert predicted.expected_error.source == QUIC_ERROR.source
+    assert judge(Scenario(CALL, PATH, STREAMS), TARGET).verdict == "works"
+    assert judge(Scenario(CALL, PATH, STREAMS), td.Target(0.049)).verdict == "fails"
+
+
+def test_lost_datagrams_are_no_backlog():
+    predicted = td.predict_delay(CALL, PATH, DATAGRAMS, method="auto", packets=50_000)
+    assert predicted.sustainable
+    assert math.isinf(predicted.mean)
+    # Each packet carries one datagram, which the path loses with a probability of 2 %.
+    assert predicted.late_fraction(10.0) == pytest.approx(0.02, abs=4 * math.sqrt(0.02 * 0.98 / 50_000))
+    # The delays of a backlog have errors of 10 % and more.
+    assert predicted.expected_error.p90 < 0.01
+    assert np.isinf(predicted.mean_interval).all()
+    assert predicted.expected_error_of(0.95) is not None
+
+
+def test_a_quantile_beyond_the_losses_fails_for_certain():
+    judged = judge(Scenario(CALL, td.Path(rtt=0.100, loss=0.08), DATAGRAMS), TARGET, requested=Requested())
+    assert judged.verdict == "fails"
+    assert judged.answer.sustainable
+    assert judged.answer.expected_error is None
+
+
+def test_what_the_simulator_refuses_is_named_in_place_of_the_chain():
+    answer = predict(Scenario(CALL, td.Path(rtt=0.100, loss=0.02, reordering=0.01), STREAMS))
+    assert "reordering must be 0 in a simulation of QUIC" in str(answer.refusal)
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "stack", "words"),
+    [
+        (
+            CALL,
+            PATH,
+            td.Stack.quic(),
+            "implementation rfc9002 lies outside the validated range: only aioquic and quic-go",
+        ),
+        (CALL, td.Path(rtt=0.3, loss=0.01), STREAMS, "rtt 0.3 s lies outside the validated range of 0.02 to 0.15 s"),
+        (CALL, td.Path(rtt=0.1, loss=0.06), STREAMS, "loss 0.06 lies outside the validated range of 0.001 to 0.05"),
+        (td.Video(1e6), td.Path(rtt=0.1, loss=0.01), STREAMS, "lies outside the validated range of below 0.9"),
+    ],
+)
+def test_what_lies_outside_the_captures_is_warned_of(source, path, stack, words):
+    with pytest.warns(ValidityWarning, match=words):
+        td.predict_delay(source, path, stack, method="auto", packets=2000)
+
+
+def test_within_the_captures_there_is_no_warning():
+    assert beyond_chain(CALL, PATH, STREAMS) == []
+    assert beyond_chain(td.Video(1e6), td.Path(rtt=0.060, loss=0.01), STREAMS) == []
+
+
+def test_a_full_packet_is_the_segment_of_quic():
+    # RFC 9000, 14: a path carries datagrams of 1200 bytes; quic-go 0.59 sends up to 1280.
+    assert QUIC_PACKETS["rfc9002"].datagram_size == 1200
+    assert td.Stack.quic("quic-go").mss == 1280 - 23 - 8
+    for name, rules in IMPLEMENTATIONS.items():
+        assert td.Stack.quic(name).mss == rules.payload
+
+
+def test_the_congestion_control_of_an_option_has_the_words_of_all_stacks():
+    assert FIELDS["congestion_control"][1].words == ("cubic", "reno", "bbr", "newreno")
+
+
+def test_a_region_over_quic_is_simulated():
+    region = td.working_region(CALL, STREAMS, rtt=[0.1], loss=[0.001, 0.02], codec=None, packets=20_000)
+    assert set(region.accuracy.values.ravel()) == {4}
+    expected = td.predict_delay(CALL, PATH, STREAMS, method="auto", packets=20_000)
+    assert region.p99.sel(loss=0.02).item() == pytest.approx(expected.quantile(0.99))
+    assert region.attrs["title"].endswith("over QUIC")
+
+
+def test_the_largest_loss_of_a_stream_per_message_is_the_share_that_may_be_late(quick):
+    # At an RTT of 160 ms every message that is lost is later than 200 ms, and no other; the target allows 5 %.
+    edge = td.largest_loss(CALL, td.Path(rtt=0.160, loss=0.02), STREAMS, TARGET)
+    assert edge.method == "simulation"
+    assert edge.value == pytest.approx(0.05, rel=0.05)
+
+
+def test_a_playout_that_hides_a_probe_timeout_hides_most_repairs(over_quic):
+    # RFC 9002, 6.2.1: RTT + max(4 rttvar, 1 ms) + max_ack_delay, which quic-go announces as 26 ms.
+    assert timeout_playout(PATH, td.Stack.quic("quic-go")) == pytest.approx(0.050 + 0.100 + 0.001 + 0.026)
+    assert [buffer.formula for buffer in over_quic.playout] == ["L + RTT + 3/f", "L + PTO"]
+    assert over_quic.playout[-1].late_fraction < 0.01
+
+
+def test_a_report_over_quic_has_no_rules_of_tcp(over_quic):
+    assert {rule.key for rule in over_quic.recommendations} == {
+        "delivery-per-message",
+        "datagrams",
+        "max-ack-delay",
+        "bitrate",
+    }
+    first = over_quic.recommendations[0]
+    assert (first.key, first.place, first.effect.with_rule) == ("delivery-per-message", "do", 0.05)
+    assert over_quic.transports is None
+    text = over_quic.to_markdown()
+    for word in ("TCP_NODELAY", "sysctl", "SACK", "net.ipv4", "TCP cannot"):
+        assert word not in text
+    assert "delay over QUIC</title>" in over_quic.to_html()
+    assert json.loads(over_quic.to_json())["stack"]["implementation"] == "quic-go"
+
+
+def test_a_report_on_datagrams_says_what_is_lost(in_datagrams):
+    assert in_datagrams.verdict == "works"
+    assert not in_datagrams.endless
+    sections = {section.key: section for section in in_datagrams.content().sections}
+    lost = dict(row[:2] for row in sections["delays"].tables[0].rows)["lost"]
+    # 2 % of 20 000 packets, to four standard errors.
+    assert float(lost.removesuffix(" %")) == pytest.approx(2.0, abs=0.4)
+    assert "playout" not in sections
+    assert "nan" not in in_datagrams.to_markdown().lower()
+    assert "cannot carry" not in in_datagrams.to_html()
+
+
+def test_a_report_on_tcp_says_that_quic_would_help(over_tcp):
+    assert over_tcp.verdict == "fails"
+    compared = over_tcp.transports
+    assert [(other.delivery, other.verdict, other.helps) for other in compared.others] == [
+        ("stream_per_message", "works", True),
+        ("datagram", "works", True),
+    ]
+    # Independent runs of another length give the same quantile.
+    single = simulate(CALL, td.Path(rtt=0.150, loss=0.03), td.Stack.quic(delivery="stream_per_message"), packets=50_000)
+    assert compared.others[0].quantile.value == pytest.approx(single.quantile(0.95))
+    assert "A change of transport would help." in over_tcp.to_markdown()
+    assert json.loads(over_tcp.to_json())["transports"]["others"][0]["helps"] is True
+
+
+def test_where_nothing_is_gained_a_change_would_not_help():
+    scenario, target = Scenario(CALL, td.Path(rtt=0.020, loss=0.001)), td.Target(0.200)
+    compared = other_transports(scenario, target, predict(scenario, method="chain"), "works")
+    assert not any(other.helps for other in compared.others)
+    assert change_of_transport(compared, target)[0].startswith("A change of transport would not help")
+
+
+def test_a_path_that_quic_is_not_simulated_on_is_named():
+    scenario = Scenario(CALL, td.Path(rtt=0.100, loss=0.01, jitter=0.005))
+    compared = other_transports(scenario, TARGET, predict(scenario, method="chain"), "works")
+    assert compared.others == ()
+    (words,) = change_of_transport(compared, TARGET)
+    assert "jitter must be 0 in a simulation of QUIC" in words
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        (lambda: td.predict_delay(CALL, PATH, STREAMS), "stack must be a TCP with the method 'chain'"),
+        (lambda: td.best_split(CALL, PATH, STREAMS), "stack must be a TCP in this question, got 'Quic'"),
+        (lambda: td.best_connections(CALL, PATH, STREAMS), "stack must be a TCP in this question, got 'Quic'"),
+        (lambda: td.guideline(CALL, PATH, STREAMS, method="chain"), "stack must be a TCP with the method 'chain'"),
+    ],
+)
+def test_what_is_for_tcp_alone_is_refused_in_one_line(question, words):
+    with pytest.raises(ValueError, match=words) as refused:
+        question()
+    assert "\n" not in str(refused.value)
