@@ -232,7 +232,7 @@ class Bottleneck:
     burst : int
         Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause. 0 with "cake".
     target : float, optional
-        Queueing delay at which "codel", "fq_codel", "pie" and "cake" aim [s], 0.0001 to 10. By default 5 ms, and 15 ms
+        Queueing delay at which "codel", "fq_codel", "pie" and "cake" aim [s], 0.0001 to 5. By default 5 ms, and 15 ms
         for "pie". "cake" aims at the time of one and a half full packets if this is longer.
     interval : float, optional
         Time within which a sender reacts, for "codel", "fq_codel" and "cake" [s], 0.001 to 100; by default 20 times
@@ -308,7 +308,7 @@ class Bottleneck:
         if self.unit != "packets":
             raise InvalidValueError("unit", self.unit, f"be 'packets' with {self.discipline!r}")
         check_range("capacity", self.limit, 1, LARGEST_LIMIT, "packets")
-        check_range("target", self.queue_target, 1e-4, 10, "s")
+        check_range("target", self.queue_target, 1e-4, 5, "s")
         check_range("interval", self.queue_interval, 1e-3, 100, "s")
         check_range("quantum", self.quantum, 256, 65_535, "bytes")
         check_range("flows", self.flows, 1, MOST_QUEUES, "queues")

@@ -16,8 +16,6 @@ ALPHA, BETA = 0.125, 1.25
 """Gains of the controller [1/s] (RFC 8033, 4.2; `pie_params_init`: 2/16 and 20/16)."""
 MAX_BURST = 150_000_000
 """Time without drops after an idle time [ns] (RFC 8033, 4.4)."""
-FIRST_UPDATE = 500_000_000
-"""Time of the first update of the probability [ns] (`pie_init`)."""
 HIGH_DELAY = 250_000_000
 """Queueing delay above which the probability grows faster [ns]."""
 _NANOSECOND = 1e-9
@@ -25,8 +23,8 @@ _NO_TIME = -1
 
 
 def start_pie(link: Any) -> None:
-    """Set the variables of PIE on a link that is all zero."""
-    link.burst_allowance, link.dq_tstamp, link.next_update = MAX_BURST, _NO_TIME, FIRST_UPDATE
+    """Set the variables of PIE on a link that is all zero; it has been idle for long before the sources begin."""
+    link.burst_allowance, link.dq_tstamp = MAX_BURST, _NO_TIME
 
 
 @kernel()
