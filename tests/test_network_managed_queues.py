@@ -94,9 +94,7 @@ def test_packets_leave_once_in_the_order_of_their_flow_and_not_faster_than_the_l
 ):
     random = np.random.default_rng(seed)
     times, flows = np.cumsum(gaps), random.integers(0, 4, len(gaps))
-    arrivals = [
-        (int(time), int(flow), int(random.integers(40, 1515))) for time, flow in zip(times, flows, strict=True)
-    ]
+    arrivals = [(int(time), int(flow), int(random.integers(40, 1515))) for time, flow in zip(times, flows, strict=True)]
     link, _generator = managed_link(discipline, capacity=capacity)
     found = run(link, arrivals, ecn)
     assert sorted(number for _, number, *_ in found) == list(range(len(arrivals)))
