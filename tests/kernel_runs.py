@@ -30,7 +30,7 @@ from tcpdelay import (
 )
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Scp, Udp
 from tcpdelay.network.variable_link import LinkTrace
@@ -75,6 +75,14 @@ def figures():
         simulate_network([call], Bottleneck(rate=trace.mean_rate, capacity=10, trace=trace), duration=2)
         for trace in TRACES
     ]
+    managed = [
+        simulate_network(
+            [ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=stack) for stack in (Stack.linux(), Udp())],
+            Bottleneck(rate=1e5, discipline=discipline),
+            duration=2,
+        )
+        for discipline in MANAGED
+    ]
     simulated = simulate(VOICE, Path(rtt=0.04, loss=0.05, loss_burst=1.5, ack_loss=0.01), packets=1000, seed=1)
     video = simulate(Video(500_000), Path(rtt=0.04, loss=0.02), Stack.linux(delayed_ack=True), packets=1000, seed=1)
     quic = [
@@ -99,7 +107,8 @@ def figures():
                 flow.segments_dropped,
                 flow.delays and flow.delays.values.tolist(),
             ]
-            for flow in [*network.flows, *(each.flows[0] for each in varied)]
+            for result in (network, *varied, *managed)
+            for flow in result.flows
         ],
     }
 
@@ -149,6 +158,13 @@ def call_all_kernels():
     for trace in TRACES:
         link = Bottleneck(rate=trace.mean_rate, capacity=10, trace=trace)
         simulate_network([Bulk(path=SharedPath(0.05), stack=Stack.linux())], link, duration=5)
+    for discipline in MANAGED:
+        sources = [
+            ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=stack)
+            for stack in (Stack.linux(), Stack.quic(), Udp())
+        ]
+        # With so few places the longest queue is shortened.
+        simulate_network(sources, Bottleneck(rate=1e5, capacity=3, discipline=discipline), duration=3)
 
 
 def without_record_types(signature):

@@ -39,6 +39,13 @@ QUEUES = st.one_of(
         lambda rate: st.one_of(
             st.integers(1, 100_000).map(lambda packets: rate | {"queue_packets": packets}),
             st.integers(1514, 10**8).map(lambda size: rate | {"queue_bytes": size}),
+            st.fixed_dictionaries(
+                {
+                    "queue": st.sampled_from(["codel", "fq_codel", "red", "pie", "cake"]),
+                    "queue_target": st.none() | st.integers(1, 1000).map(lambda ms: ms / 1000),
+                    "ecn": st.booleans(),
+                }
+            ).map(lambda queue: rate | queue),
         )
     ),
 )
@@ -141,6 +148,13 @@ WRONG = [
     ({"queue_bytes": 9999}, r"queue_bytes needs a bottleneck_rate"),
     ({"bottleneck_rate": 1e6}, r"bottleneck_rate needs one of queue_packets and queue_bytes, got 0 of them"),
     ({**LIMITED, "queue_bytes": 9999}, r"bottleneck_rate needs one of .*, got 2 of them"),
+    ({"queue": "codel"}, r"queue needs a bottleneck_rate"),
+    ({**LIMITED, "queue": "sfq"}, r"queue must be one of 'fifo', .*, 'cake', got 'sfq'"),
+    ({**LIMITED, "queue_target": 0.005}, r"queue_target must go with a queue other than 'fifo', got 0\.005"),
+    ({**LIMITED, "ecn": True}, r"ecn must go with a queue other than 'fifo', got True"),
+    ({**LIMITED, "queue": "codel", "queue_target": 2}, r"queue_target must lie between 0\.001 and 1 s, got 2"),
+    ({**LIMITED, "queue": "cake"}, r"queue_packets must be absent with cake, got 50"),
+    ({"bottleneck_rate": 1e6, "queue": "pie", "queue_bytes": 9999}, r"queue_bytes must be absent with pie, got 9999"),
     ({**LIMITED, "application": "adaptive", "pieces": 2}, r"pieces and connections are for .* 'cbr', not 'adaptive'"),
     ({"application": "udp", "connections": 2}, r"pieces and connections are for the application 'cbr', not 'udp'"),
     ({"application": "udp", "packet_size": 7}, r"packet_size must be at least 8 bytes when .* in datagrams, got 7"),

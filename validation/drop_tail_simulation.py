@@ -21,6 +21,7 @@ from tcpdelay.network.result import NetworkResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
 from tcpdelay.scenario.kernels import kernel_of_release
+from tcpdelay.scenario.sources.source_settings import SourceSettings
 
 HERE = Path(__file__).parent
 SKIP = 10.0
@@ -44,13 +45,18 @@ def sources_of(capture: FlowCapture) -> list[Source]:
     control = settings["congestion_control"]
     prompt = td.Stack.linux(congestion_control=control, hz=hz, kernel=kernel)
     delaying = replace(prompt, delayed_ack=True)
-    flows, flow = settings["flows"], capture.flow
-    starts = [number * flow.interval / flows for number in range(flows)]
+    link = {"path": path, "header": HEADERS, "ecn": settings.get("ecn", False)}
+    flows = settings["flows"]
+    source: td.Source = (
+        capture.flow if "source" not in settings else SourceSettings.from_table(settings["source"]).source
+    )
+    between = source.interval / flows if isinstance(source, td.Flow) else 0.0
+    starts = [number * between for number in range(flows)]
     thinking = np.random.default_rng(0).exponential(1.0, settings["web_flows"])
     return [
-        *(ConstantRate(flow=flow, path=path, stack=prompt, start=start, header=HEADERS) for start in starts),
-        *(Bulk(path=path, stack=delaying, header=HEADERS) for _ in range(settings["bulk_flows"])),
-        *(Web(path=path, stack=delaying, start=float(start), header=HEADERS, opened_by="sender") for start in thinking),
+        *(ConstantRate(flow=source, stack=prompt, start=start, **link) for start in starts),
+        *(Bulk(stack=delaying, **link) for _ in range(settings["bulk_flows"])),
+        *(Web(stack=delaying, start=float(start), opened_by="sender", **link) for start in thinking),
     ]
 
 

@@ -1,4 +1,7 @@
-"""The shared link: a first-in first-out queue of bounded length, its queue discipline, and the paths to and from it.
+"""The shared link: its queue and queue discipline, and the paths to and from it.
+
+The kernels here are those of a queue that is first in, first out, and decides about a packet when it arrives.
+`tcpdelay.network.queues` has the others.
 
 References
 ----------
@@ -18,35 +21,43 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
+from tcpdelay.network.queues.cake import DEFAULT_LIMIT
+from tcpdelay.network.queues.waiting import (
+    FULL_PACKET,
+    LARGEST_LIMIT,
+    LINK_ARRAYS,
+    LINK_FLOATS,
+    LINK_INTEGERS,
+    MOST_QUEUES,
+)
 from tcpdelay.network.variable_link import TRACE_INTEGERS, LinkTrace, trace_departure
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
 
-DROP_TAIL, RED, DRED = range(3)
-"""Queue disciplines."""
+DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE = range(7)
+"""Queue disciplines; those from CODEL on are managed (`tcpdelay.network.queues.managed_link`)."""
 LINK_RING = 1 << 16
 """Largest number of packets whose departures are kept."""
-DROPPED = -1
-"""Returned by `enqueue` in place of the time of departure."""
+DROPPED, WAITING = -1, -2
+"""In place of the time of departure: the packet is dropped, or waits in a managed queue."""
 PASSED, MARKED, REFUSED = range(3)
 """What a queue discipline decides about a packet."""
 FEWEST_MARKS = 0.1
 """Share of the packets that Dred marks when the queue is one bandwidth-delay product long."""
-_NANOSECONDS_PER_MICROSECOND = 1000
+NANOSECONDS_PER_MICROSECOND = 1000
 NANOSECONDS = 1e9
 """Nanoseconds per second."""
 _MASK = LINK_RING - 1
 
 _INTEGERS = (
     "discipline in_bytes capacity gentle virtual_finish last_departure first next queued queued_bytes marked count "
-    "offered dropped marks carried_bytes busy sojourn next_double random_state "
-    f"{TRACE_INTEGERS}"
+    f"offered dropped marks carried_bytes busy sojourn next_double random_state {LINK_INTEGERS} {TRACE_INTEGERS}"
 )
-_FLOATS = "nanoseconds_per_byte burst_time min_th max_th max_p w_q avg mean_packet_size threshold"
+_FLOATS = f"nanoseconds_per_byte burst_time min_th max_th max_p w_q avg mean_packet_size threshold {LINK_FLOATS}"
 LINK = np.dtype(
     [(name, np.float64) for name in _FLOATS.split()]
     + [(name, np.int64) for name in _INTEGERS.split()]
-    + [("departures", np.int64, LINK_RING), ("sizes", np.int64, LINK_RING)]
+    + [("departures", np.int64, LINK_RING), ("sizes", np.int64, LINK_RING), *LINK_ARRAYS]
 )
 """The link: its settings, the packets in the queue, and the counts. Times are nanoseconds."""
 
@@ -73,7 +84,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     int
         Time at which the packet has left the link [us], or `DROPPED`.
     """
-    time = now * _NANOSECONDS_PER_MICROSECOND
+    time = now * NANOSECONDS_PER_MICROSECOND
     _let_depart(link, time)
     link.offered += 1
     link.marked = 0
@@ -108,7 +119,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     link.carried_bytes += size
     link.busy += service
     link.sojourn += departure - time
-    return (departure + int(link.added_delay) + _NANOSECONDS_PER_MICROSECOND // 2) // _NANOSECONDS_PER_MICROSECOND
+    return (departure + int(link.added_delay) + NANOSECONDS_PER_MICROSECOND // 2) // NANOSECONDS_PER_MICROSECOND
 
 
 @kernel()
@@ -171,7 +182,7 @@ def _mark_beyond_threshold(link: Any) -> int:
     return MARKED if uniform(link.next_double, link.random_state) < share else PASSED
 
 
-Discipline = Literal["drop-tail", "red", "dred"]
+Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake"]
 Unit = Literal["packets", "bytes"]
 
 FASTEST, SLOWEST = 1e12, 1e2
@@ -188,21 +199,27 @@ def check_range(name: str, value: object, low: float, high: float, unit: str) ->
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The shared link: first in, first out, with a bounded queue.
+    """The shared link, with a bounded queue.
 
     Parameters
     ----------
     rate : float
         Rate of the link [bit/s], 100 to 1e12.
-    capacity : int
+    capacity : int, optional
         Largest queue length, including the packet that is being sent [`unit`]: 1 to 65 000 packets, or 1 to 2 600 000
-        bytes.
+        bytes. Of "codel", "fq_codel", "pie" and "cake": 1 to 10 240 packets, by default as in Linux, which is 1000
+        packets, 10 240 for "fq_codel", and 4 MiB of memory for "cake", taken for 1820 packets.
     unit : {"packets", "bytes"}
         Unit of the queue length.
-    discipline : {"drop-tail", "red", "dred"}
+    discipline : {"drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake"}
         Which packets are dropped before the queue is full, or marked if the sender understands marks (ECN).
         "drop-tail": none. "red": by random early detection. "dred": a tenth of the packets once one bandwidth-delay
         product is queued; the share rises linearly to 1 at two of them, beyond which every packet is dropped.
+        "codel": packets that leave, while all have waited longer than `target` for an `interval`. "fq_codel": the same
+        in a queue for each connection, and the queues take turns. "pie": packets that arrive, with a probability that
+        holds the queueing delay at `target`. "cake": as "fq_codel" with rules of its own; a packet leaves the link when
+        its transmission begins, as CAKE is a shaper before a faster link. Only `Linux`, `Quic` and `Udp` send over
+        these four.
     min_th, max_th : float
         RED: average queue lengths [`unit`] above which packets are marked, and dropped; 0 or more, `max_th` above
         `min_th`.
@@ -218,9 +235,19 @@ class Bottleneck:
     bandwidth_delay_product : float, optional
         Dred: one bandwidth-delay product [`unit`], above 0.
     burst : int
-        Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause.
+        Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause. 0 with "cake".
     trace : LinkTrace, optional
         A rate that varies (`tcpdelay.network.variable_link`); `rate` is then its mean. Not with a `burst`.
+    target : float, optional
+        Queueing delay at which "codel", "fq_codel", "pie" and "cake" aim [s], 0.0001 to 5. By default 5 ms, and 15 ms
+        for "pie". "cake" aims at the time of one and a half full packets if this is longer.
+    interval : float, optional
+        Time within which a sender reacts, for "codel", "fq_codel" and "cake" [s], 0.001 to 100; by default 20 times
+        `target`, which is 100 ms. For "pie" the time between two updates of the probability, by default 15 ms.
+    quantum : int
+        Bytes that a queue of "fq_codel" may send per turn, 256 to 65 535. "cake" derives them from the rate.
+    flows : int
+        Number of queues of "fq_codel" and "cake", 1 to 1024.
 
     Raises
     ------
@@ -230,16 +257,19 @@ class Bottleneck:
     References
     ----------
     Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking,
-    1993, doi 10.1109/90.251892; the defaults are the values of its simulations.
+    1993, doi 10.1109/90.251892; the defaults are the values of its simulations. CoDel: RFC 8289. FQ-CoDel: RFC 8290.
+    PIE: RFC 8033. CAKE: Høiland-Jørgensen, Täht, Morton, "Piece of CAKE", IEEE LANMAN 2018.
 
     Examples
     --------
     >>> Bottleneck(rate=3e6, capacity=100).discipline
     'drop-tail'
+    >>> Bottleneck(rate=3e6, discipline="pie").queue_target
+    0.015
     """
 
     rate: float
-    capacity: int
+    capacity: int | None = None
     unit: Unit = "packets"
     discipline: Discipline = "drop-tail"
     min_th: float = 5.0
@@ -251,15 +281,25 @@ class Bottleneck:
     bandwidth_delay_product: float | None = None
     burst: int = 0
     trace: LinkTrace | None = None
+    target: float | None = None
+    interval: float | None = None
+    quantum: int = FULL_PACKET
+    flows: int = MOST_QUEUES
 
     def __post_init__(self) -> None:
         if self.unit not in get_args(Unit):
             raise InvalidValueError("unit", self.unit, "be 'packets' or 'bytes'")
         if self.discipline not in get_args(Discipline):
-            raise InvalidValueError("discipline", self.discipline, "be 'drop-tail', 'red' or 'dred'")
+            raise InvalidValueError("discipline", self.discipline, f"be one of {', '.join(map(repr, DISCIPLINES))}")
         scale = SMALLEST_PACKET if self.unit == "bytes" else 1
         check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
-        check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
+        if self.managed:
+            self._check_managed()
+        else:
+            check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
+            for name in ("target", "interval"):
+                if getattr(self, name) is not None:
+                    raise InvalidValueError(name, getattr(self, name), f"go with {', '.join(map(repr, MANAGED))}")
         check_range("burst", self.burst, 0, 1e6, "bytes")
         if self.trace is not None and self.burst:
             raise InvalidValueError("burst", self.burst, "be 0 bytes with a trace")
@@ -275,6 +315,39 @@ class Bottleneck:
             raise InvalidValueError(
                 "bandwidth_delay_product", self.bandwidth_delay_product, f"be above 0 {self.unit} with 'dred'"
             )
+
+    def _check_managed(self) -> None:
+        if self.unit != "packets":
+            raise InvalidValueError("unit", self.unit, f"be 'packets' with {self.discipline!r}")
+        check_range("capacity", self.limit, 1, LARGEST_LIMIT, "packets")
+        check_range("target", self.queue_target, 1e-4, 5, "s")
+        check_range("interval", self.queue_interval, 1e-3, 100, "s")
+        check_range("quantum", self.quantum, 256, 65_535, "bytes")
+        check_range("flows", self.flows, 1, MOST_QUEUES, "queues")
+        if self.discipline == "cake" and self.burst:
+            raise InvalidValueError("burst", self.burst, "be 0 bytes with 'cake', which has no token bucket")
+
+    @property
+    def managed(self) -> bool:
+        """Whether the queue decides about packets when they leave, or lets flows overtake each other."""
+        return self.discipline in MANAGED
+
+    @property
+    def limit(self) -> int:
+        """Largest queue length [`unit`]: `capacity`, or the default of the discipline."""
+        return DEFAULT_LIMITS.get(self.discipline, 0) if self.capacity is None else self.capacity
+
+    @property
+    def queue_target(self) -> float:
+        """Queueing delay at which a managed queue aims [s]: `target`, or the default of the discipline."""
+        return (PIE_TARGET if self.discipline == "pie" else CODEL_TARGET) if self.target is None else self.target
+
+    @property
+    def queue_interval(self) -> float:
+        """The `interval` of a managed queue [s], or the default of the discipline."""
+        if self.interval is not None:
+            return self.interval
+        return PIE_UPDATE if self.discipline == "pie" else INTERVAL_OVER_TARGET * self.queue_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +419,14 @@ class SharedPath:
         return self.there if self.return_delay is None else self.return_delay
 
 
-DISCIPLINES: dict[Discipline, int] = {"drop-tail": DROP_TAIL, "red": RED, "dred": DRED}
+DISCIPLINES: dict[Discipline, int] = {name: number for number, name in enumerate(get_args(Discipline))}
+DEFAULT_LIMITS: dict[Discipline, int] = {"codel": 1000, "fq_codel": LARGEST_LIMIT, "pie": 1000, "cake": DEFAULT_LIMIT}
+"""Default limits of the managed queues [packets]: `codel_init`, `fq_codel_init`, `pie_params_init`."""
+MANAGED = tuple(DEFAULT_LIMITS)
+CODEL_TARGET, INTERVAL_OVER_TARGET = 0.005, 20
+"""Target of CoDel [s], and its interval over the target (RFC 8289, 4.4)."""
+PIE_TARGET, PIE_UPDATE = 0.015, 0.015
+"""Target of PIE, and the time between two updates of its probability [s] (RFC 8033, 4.2)."""
 
 
 def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator) -> None:
@@ -357,7 +437,7 @@ def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator)
     settings: dict[str, float] = {
         "discipline": DISCIPLINES[bottleneck.discipline],
         "in_bytes": int(bottleneck.unit == "bytes"),
-        "capacity": bottleneck.capacity,
+        "capacity": bottleneck.limit,
         "nanoseconds_per_byte": nanoseconds_per_byte,
         "burst_time": burst_time,
         "virtual_finish": -burst_time,

@@ -7,13 +7,22 @@ from typing import Any
 import numpy as np
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.network.bottleneck import DROPPED, SharedPath
-from tcpdelay.network.records import cross, is_write_due, note_lost, note_read, note_write
+from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
+from tcpdelay.network.records import cross, is_write_due, leave, note_lost, note_read, note_write
 from tcpdelay.network.stacks import Udp
 from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
 
-DATAGRAMS = np.dtype([(name, np.int64) for name in ("largest_payload", "parity")])
-"""Largest payload of a datagram [bytes], and parity datagrams of a message."""
+PENDING = 1 << 14
+"""Largest number of messages whose datagrams wait in a managed queue: more than packets can."""
+DATAGRAMS = np.dtype(
+    [(name, np.int64) for name in ("largest_payload", "parity")]
+    + [(name, np.int64, PENDING) for name in ("unknown", "missing", "arrived", "sent_at")]
+)
+"""A connection: the largest payload of a datagram [bytes], and the parity datagrams of a message.
+
+The other fields have an entry per message, at its number modulo `PENDING`: its datagrams whose fate is unknown, the
+datagrams that it still needs, the time at which the last of these has arrived [us], and the time of its write [us].
+"""
 
 
 @kernel()
@@ -27,23 +36,51 @@ def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
     """Send the message that is due in datagrams; return when the application writes the next message."""
     now = flow.next_write
     if is_write_due(flow, link):
+        number = flow.packets_written
         note_write(flow, now)
-        arrived, recovered, rest = 0, DROPPED, flow.message
+        rest = flow.message
         required = -(-flow.message // connection.largest_payload)
-        for number in range(required + connection.parity):
+        datagrams, place = required + connection.parity, number % PENDING
+        connection.unknown[place], connection.missing[place] = datagrams, required
+        connection.sent_at[place] = now
+        for datagram in range(datagrams):
             # A parity datagram is as large as the largest datagram of the message.
-            size = min(rest if number < required else flow.message, connection.largest_payload)
+            size = min(rest if datagram < required else flow.message, connection.largest_payload)
             rest -= size
-            arrival = cross(flow, link, now, size)
-            if arrival != DROPPED:
-                arrived += 1
-                if arrived == required:
-                    recovered = arrival
-        if recovered == DROPPED:
+            arrival = cross(flow, link, now, size, number, 0)
+            if arrival != WAITING:
+                _note_datagram(connection, number, arrival)
+        _count_messages(flow, connection, samples)
+    return int(flow.next_write)
+
+
+@kernel()
+def deliver(flow: Any, connection: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+    """Note when a datagram that leaves a managed queue arrives, or that it is dropped; return the next event."""
+    _note_datagram(connection, packet.segment, leave(flow, link, packet))
+    _count_messages(flow, connection, samples)
+    return int(flow.next_write)
+
+
+@kernel()
+def _note_datagram(connection: Any, number: int, arrival: int) -> None:
+    """Note the fate of a datagram of a message: its arrival [us], or `DROPPED`."""
+    place = number % PENDING
+    connection.unknown[place] -= 1
+    if arrival != DROPPED and connection.missing[place] > 0:
+        connection.missing[place] -= 1
+        connection.arrived[place] = arrival
+
+
+@kernel()
+def _count_messages(flow: Any, connection: Any, samples: Any) -> None:
+    """Count the messages as read or lost, in the order of writing, up to the first with a datagram of unknown fate."""
+    while flow.packets_read < flow.packets_written and connection.unknown[flow.packets_read % PENDING] == 0:
+        place = flow.packets_read % PENDING
+        if connection.missing[place] > 0:
             note_lost(flow)
         else:
-            note_read(flow, samples, now, recovered, recovered)
-    return int(flow.next_write)
+            note_read(flow, samples, connection.sent_at[place], connection.arrived[place], connection.arrived[place])
 
 
 def prepare(stack: Udp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
@@ -58,4 +95,5 @@ TRANSPORT = Transport(
     prepare=prepare,
     next_time=next_time,
     step=step,
+    deliver=deliver,
 )

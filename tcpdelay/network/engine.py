@@ -1,4 +1,4 @@
-"""The order of events over all flows: a tournament tree whose root is the time of the next event."""
+"""The order of events over all flows and the link: a tournament tree whose root is the time of the next event."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import KEPT, NEVER
 from tcpdelay.network.dispatching import collect, dispatch
+from tcpdelay.network.queues.managed_link import serve, service_time
+from tcpdelay.network.queues.waiting import NOBODY, take_outcome
 from tcpdelay.network.records import ESTABLISHED, SAMPLES
 from tcpdelay.network.transport import call_for_effect, call_for_number, copy_memory
 
@@ -29,7 +31,10 @@ def at_link(flow: Any, time: int) -> int:
 
 @kernel()
 def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
-    """Fill the tournament: the second half has the flows, entry i is the earlier one of entries 2 i and 2 i + 1."""
+    """Fill the tournament: the second half has the flows and the link, entry i the earlier of entries 2 i and 2 i + 1.
+
+    The link is after the flows. It has events only if its queue is managed, and none before a packet arrives.
+    """
     leaves = tree.size // 2
     tree[:] = NEVER
     for number in range(flows.size):
@@ -56,6 +61,21 @@ def _open_connection(flow: Any, carrier: Any) -> None:
     call_for_effect(carrier.begin, flow, carrier.connection, ())
 
 
+@kernel()
+def _process_outcome(
+    tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any
+) -> None:
+    """Let the flow of the packet process that has left the managed queue first, or has been dropped there."""
+    packet = link.packets[take_outcome(link)]
+    number = packet.flow
+    flow, carrier, wire = flows[number], carriers[number], wires[number]
+    time = call_for_number(carrier.deliver, flow, carrier.connection, (wire, link, samples, packet))
+    if flow.dispatcher:
+        d = dispatchers[flow.dispatcher - 1]
+        collect(d, flows[d.leader], flow, samples)
+    _enter(tree, tree.size // 2 + number, at_link(flow, time))
+
+
 @kernel(nogil=True)
 def advance(
     tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any, until: int
@@ -65,7 +85,7 @@ def advance(
     Parameters
     ----------
     tree : int64 array, shape (2 n,)
-        The tournament.
+        The tournament; n is larger than the number of flows.
     flows, carriers, wires : record arrays, shape (flows,)
         The flows, the addresses of their transports, and the segments and acknowledgements in transit.
     link, samples : record arrays, shape (1,)
@@ -76,9 +96,18 @@ def advance(
         The time.
     """
     leaves = tree.size // 2
-    while tree[1] < until:
+    while True:
         if samples[0].used > SAMPLES - KEPT:
             return False
+        if link[0].managed:
+            # Process what the last event has decided about packets, and enter when the link takes the next one.
+            if link[0].first_outcome != NOBODY:
+                _process_outcome(tree, flows, carriers, wires, link[0], samples[0], dispatchers)
+                continue
+            if tree[leaves + flows.size] != service_time(link[0]):
+                _enter(tree, leaves + flows.size, service_time(link[0]))
+        if tree[1] >= until:
+            return True
         # Find the flow with the next event.
         place = 1
         while place < leaves:
@@ -86,6 +115,9 @@ def advance(
             if tree[place] > tree[place + 1]:
                 place += 1
         number = place - leaves
+        if number == flows.size:
+            serve(link[0])
+            continue
         flow, carrier, wire = flows[number], carriers[number], wires[number]
         # Let its transport process the event.
         if flow.stage == ESTABLISHED and tree[place] == flow.next_write + flow.access_delay:
@@ -103,4 +135,3 @@ def advance(
                 else:
                     time = call_for_number(carrier.next_time, flow, carrier.connection, (wire,))
         _enter(tree, place, at_link(flow, time))
-    return True

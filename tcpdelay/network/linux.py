@@ -17,18 +17,21 @@ from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_pacing_timer, on
 from tcpdelay.models.simulator.window import restart_after_idle
 from tcpdelay.models.simulator.writes import message_record
 from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
-from tcpdelay.network.bottleneck import DROPPED, SharedPath
+from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.network.dispatching import expected_delay
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
     DISPATCHED,
+    HANDSHAKE,
     SCHEDULED,
     TRANSFERS,
     add_return_jitter,
     cross,
+    end_handshake_step,
     finish_transfer,
     is_write_due,
+    leave,
     message_end,
     note_read,
     note_write,
@@ -229,24 +232,63 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
             flow.first_unsent = number + 1
             flow.first_sent[number & MASK] = c.now
         lost = flow.segments_lost
-        arrival = cross(flow, link, c.now, segment.end - segment.start)
+        arrival = cross(flow, link, c.now, segment.end - segment.start, number, following)
+        if arrival == WAITING:
+            segment.gone = NEVER
+            continue
         if arrival == DROPPED:
             # A random loss happens when the segment leaves the sender, a drop when it reaches the queue.
             segment.gone = c.now if flow.segments_lost > lost else c.now + flow.access_delay
             continue
         segment.gone = arrival
-        flow.marked[number & MASK] = link.marked
-        received = c.rcv_segment
-        for other in range(max(number, received), following):
-            if not wire.segments[other & MASK].received:
-                flow.arrived[other & MASK] = arrival
-        # A timer runs before a segment that arrives at the same time, but after segments that were sent together.
-        while c.receiver_timer <= arrival - together:
-            on_receiver_timer(c, wire)
+        _receive(flow, c, wire, link, samples, number, following, c.now, arrival, together)
         together = 1
-        arrive(c, wire, number, following, c.now, arrival)
-        if c.rcv_segment > received:
-            _read(flow, c, wire, samples, received, arrival)
+
+
+@kernel()
+def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+    """Let the receiver process a segment that leaves a managed queue, unless it is dropped; return the next event."""
+    arrival, number = leave(flow, link, packet), packet.segment
+    if number == HANDSHAKE:
+        end_handshake_step(flow, packet.sent, arrival)
+        return int(next_time(flow, c, wire))
+    # A copy of a segment of an earlier transfer has no effect.
+    if packet.transfer == flow.transfers:
+        segment = wire.segments[number & MASK]
+        if segment.sent == packet.sent:
+            segment.gone = packet.sent + flow.access_delay if arrival == DROPPED else arrival
+        if arrival != DROPPED:
+            first_new_ack = c.next_ack
+            _receive(flow, c, wire, link, samples, number, packet.following, packet.sent, arrival, 1)
+            add_return_jitter(flow, wire, first_new_ack, c.next_ack)
+    return int(next_time(flow, c, wire))
+
+
+@kernel()
+def _receive(
+    flow: Any,
+    c: Any,
+    wire: Any,
+    link: Any,
+    samples: Any,
+    number: int,
+    following: int,
+    sent: int,
+    arrival: int,
+    together: int,
+) -> None:
+    """Let the receiver process a segment, and the application read; `together` is 1 after segments sent together."""
+    flow.marked[number & MASK] = link.marked
+    received = c.rcv_segment
+    for other in range(max(number, received), following):
+        if not wire.segments[other & MASK].received:
+            flow.arrived[other & MASK] = arrival
+    # A timer runs before a segment that arrives at the same time, but after segments that were sent together.
+    while c.receiver_timer <= arrival - together:
+        on_receiver_timer(c, wire)
+    arrive(c, wire, number, following, sent, arrival)
+    if c.rcv_segment > received:
+        _read(flow, c, wire, samples, received, arrival)
 
 
 @kernel()
@@ -319,6 +361,7 @@ TRANSPORT = Transport(
     prepare=prepare,
     next_time=next_time,
     step=step,
+    deliver=deliver,
     begin=begin,
     end=end,
     send_queue=send_queue,

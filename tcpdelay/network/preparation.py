@@ -18,6 +18,7 @@ from tcpdelay.network.bottleneck import LINK, Bottleneck, prepare_link
 from tcpdelay.network.dispatching import DISPATCHER
 from tcpdelay.network.linux import LARGEST_SEND_BUFFER
 from tcpdelay.network.message_schedule import MessageSchedule
+from tcpdelay.network.queues.managed_link import prepare_managed_link
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
@@ -108,7 +109,7 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
     sources_of = {n: (source, flows[0]) for source, flows in zip(sources, members, strict=True) for n in flows}
     carried = [sources_of[number] for number in range(len(sources_of))]
     size = len(carried)
-    leaves = 1 << (size - 1).bit_length()
+    leaves = 1 << size.bit_length()  # more than flows, as the link has events too
     generators = [np.random.default_rng(part) for part in np.random.SeedSequence(seed).spawn(size + 1)]
     generators.append(generators.pop(len(sources)))
     network = Network(
@@ -127,6 +128,14 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         schedules=[],
     )
     prepare_link(network.link[0], bottleneck, generators[-1])
+    if bottleneck.managed:
+        for source in sources:
+            if source.transport.deliver is None:
+                refused = type(source.stack).__name__
+                raise InvalidValueError(
+                    "discipline", bottleneck.discipline, f"be 'drop-tail', 'red' or 'dred' with {refused}"
+                )
+        prepare_managed_link(network.link[0], bottleneck)
     phases: list[int] = []
     dispatched = [number for number, source in enumerate(sources) if _is_dispatched(source)]
     for number, (source, leader) in enumerate(carried):

@@ -14,7 +14,7 @@ from tcpdelay.models.quic.sender import send
 from tcpdelay.models.quic.streams import put_message
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.models.simulator.writes import message_record
-from tcpdelay.network.bottleneck import DROPPED, SharedPath
+from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.network.records import (
     SCHEDULED,
     UNREAD,
@@ -24,6 +24,7 @@ from tcpdelay.network.records import (
     count_read,
     cross,
     is_write_due,
+    leave,
     note_write,
 )
 from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
@@ -37,6 +38,10 @@ STATE = np.dtype(wire_type(RING, UNREAD).descr + CONNECTION.descr)
 The rings come first. If the fields of `CONNECTION` did, Numba would take this record for a `CONNECTION` with more
 fields, and would call kernels that were compiled for the other.
 """
+
+
+UNKNOWN = NEVER + 1
+"""Arrival of a packet that waits in a managed queue: no later packet arrives before it."""
 
 
 @kernel()
@@ -60,14 +65,22 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
         packet = packet_record(c, c.first_uncrossed)
         c.first_uncrossed += 1
         if packet.frames != SKIPPED:
-            arrival = cross(flow, link, c.now, packet.length)
-            packet.arrival = NEVER if arrival == DROPPED else arrival
+            arrival = cross(flow, link, c.now, packet.length, c.first_uncrossed - 1, 0)
+            packet.arrival = UNKNOWN if arrival == WAITING else NEVER if arrival == DROPPED else arrival
     add_return_jitter(flow, c, first_new_ack, c.next_ack)
     for place in range(c.completions):
         _count(flow, c, samples, c.completed[place])
     c.completions = 0
     flow.packets_read = c.packets_read
     return int(min(next_event(c, c), flow.next_write))
+
+
+@kernel()
+def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+    """Note when a packet that leaves a managed queue arrives, or that it is dropped; return the next event."""
+    arrival = leave(flow, link, packet)
+    packet_record(c, packet.segment).arrival = NEVER if arrival == DROPPED else arrival
+    return int(next_time(flow, c, wire))
 
 
 @kernel()
@@ -124,5 +137,6 @@ TRANSPORT = Transport(
     prepare=prepare,
     next_time=next_time,
     step=step,
+    deliver=deliver,
     end=end,
 )

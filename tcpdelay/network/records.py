@@ -23,7 +23,9 @@ from tcpdelay.models.simulator.records import (
     WRITTEN_MESSAGE,
     uniform,
 )
-from tcpdelay.network.bottleneck import DROPPED, enqueue
+from tcpdelay.network.bottleneck import DROPPED, NANOSECONDS_PER_MICROSECOND, WAITING, enqueue
+from tcpdelay.network.queues.managed_link import wait
+from tcpdelay.network.queues.waiting import DISCARDED
 from tcpdelay.scenario.sources.message_stream import BLOCK
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
@@ -103,11 +105,26 @@ first, when it arrived, and when this connection could read it in order.
 
 
 @kernel()
-def cross(flow: Any, link: Any, now: int, payload: int) -> int:
-    """Send a packet over the link; return when it reaches the receiver, or `DROPPED`."""
+def cross(flow: Any, link: Any, now: int, payload: int, segment: int, following: int) -> int:
+    """Send a packet over the link; return when it reaches the receiver, `DROPPED`, or `WAITING` in a managed queue.
+
+    Parameters
+    ----------
+    flow, link : record
+        The flow and the link.
+    now, payload : int
+        Time [us] and bytes without headers.
+    segment, following : int
+        What the transport's kernel `deliver` needs to know the packet again, if it waits.
+    """
     flow.segments_sent += 1
     if is_lost(flow, flow, now):
         flow.segments_lost += 1
+        return DROPPED
+    if link.managed:
+        if wait(link, flow, now, payload + flow.header, segment, following):
+            return WAITING
+        flow.segments_dropped += 1
         return DROPPED
     departure = enqueue(link, now + flow.access_delay, payload + flow.header, flow.ecn == 1)
     if departure == DROPPED:
@@ -115,6 +132,19 @@ def cross(flow: Any, link: Any, now: int, payload: int) -> int:
         return DROPPED
     flow.segments_carried += 1
     flow.marks += link.marked
+    return int(departure + flow.exit_delay)
+
+
+@kernel()
+def leave(flow: Any, link: Any, packet: Any) -> int:
+    """Count a packet that leaves a managed queue; return when it reaches the receiver, or `DROPPED`."""
+    link.marked = packet.marked
+    if packet.departure == DISCARDED:
+        flow.segments_dropped += 1
+        return DROPPED
+    flow.segments_carried += 1
+    flow.marks += packet.marked
+    departure = (packet.departure + NANOSECONDS_PER_MICROSECOND // 2) // NANOSECONDS_PER_MICROSECOND
     return int(departure + flow.exit_delay)
 
 
@@ -218,6 +248,8 @@ def note_lost(flow: Any) -> None:
     flow.packets_read += 1
 
 
+HANDSHAKE = -1
+"""In place of the number of a segment: a packet of the handshake of a connection."""
 MOST_DOUBLINGS = 6
 """Doublings of the timeout of a connection request."""
 
@@ -269,7 +301,14 @@ def _connect(flow: Any, link: Any, now: int) -> None:
     If the receiver opens the connection, only its SYN-ACK crosses the link, and the connection is established one
     return delay later. If the sender opens it, its SYN and its ACK cross the link.
     """
-    arrival = cross(flow, link, now, 0)
+    arrival = cross(flow, link, now, 0, HANDSHAKE, 0)
+    if arrival != WAITING:
+        end_handshake_step(flow, now, arrival)
+
+
+@kernel()
+def end_handshake_step(flow: Any, now: int, arrival: int) -> None:
+    """Go on with the handshake whose packet was sent at `now` and arrives at `arrival`, or is lost (`DROPPED`)."""
     if arrival == DROPPED:
         flow.next_write = now + (flow.first_timeout << min(flow.attempts, MOST_DOUBLINGS))
         flow.attempts += 1

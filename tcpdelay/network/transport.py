@@ -23,6 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tcpdelay.network.bottleneck import LINK, SharedPath
+from tcpdelay.network.queues.waiting import PACKET
 from tcpdelay.network.records import COUNTERS, FLOW, NETWORK_WIRE
 from tcpdelay.scenario.stack import Stack
 
@@ -47,10 +48,11 @@ IP_HEADER, UDP_HEADER, TCP_HEADER, TIMESTAMPS = 20, 8, 20, 12
 IN_TIMEOUT = 1 << 50
 """Added to the send queue of a connection that waits for a retransmission timeout."""
 
-_RECORDS = {"flow": FLOW, "wire": NETWORK_WIRE, "link": LINK, "samples": COUNTERS}
+_RECORDS = {"flow": FLOW, "wire": NETWORK_WIRE, "link": LINK, "samples": COUNTERS, "packet": PACKET}
 _SIGNATURES = {
     "next_time": ("flow connection wire", types.int64),
     "step": ("flow connection wire link samples", types.int64),
+    "deliver": ("flow connection wire link samples packet", types.int64),
     "begin": ("flow connection", types.none),
     "end": ("flow connection", types.none),
     "send_queue": ("flow connection", types.int64),
@@ -95,6 +97,11 @@ class Transport:
         when the following event is due, as `next_time` does. Segments are sent with `tcpdelay.network.records.cross`.
         It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an
         acknowledgement into `wire`, and count messages that are read with `note_read`.
+    deliver : kernel, optional
+        ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross` returned
+        `WAITING`, when it leaves the managed queue or is dropped there, and returns when the next event is due.
+        `packet` is of type `tcpdelay.network.queues.waiting.PACKET`; `tcpdelay.network.records.leave` returns its
+        arrival. Needed for managed queues. Packets of a flow leave in the order of sending.
     end : kernel, optional
         ``end(flow, connection)`` adds the counts of a closed connection to the counts of the flow.
     begin : kernel, optional
@@ -121,6 +128,7 @@ class Transport:
     prepare: Callable[[Any, SharedPath, Any, Any, int], None]
     next_time: Kernel
     step: Kernel
+    deliver: Kernel | None = None
     end: Kernel | None = None
     begin: Kernel | None = None
     send_queue: Kernel | None = None

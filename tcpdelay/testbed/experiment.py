@@ -15,6 +15,8 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.link import QueueKind
 
 Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
 Scheduling = Literal["blind", "intelligent"]
@@ -85,8 +87,15 @@ class Experiment:
     bottleneck_rate : float, optional
         Rate of a bottleneck link [bit/s], 1e4 to 1e9.
     queue_packets, queue_bytes : int, optional
-        Size of the bottleneck's drop-tail queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A bottleneck needs
-        exactly one of the two.
+        Size of the bottleneck's queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A fifo needs exactly one of
+        the two. The other queues have the kernel's limit unless `queue_packets` is given, red has 1000 packets of
+        1514 B, and cake has a limit of its own.
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake"}
+        Queue before the bottleneck: drop-tail, or one of the kernel's disciplines that keep it short.
+    queue_target : float, optional
+        Queueing delay at which such a discipline aims [s], 0.001 to 1; by default that of the kernel, for red 5 ms.
+    ecn : bool
+        Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
     congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood"}
         Congestion control of every TCP connection of the experiment, or of QUIC: "reno" or, with aioquic, "cubic".
     delayed_ack : bool
@@ -140,6 +149,9 @@ class Experiment:
     bottleneck_rate: float | None = None
     queue_packets: int | None = None
     queue_bytes: int | None = None
+    queue: QueueKind = "fifo"
+    queue_target: float | None = None
+    ecn: bool = False
     congestion_control: CongestionControl = "cubic"
     delayed_ack: bool = False
     sack: bool = True
@@ -158,11 +170,12 @@ class Experiment:
             ("congestion_control", CongestionControl),
             ("implementation", Implementation),
             ("delivery", Delivery),
+            ("queue", QueueKind),
         ):
             value = getattr(self, name)
             if value not in get_args(allowed):
                 raise InvalidValueError(name, value, f"be one of {', '.join(map(repr, get_args(allowed)))}")
-        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle"):
+        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "ecn"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidValueError(name, getattr(self, name), "be true or false")
         for name, (low, high, unit) in _RANGES.items():
@@ -183,11 +196,7 @@ class Experiment:
 
     def _check_combination(self) -> None:
         check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
-        queues = [name for name in ("queue_packets", "queue_bytes") if getattr(self, name) is not None]
-        if self.bottleneck_rate is None and queues:
-            raise ValueError(f"{queues[0]} needs a bottleneck_rate")
-        if self.bottleneck_rate is not None and len(queues) != 1:
-            raise ValueError(f"bottleneck_rate needs one of queue_packets and queue_bytes, got {len(queues)} of them")
+        self._check_queue()
         if self.application == "source" and self.source is None:
             raise ValueError("the application 'source' needs a source")
         if self.application not in ("source", "quic") and self.source is not None:
@@ -206,6 +215,26 @@ class Experiment:
         unlimited = self.bottleneck_rate is None and self.loss == 0
         if unlimited and (self.application == "adaptive" or self.bulk_flows):
             raise ValueError("a source that fills its window needs a path with loss or with a bottleneck_rate")
+
+    def _check_queue(self) -> None:
+        """Check that the settings of the bottleneck's queue go with each other."""
+        limits = [name for name in ("queue_packets", "queue_bytes") if getattr(self, name) is not None]
+        changed = [name for name in _OF_QUEUE if getattr(self, name) != _DEFAULTS[name]]
+        if self.bottleneck_rate is None and limits + changed:
+            raise ValueError(f"{(limits + changed)[0]} needs a bottleneck_rate")
+        if self.bottleneck_rate is None:
+            return
+        if self.queue == "fifo":
+            if len(limits) != 1:
+                raise ValueError(
+                    f"bottleneck_rate needs one of queue_packets and queue_bytes, got {len(limits)} of them"
+                )
+            if changed:
+                raise InvalidValueError(changed[0], getattr(self, changed[0]), "go with a queue other than 'fifo'")
+        allowed = {"fifo": limits, "cake": []}.get(self.queue, ["queue_packets"])
+        for name in limits:
+            if name not in allowed:
+                raise InvalidValueError(name, getattr(self, name), f"be absent with {self.queue}")
 
     def _check_quic(self) -> None:
         """Check that no setting of TCP is changed for QUIC, and no setting of QUIC for TCP."""
@@ -318,6 +347,8 @@ class Experiment:
         unused += _OF_TCP if self.application == "quic" else _OF_QUIC
         if self.rto_min is None:
             unused += ("rto_min",)
+        if self.queue == "fifo":
+            unused += _OF_QUEUE
         if self.source is not None:
             settings["source"] = self.source.table
         return json.dumps({name: value for name, value in settings.items() if name not in unused}, sort_keys=True)
@@ -332,6 +363,7 @@ def _shown(value: object) -> str:
 _OF_PACKETS = ("packet_size", "interval")
 """Settings of packets of one size and interval, which a source replaces."""
 _OF_QUIC = ("implementation", "delivery", "group")
+_OF_QUEUE = ("queue", "queue_target", "ecn")
 _OF_TCP = (
     *("pieces", "connections", "scheduling", "nodelay", "notsent_lowat", "delayed_ack", "sack"),
     *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows"),
@@ -354,6 +386,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "bottleneck_rate": (1e4, 1e9, "bit/s"),
     "queue_packets": (1, 100_000, "packets"),
     "queue_bytes": (1514, 100_000_000, "bytes"),
+    "queue_target": (*bounds(EmulatedPath, "queue_target"), "s"),
     "recovery": (0, 7, "(a sysctl)"),
     "early_retrans": (0, 4, "(a sysctl)"),
     "rto_min": (0.001, 10, "s"),
@@ -378,6 +411,9 @@ _LABELS = {
     "bottleneck_rate": "rate{}",
     "queue_packets": "queue{}p",
     "queue_bytes": "queue{}B",
+    "queue": "{}",
+    "queue_target": "target{}s",
+    "ecn": "ecn-{}",
     "delayed_ack": "delack-{}",
     "sack": "sack-{}",
     "slow_start_after_idle": "ssai-{}",

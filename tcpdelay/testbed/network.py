@@ -21,6 +21,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
+from tcpdelay.testbed.emulated_path import DEVICE_LIMIT
 from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.link import DuplexLink, Link
@@ -38,6 +39,8 @@ COMMON_SYSCTLS = {
     "net.ipv6.conf.all.disable_ipv6": "1",
     "net.ipv6.conf.default.disable_ipv6": "1",
 }
+ECN = "net.ipv4.tcp_ecn"
+"""Sysctl: whether TCP asks for ECN and accepts it (1), or only accepts it (2, the default)."""
 RTAX_RTO_MIN = 13
 """Number of the metric of a route (linux/rtnetlink.h)."""
 SNAP_LENGTH = 128
@@ -174,8 +177,11 @@ class Network:
             loss,
             experiment.loss_burst,
             rate=experiment.bottleneck_rate,
-            queue_packets=experiment.queue_packets,
+            queue=experiment.queue,
+            queue_packets=experiment.queue_packets or (DEVICE_LIMIT if experiment.queue == "red" else None),
             queue_bytes=experiment.queue_bytes,
+            queue_target=experiment.queue_target,
+            ecn=experiment.ecn,
         )
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
         return cls([link], _sysctls(experiment), traced)
@@ -266,6 +272,7 @@ def _sysctls(experiment: Experiment) -> dict[str, str]:
         "net.ipv4.tcp_recovery": str(experiment.recovery),
         "net.ipv4.tcp_early_retrans": str(experiment.early_retrans),
         "net.ipv4.tcp_slow_start_after_idle": str(int(experiment.slow_start_after_idle)),
+        **({ECN: "1"} if experiment.ecn else {}),
     }
 
 

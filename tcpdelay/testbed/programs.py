@@ -16,6 +16,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.backends import UmlBackend
 from tcpdelay.testbed.confinement import Confinement
 from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.network import ECN
 from tcpdelay.testbed.packet_files import write_pcapng
 from tcpdelay.testbed.program_output import LINES, Line, LineReader
 from tcpdelay.testbed.program_session import PACKETS, PROGRAM_PATH, RESULT, SCRATCH, ProgramPlan
@@ -24,7 +25,7 @@ from tcpdelay.testbed.workplaces import workplace
 
 SHORTEST, LONGEST = 0.1, 86_400.0
 """Bounds of the duration of a run [s]."""
-CONGESTION_CONTROL, ECN = "net.ipv4.tcp_congestion_control", "net.ipv4.tcp_ecn"
+CONGESTION_CONTROL = "net.ipv4.tcp_congestion_control"
 
 
 @dataclass(frozen=True)

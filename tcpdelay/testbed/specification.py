@@ -46,6 +46,7 @@ _PARSERS: dict[str, Any] = {
     "bottleneck_rate": parse_rate,
     "packet_size": parse_size,
     "queue_bytes": parse_size,
+    "queue_target": parse_time,
     "notsent_lowat": parse_size,
 }
 
