@@ -49,7 +49,7 @@ Examples:
   tcpdelay predict --rtt 60ms --loss 0.5% --bitrate 300kbit/s --format csv
   tcpdelay predict --rtt 80ms --loss 2% --app voip --jitter 5ms
   tcpdelay predict --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
-  tcpdelay predict --path starlink --app voip
+  tcpdelay predict --path transatlantic --loss 1% --app voip
   tcpdelay predict --rtt 100ms --loss 2% --app voip --chart delays.svg
 """
 

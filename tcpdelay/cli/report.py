@@ -51,7 +51,7 @@ Examples:
   tcpdelay report --rtt 100ms --loss 2% --app voip --limit 150ms -o voip.html
   tcpdelay report --rtt 80ms --loss 2% --app voip --against stack=newreno_2008
   tcpdelay report --rtt 100ms --loss 2% --app voip --against loss=1%
-  tcpdelay report --path lte --app voip
+  tcpdelay report --path transatlantic --app voip
   tcpdelay report --ping examples/ping.txt --app voice-agent
   tcpdelay report --ss examples/ss.txt --app voip --format markdown
   tcpdelay report --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8

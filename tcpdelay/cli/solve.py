@@ -82,7 +82,7 @@ An option for the quantity in question is not necessary; its value is ignored.
 \b
 Examples:
   tcpdelay solve loss --rtt 100ms --app voip
-  tcpdelay solve bitrate --path transatlantic --app live-video
+  tcpdelay solve bitrate --path transatlantic --app voip
   tcpdelay solve rtt --loss 2% --app voip --limit 150ms
   tcpdelay solve bitrate --rtt 60ms --loss 0.5% --limit 1s --quantile 99%
   tcpdelay solve playout --rtt 60ms --loss 0.5% --bitrate 300kbit/s \\
