@@ -22,7 +22,7 @@ from tcpdelay.questions.sweep.point import PARAMETERS, read_value
 from tcpdelay.questions.sweep.run import SWEPT, kind_variables, row_type, sweep_runs
 from tcpdelay.questions.sweep.specification import Evaluation, read_sweep
 from tcpdelay.scenario.fields import Quantity
-from tcpdelay.scenario.stack import Linux, NewReno2008
+from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
 SMALL = {"flow": VOICE, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}
@@ -34,7 +34,7 @@ def with_changes(**tables):
 
 
 def test_every_parameter_of_flow_path_and_tcp_can_be_swept():
-    owned = {field.name for owner in (td.Flow, td.Path, Linux, NewReno2008) for field in fields(owner)}
+    owned = {field.name for owner in (td.Flow, td.Path, Linux, NewReno2008, Quic) for field in fields(owner)}
     assert owned | {"bitrate", "profile", "connections", "pieces"} == set(PARAMETERS)
 
 

@@ -11,6 +11,7 @@ from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import packets_to_count, predict, supports
 from tcpdelay.models.verdict import Verdict, relative_error, verdict_of
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Delivery, Linux, Stack
 from tcpdelay.scenario.target import Target
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from tcpdelay.models.simulator.simulation import Simulation
 
 SIMULATED = 100_000
-"""Small packets of each simulation; it takes some tenths of a second."""
+"""Packets of QUIC in each simulation; it takes some tenths of a second."""
+FEWEST_SIMULATED = 5000
+"""Fewest messages of a simulation."""
 SMALLEST_SAVING = 0.01
 """Smallest saving that counts, as a share of the delay over TCP."""
 DELIVERIES: dict[Delivery, str] = {
@@ -72,9 +75,9 @@ class TransportComparison:
     verdict : {"works", "uncertain", "fails"}
         Whether TCP meets the target.
     others : tuple of OtherTransport
-        The other transports; empty if their simulator refuses the scenario.
+        The other transports that the simulator has an answer for.
     refusal : str
-        Why the simulator refuses the scenario; empty if it does not.
+        Why the simulator has no answer for one of them; empty if it has.
     """
 
     quantile: Interval
@@ -124,10 +127,10 @@ def other_transports(
         refused = supports(over_quic, "simulation").refused
         if refused:
             return TransportComparison(within, delays.late_fraction(target.limit), verdict, (), str(refused[0]))
-        requested = Requested(packets=packets_to_count(over_quic, SIMULATED), target=target)
+        requested = Requested(packets=_messages(over_quic), target=target)
         simulated = predict(over_quic, requested, "simulation")
         if simulated.distribution is None:
-            refusal = str(simulated.refusal)
+            refusal = f"the simulation of {name} has not settled, because the load is close to what QUIC carries"
             continue
         quantile = cast("Simulation", simulated.distribution).quantile_interval
         met = verdict_of(simulated, target)
@@ -135,6 +138,13 @@ def other_transports(
         late = simulated.distribution.late_fraction(target.limit)
         found.append(OtherTransport(name, delivery, quantile, late, met, helps))
     return TransportComparison(within, delays.late_fraction(target.limit), verdict, tuple(found), refusal)
+
+
+def _messages(scenario: Scenario) -> int:
+    """Return the number of messages to simulate: fewer if they are large, so that the time is about the same."""
+    if not isinstance(scenario.source, Flow):
+        return packets_to_count(scenario, SIMULATED)
+    return max(int(SIMULATED / max(scenario.flow.packet_size / scenario.stack.mss, 1)), FEWEST_SIMULATED)
 
 
 def _saves(own: Interval, other: Interval) -> bool:
