@@ -110,7 +110,7 @@ class WindowParameters(NamedTuple):
 @kernel()
 def messages_in_flight(p: WindowParameters) -> int:
     """Return the number of earlier messages that are in flight when a message is written."""
-    return int(math.ceil((p.round_trip + p.idle_delay) / p.interval - 1e-9)) - 1 + (1 if p.pairs else 0)
+    return math.ceil((p.round_trip + p.idle_delay) / p.interval - 1e-9) - 1 + (1 if p.pairs else 0)
 
 
 @kernel()
@@ -258,10 +258,11 @@ def window_waits(
     bin_width: float,
     bins: int,
 ) -> NDArray[np.float64]:
-    """Return the weights of the waits of messages for the window, in bins; bin 0 is for those that do not wait.
+    """Return the weights of the waits of messages for the window, in bins, and the weighted waits [s].
 
-    Messages leave in the order of writing. So a message that leaves while b bytes of later messages wait has waited for
-    as long as these took to be written.
+    Bin 0 is for messages that do not wait. Streams are served in turn, one frame each. So a message that leaves while b
+    bytes wait has waited since its last turn for as long as these bytes took to join the streams behind it: those of
+    new messages, and those of messages that the end of a packet cut. For each cut it waits for one more turn.
     """
     found = np.zeros((2, bins + 1))
     for phase in range(phases.size - 1):
