@@ -1,24 +1,31 @@
 """The chain of QUIC for messages that do not wait for each other: a stream per message, or datagrams.
 
-The delay of a message is its wait for the window (`windows`), the one-way delay of the path, and the time until its
-lost packets have been repaired (`repairs`). The two waits are taken to be independent.
+The delay of a message is its wait for the window (`window_chain`), the one-way delay of the path, and the time until
+its lost packets have been repaired (`repairs`). The two waits are taken to be independent.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.distribution import DelayDistribution, ExpectedError, Spread
 from tcpdelay.models.budget import Budget
 from tcpdelay.models.chain import budget_for
 from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_fields
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.repairs import DIGITS, LossRecovery, loss_recovery, message_repairs
-from tcpdelay.models.quic.windows import WindowParameters, window_chain, window_levels, window_parameters, window_waits
+from tcpdelay.models.quic.window_chain import (
+    WindowParameters,
+    window_chain,
+    window_levels,
+    window_parameters,
+    window_waits,
+)
 from tcpdelay.models.solver.aggregation import backlog_drift
 from tcpdelay.models.solver.measures import probability_at_bound
 from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
@@ -44,6 +51,17 @@ BINS_PER_ROUND_TRIP = 16
 """Bins of the waits for the window per round-trip time."""
 MOST_BINS = 4096
 """Most bins; longer waits make the bins wider."""
+BUSY = 0.05
+"""Mean wait for the window, in round-trip times, from which on a flow is near the capacity."""
+_COMPARED = "200 random scenarios, simulated (validation/results/quic-chain.md)"
+_FREE_MEAN, _BUSY_MEAN = Spread(0.0, 0.0021, 0.0004), Spread(0.104, 0.140, 0.423)
+ERRORS = {
+    (False, 0.95): ExpectedError(0.0, 0.0094, 0.0, _FREE_MEAN, 161, _COMPARED, 0.95),
+    (False, 0.99): ExpectedError(0.0, 0.0131, 0.0, _FREE_MEAN, 161, _COMPARED, 0.99),
+    (True, 0.95): ExpectedError(0.094, 0.184, 0.475, _BUSY_MEAN, 20, _COMPARED, 0.95),
+    (True, 0.99): ExpectedError(0.108, 0.166, 0.468, _BUSY_MEAN, 20, _COMPARED, 0.99),
+}
+"""Errors by `validation/quic_chain.py` beyond the simulator's interval: near the capacity or not, and by quantile."""
 
 
 def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[UnsupportedError]:
@@ -130,8 +148,18 @@ def quic_delays(flow: Flow, path: Path, stack: Quic, budget: Budget | None = Non
     values, place = np.unique(np.round(np.add.outer(held, late).ravel(), DIGITS), return_inverse=True)
     weights = np.bincount(place, np.multiply.outer(held_share, late_share).ravel())
     return DelayDistribution(
-        forward + values, weights / weights.sum(), forward, truncated_mass=cut, scenario=(flow, path, stack)
+        forward + values,
+        weights / weights.sum(),
+        forward,
+        truncated_mass=cut,
+        scenario=(flow, path, stack),
+        look_up_error=partial(_expected_error, float(held @ held_share) > BUSY * path.rtt),
     )
+
+
+def _expected_error(busy: bool, quantile: float) -> ExpectedError:
+    """Return the expected error of p95 or p99: of the next higher one, as other chains have it."""
+    return ERRORS[busy, 0.95 if quantile <= 0.95 else 0.99]
 
 
 def _mean_found_after(recovery: LossRecovery) -> float:
