@@ -30,6 +30,7 @@ from tcpdelay import (
 )
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
+from tcpdelay.models.quic.message_chain import quic_delays
 from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Scp, Udp
@@ -99,6 +100,16 @@ def figures():
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
         "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
+        "quic chain": [
+            quic_delays(
+                Flow(size, 0.020), Path(rtt=0.1, loss=0.01), Stack.quic(name, delivery="stream_per_message")
+            ).mean
+            for size, name in (
+                (700, "rfc9002"),
+                (700, "aioquic"),
+                (2000, "quic-go"),
+            )
+        ],
         "quic": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in quic],
         "network": [
             [
@@ -142,6 +153,7 @@ def call_all_kernels():
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
     simulate(VOICE, path, Stack.quic(), packets=2000)
+    quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
     simulate_network(
         [

@@ -1,1 +1,1 @@
-"""The packet simulator of QUIC: loss recovery, congestion control, streams and datagrams."""
+"""QUIC: the packet simulator with loss recovery, congestion control, streams and datagrams, and a chain."""
