@@ -93,7 +93,8 @@ def shares(table: pd.DataFrame, by: str) -> str:
         for quantity in own.columns[len(SETTINGS) :]:
             line[f"{quantity} differs"] = expected(own, quantity)
         lines.append(line)
-    return pd.DataFrame(lines).to_markdown(index=False)
+    text: str = pd.DataFrame(lines).to_markdown(index=False)
+    return text
 
 
 def main() -> None:
