@@ -73,6 +73,7 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
         (["--rtt", "1s", "--seed", "-1", *TRUE], "--seed: must be 0 or more, got -1"),
         (["--rtt", "1s", "--sysctl", "kernel.panic=1", *TRUE], "--sysctl: must be like"),
         (["--rtt", "1s", "--", "true", "--client", "no-such-program"], "--client: must begin with a program"),
+        (["--rtt", "1s", "-o", "/", *TRUE], "--output: must be a new or an empty directory, got '/'"),
         (["--rtt", "1s", "--hz", "999", *TRUE], "no kernel with virtual time at 999 Hz"),
     ],
 )

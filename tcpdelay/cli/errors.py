@@ -182,6 +182,7 @@ _OPTIONS = {
     "columns": "--column",
     "table": "TABLE",
     "captures": "CAPTURE",
+    "directory": "--output",
     "group": "--group",
     "profile": "--stack",
     "playout_delay": "--playout",
