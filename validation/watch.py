@@ -1,9 +1,9 @@
 """Score `tcpdelay watch` over time on captures whose delays are known: `python validation/watch.py`.
 
-The captures hold TCP_INFO ten times a second. `run_samples` draws from them what `ss` would have shown once a second. At
-10 s to 10 min after the start of a watch, the script compares the predicted p95 and the p95 by the backlog with the p95
-of the whole capture, and the verdict with the share of late packets in the whole capture. It writes `results/watch.csv`
-with one line per watch and time, `results/watch.md` and `results/watch.svg`.
+The captures hold TCP_INFO ten times a second. `run_samples` draws from them what `ss` would have shown once a second.
+At 10 s to 10 min after the start of a watch, the script compares the predicted p95 and the p95 by the backlog with the
+p95 of the whole capture, and the verdict with the share of late packets in the whole capture. It writes
+`results/watch.csv` with one line per watch and time, `results/watch.md` and `results/watch.svg`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ def summary(table: pd.DataFrame, advice: pd.DataFrame) -> str:
     limits = ", ".join(f"{limit * 1e3:g}" for limit in PLAYOUT_DELAYS)
     said = [
         "# `tcpdelay watch` on captures of known delays\n",
-        "Voice (174 B every 20 ms), Linux 6.1 at 250 Hz. Each watch starts with nothing known, and samples once a second. "
+        "Voice (174 B every 20 ms), Linux 6.1 at 250 Hz. Each watch starts with nothing known, and samples once a "
+        "second. "
         "The error is relative to the 95th percentile of the whole capture. In parentheses: 95 % intervals, of errors "
         "by a bootstrap over captures, of shares as of independent trials. "
         f"Verdicts are on 95 % within {limits} ms, where the capture itself is certain.\n",
@@ -185,7 +186,8 @@ def advice_in_words(advice: pd.DataFrame) -> str:
     expected = known["truth"].map({"works": "stay on TCP", "does not work": "move away from TCP"})
     right, none = int((known["advice"] == expected).sum()), int((known["advice"] == "none yet").sum())
     return (
-        f"With the defaults (window {WINDOW:g} s, hold {HOLD:g} s), a sample every {ADVICE_INTERVAL:g} s and RTT 100 ms, "
+        f"With the defaults (window {WINDOW:g} s, hold {HOLD:g} s), a sample every {ADVICE_INTERVAL:g} s and RTT 100 "
+        "ms, "
         f"{len(known)} watches of 10 minutes ended with the right advice in {right}, without advice in {none} and with "
         f"the wrong advice in {len(known) - right - none}. The advice changed {int(advice['changes'].sum())} times in "
         f"{len(advice)} watches."
@@ -213,7 +215,7 @@ def draw(figure: Figure, table: pd.DataFrame) -> None:
     left.set_yticks([1, 3, 10, 30, 100], ["1 %", "3 %", "10 %", "30 %", "100 %"])
     left.minorticks_off()
     left.set_ylabel("error of p95")
-    left.legend(loc="lower left")
+    left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, columnspacing=1.0)
     below = np.zeros(len(HORIZONS))
     shades = {"right": COLORS[2], "wrong": COLORS[1], "too early to say": "#b8bec5", "too close to say": "#dfe3e7"}
     counts = [decisions(part) for part in parts]
@@ -223,7 +225,7 @@ def draw(figure: Figure, table: pd.DataFrame) -> None:
         below += shares
     right.set_yticks([0, 25, 50, 75, 100], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     right.set_ylabel("verdicts")
-    right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4, columnspacing=1.0, handlelength=1.0)
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, columnspacing=1.0, handlelength=1.0)
     for ax in (left, right):
         tidy(ax)
         ax.set_xticks(places, times)
