@@ -25,6 +25,8 @@ UNDERSTOOD_ONLY = {
     "explore": "takes minutes",
     "prepare": "takes minutes",
     "validate": "takes minutes",
+    "--dst": "needs a connection that is under way",
+    "--get-stats": "needs the statistics of a call",
     "--scheduler": "needs a cluster",
 }
 """Commands and options with which nothing runs here, and why; the options are read all the same."""
@@ -40,6 +42,7 @@ OTHER_PROGRAMS = {
 RECORDED = {
     "ping.txt": "examples/ping.txt",
     "ss.txt": "examples/ss.txt",
+    "ss-minute.txt": "examples/ss-minute.txt",
     "sender.pcap": "validation/pcap/voice.sender.pcap.gz",
     "receiver.pcap": "validation/pcap/voice.receiver.pcap.gz",
 }

@@ -64,6 +64,8 @@ def test_every_way_to_print_says_the_same(text):
         send_rate=458772.0,
         delivery_rate=326336.0,
         app_limited=True,
+        send_queue=870,
+        bytes_acknowledged=532441,
     )
 
 
@@ -76,6 +78,11 @@ def test_estimate_takes_retransmissions_for_losses_less_the_needless_ones():
     assert estimate.path().loss == 46 / 2883
     (more_reported_than_sent,) = parse_ss(PLAIN.replace("dsack_dups:4", "dsack_dups:60"))
     assert more_reported_than_sent.estimate().lost == 0
+
+
+def test_the_backlog_is_read_and_payload_not_sent_yet():
+    (connection,) = parse_ss(PLAIN.replace(" minrtt", " notsent:348 minrtt"))
+    assert (connection.send_queue, connection.unsent_bytes) == (870, 348)
 
 
 def test_no_retransmission_printed_means_none():

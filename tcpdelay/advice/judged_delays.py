@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from pydantic_core import to_jsonable_python
 
-from tcpdelay.advice.alternatives import Alternative, alternatives_at_ends
+from tcpdelay.advice.alternatives import Alternative, agreed_verdict, alternatives_at_ends
 from tcpdelay.advice.loss_curve import LossCurve, loss_curve
 from tcpdelay.advice.other_transports import TransportComparison, other_transports
 from tcpdelay.advice.recommendations import recommendations
@@ -152,8 +152,7 @@ class JudgedDelays:
         compared = simulator(judged.requested.packets, request.on_progress) if simulated else model
         situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
         alternatives = alternatives_at_ends(scenario, target, estimate, model)
-        agreed = all(alternative.meets_target == works for alternative in alternatives)
-        verdict: Verdict = judgement.verdict if agreed else "uncertain"
+        verdict = agreed_verdict(judgement, works, alternatives)
         return cls(
             path=scenario.path,
             stack=scenario.stack,

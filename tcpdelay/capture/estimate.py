@@ -15,7 +15,7 @@ from scipy.special import betaincinv
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 
-Source = Literal["ping", "ss", "pcap", "testbed"]
+Source = Literal["ping", "ss", "pcap", "testbed", "getStats"]
 MAX_RECORDING_SIZE = 64 * 2**20
 
 
@@ -25,8 +25,8 @@ class PathEstimate:
 
     Parameters
     ----------
-    source : {"ping", "ss", "pcap", "testbed"}
-        Source of the measurement: a program, a packet capture, or a capture of the testbed.
+    source : {"ping", "ss", "pcap", "testbed", "getStats"}
+        Source of the measurement: a program, a packet capture, a capture of the testbed, or a browser's statistics.
     rtt : float
         Mean round-trip time [s], above 0; from `ss`, the kernel's smoothed RTT.
     sent : int

@@ -29,11 +29,13 @@ _COUNTERS = {
     "ssthresh": "slow_start_threshold",
     "bytes_sent": "bytes_sent",
     "bytes_retrans": "bytes_retransmitted",
+    "bytes_acked": "bytes_acknowledged",
     "segs_out": "segments_out",
     "data_segs_out": "data_segments_out",
     "data_segs_in": "data_segments_in",
     "delivered": "delivered",
     "lost": "marked_lost",
+    "notsent": "unsent_bytes",
     "dsack_dups": "spurious_retransmissions",
 }
 _RATES = {"send": "send_rate", "delivery_rate": "delivery_rate"}
@@ -73,6 +75,12 @@ class Connection:
         Congestion window divided by the round-trip time, and the last measured delivery rate [bit/s].
     app_limited : bool
         Whether the delivery rate was limited by the application.
+    send_queue : int, optional
+        Payload in the send buffer that is not acknowledged, sent or not [bytes] (Send-Q).
+    unsent_bytes : int
+        Payload in the send buffer that has not been sent once [bytes].
+    bytes_acknowledged : int, optional
+        Payload acknowledged [bytes].
     """
 
     local: str
@@ -98,6 +106,9 @@ class Connection:
     send_rate: float | None = None
     delivery_rate: float | None = None
     app_limited: bool = False
+    send_queue: int | None = None
+    unsent_bytes: int = 0
+    bytes_acknowledged: int | None = None
 
     @property
     def segments_sent(self) -> int | None:
@@ -108,6 +119,11 @@ class Connection:
         if self.data_segments_out is None and self.data_segments_in is None:
             return self.segments_out
         return self.data_segments_out
+
+    @property
+    def segments_lost(self) -> int:
+        """Number of lost segments: retransmissions without those that the receiver reported as duplicates (D-SACK)."""
+        return max(self.retransmissions - (self.spurious_retransmissions or 0), 0)
 
     @property
     def shortcoming(self) -> str | None:
@@ -152,7 +168,7 @@ class Connection:
             source="ss",
             rtt=self.rtt,
             sent=self.segments_sent,
-            lost=max(self.retransmissions - (self.spurious_retransmissions or 0), 0),
+            lost=self.segments_lost,
             rtt_min=self.rtt_min,
             rtt_deviation=self.rtt_deviation,
             mss=self.mss,
@@ -282,9 +298,9 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
     for number, line in enumerate(io.StringIO(text), start=1):
         if line.isspace():
             continue
-        ends, rest = _socket(line)
+        ends, queued, rest = _socket(line)
         if ends is not None:
-            facts = rows[ends] = {}
+            facts = rows[ends] = {"send_queue": queued}
         if facts is not None:
             _read_information(rest, facts, f"{name}: line {number}")
     # `ss` prints these values behind the retransmissions. Without them, a number or the losses may be cut off.
@@ -300,8 +316,8 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
     return connections
 
 
-def _socket(line: str) -> tuple[tuple[str, str] | None, str]:
-    """Return the two ends, if the line starts a socket, and the rest of the line.
+def _socket(line: str) -> tuple[tuple[str, str] | None, int, str]:
+    """Return the two ends and the send queue [bytes], if the line starts a socket, and the rest of the line.
 
     The two queue lengths are before the ends. The state and the protocol are before the queue lengths, if printed.
     """
@@ -310,8 +326,8 @@ def _socket(line: str) -> tuple[tuple[str, str] | None, str]:
         receive_queue, send_queue, local, peer = words[first : first + 4]
         if _COUNT.fullmatch(receive_queue) and _COUNT.fullmatch(send_queue) and ":" in local and ":" in peer:
             behind = line.split(maxsplit=first + 4)
-            return (local, peer), behind[-1] if len(behind) > first + 4 else ""
-    return None, line
+            return (local, peer), int(send_queue), behind[-1] if len(behind) > first + 4 else ""
+    return None, 0, line
 
 
 def _read_information(line: str, facts: dict[str, Any], place: str) -> None:

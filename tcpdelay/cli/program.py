@@ -32,6 +32,7 @@ from tcpdelay.cli import (
     sweep,
     testbed,
     validate,
+    watch,
 )
 from tcpdelay.cli.errors import INTERRUPTED, one_line, print_warning, printable
 from tcpdelay.cli.help import GroupedHelp, ProgramHelp
@@ -64,6 +65,7 @@ for _command, _summary, _examples in (
     (proxy.proxy, proxy.SUMMARY, proxy.EXAMPLES),
     (relay.relay, relay.SUMMARY, relay.EXAMPLES),
     (exchange.exchange, exchange.SUMMARY, exchange.EXAMPLES),
+    (watch.watch, watch.SUMMARY, watch.EXAMPLES),
     (compare.compare, compare.SUMMARY, compare.EXAMPLES),
     (analyze.analyze, analyze.SUMMARY, analyze.EXAMPLES),
     (solve.solve, solve.SUMMARY, solve.EXAMPLES),

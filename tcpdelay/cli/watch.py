@@ -1,0 +1,363 @@
+"""`tcpdelay watch`: the running prediction for a live connection, beside what is measured of it."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import count
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
+
+import typer
+
+from tcpdelay.cli.errors import announce_prediction, argument_errors, erase_progress
+from tcpdelay.cli.metrics import listening_address, metrics_server
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, file_name, make_option, number, quantity, with_scenario
+from tcpdelay.cli.scenario import read_demand
+from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, profiles_with
+from tcpdelay.units import format_duration
+
+if TYPE_CHECKING:
+    from tcpdelay.advice.watched_path import Observation, Transport, WatchedPath
+    from tcpdelay.capture.path_sample import PathSample
+    from tcpdelay.capture.ss import Connection
+
+    Sampled = tuple[PathSample, Connection | None]
+
+Format = Literal["text", "jsonl"]
+WATCHED = "What is watched"
+STANDARD_INPUT = "-"
+INTERVAL = 1.0
+"""Default of --every [s]."""
+_LEFT_OUT = ("rtt", "loss", "one_way_delay", "ping", "ss", "connection")
+"""Options of a scenario that the watched connection replaces."""
+
+SUMMARY = "Watch a live connection: the running prediction, and when to move."
+EXAMPLES = """
+\b
+Examples:
+  tcpdelay watch --dst 198.51.100.7:5001 --app voip
+  tcpdelay watch --ss 4711 --app remote-control --format jsonl
+  tcpdelay watch --ss 4711 --app voip --prometheus 127.0.0.1:9108
+  tcpdelay watch --get-stats webrtc_internals_dump.txt --connection audio \\
+      --app opus --over turn-tcp
+  tcpdelay watch --replay examples/ss-minute.txt --app voip
+
+\b
+To record a connection for --replay:
+  while sleep 1; do date +%s.%N; ss -tin dst HOST; done > ss-minute.txt
+"""
+
+
+@partial(with_scenario, left_out=_LEFT_OUT)
+def watch(
+    options: ScenarioOptions,
+    ss: Annotated[
+        int | None, number("--ss", WATCHED, "Process ID: samples its TCP connection with 'ss -tin'.", False)
+    ] = None,
+    dst: Annotated[
+        str | None,
+        make_option(
+            "--dst", WATCHED, "Host at the other end, or HOST:PORT: samples its connection.", False, metavar="HOST"
+        ),
+    ] = None,
+    get_stats: Annotated[
+        str | None,
+        make_option(
+            "--get-stats",
+            WATCHED,
+            "Statistics of a browser: the file of chrome://webrtc-internals, or reports of getStats() as JSON, one per "
+            "line; - reads standard input.",
+            False,
+            metavar="FILE",
+            parser=file_name,
+        ),
+    ] = None,
+    replay: Annotated[
+        str | None,
+        make_option(
+            "--replay",
+            WATCHED,
+            "Recorded outputs of 'ss -tin', each after a line with its time in seconds, or a capture of the testbed.",
+            False,
+            metavar="FILE",
+            parser=file_name,
+        ),
+    ] = None,
+    connection: Annotated[
+        str | None,
+        make_option(
+            "--connection",
+            WATCHED,
+            "Connection if there are several: the address of either end, or a part of it; of --get-stats, the kind or "
+            "the SSRC of the stream.",
+            False,
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    every: Annotated[
+        float | None, quantity("--every", "time", WATCHED, "Mean time between two samples of ss.", "1s")
+    ] = None,
+    longest: Annotated[
+        float | None, quantity("--for", "time", WATCHED, "End after this time.", "until Ctrl-C or the connection's end")
+    ] = None,
+    window: Annotated[
+        float | None,
+        quantity("--window", "time", WATCHED, "Only samples of this time count for the prediction.", "5min"),
+    ] = None,
+    whole_connection: Annotated[
+        bool,
+        make_option(
+            "--whole-connection",
+            WATCHED,
+            "Count losses since the connection began, as report --ss does, not those of --window.",
+        ),
+    ] = False,
+    hold: Annotated[
+        float | None,
+        quantity(
+            "--hold", "time", WATCHED, "The advice changes after a verdict has held for this time.", "30s", zero=True
+        ),
+    ] = None,
+    transport: Annotated[
+        Literal["tcp", "udp"] | None,
+        make_option("--now-on", WATCHED, "What carries the flow now.", "udp with --get-stats, else tcp"),
+    ] = None,
+    output_format: Annotated[
+        Format, make_option("--format", OUTPUT, "A table that is redrawn, or one JSON object per line.")
+    ] = "text",
+    prometheus: Annotated[
+        str | None,
+        make_option("--prometheus", OUTPUT, "Serve metrics at this address.", False, metavar="HOST:PORT"),
+    ] = None,
+) -> None:
+    """Predict the delay over TCP from a live connection, beside what is measured, and say when a move is advised."""
+    address = None if prometheus is None else listening_address(prometheus)
+    sources = {"--ss": ss, "--dst": dst, "--get-stats": get_stats, "--replay": replay}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        found = f"got {' and '.join(given)}" if given else "none is given"
+        raise typer.BadParameter(f"{', '.join(sources)}: give exactly one of them; {found}")
+    samples: Iterator[Sampled]
+    if get_stats is not None:
+        samples = _browser_samples(get_stats, connection)
+    elif replay is not None:
+        from tcpdelay.capture.replay import read_replay
+
+        samples = read_replay(replay, connection)
+    else:
+        samples = _live_samples(ss, dst, connection, every or INTERVAL)
+    now_on: Transport = transport or ("udp" if get_stats is not None else "tcp")
+
+    def watched_path(first: Connection | None) -> WatchedPath:
+        from tcpdelay.advice.watched_path import HOLD, WINDOW, WatchedPath
+
+        flow, stack, target = read_demand(_with_settings_of(options, first))
+        others = {name: value for name, value in options.values.items() if FIELDS[name][0] == "path"}
+        return WatchedPath(
+            flow, stack, target, now_on, window or WINDOW, HOLD if hold is None else hold, whole_connection, others
+        )
+
+    _watch(samples, given[0], watched_path, longest, _output(output_format), address)
+
+
+def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -> ScenarioOptions:
+    """Return the options with the segment size and the congestion control of a connection, unless they are given."""
+    if connection is None:
+        return options
+    found: dict[str, int | str | None] = {"mss": connection.mss}
+    if connection.congestion_control in get_args(CongestionControl):
+        found["congestion_control"] = connection.congestion_control
+    profile = options.stack or DEFAULT_PROFILE
+    return options.changed(
+        **{name: value for name, value in found.items() if options[name] is None and profile in profiles_with(name)}
+    )
+
+
+def _live_samples(process: int | None, host: str | None, requested: str | None, interval: float) -> Iterator[Sampled]:
+    """Yield samples of a live connection, one at a random moment of each interval, until it ends."""
+    from tcpdelay.capture.ss_query import SsQuery
+
+    query = SsQuery.of_process(process, requested) if process is not None else SsQuery.of_host(host or "", requested)
+    connection = query.find()
+    started = time.monotonic()
+    for number_of_interval in count():
+        # Samples at regular times would meet a regular flow always in the same phase.
+        due = started + interval * (number_of_interval + (random.random() if number_of_interval else 0.0))
+        if (rest := due - time.monotonic()) > 0:
+            time.sleep(rest)
+        elif rest < -interval:
+            continue
+        sampled = query.sample(connection)
+        if sampled is None:
+            print(f"the connection {connection.local} -> {connection.peer} has ended", file=sys.stderr)
+            return
+        yield sampled
+
+
+def _browser_samples(file: str, requested: str | None) -> Iterator[Sampled]:
+    """Yield the samples in a dump of a browser's statistics."""
+    from tcpdelay.capture.get_stats import read_reports, stream_samples
+
+    with ExitStack() as opened:
+        lines: Iterable[str] = sys.stdin
+        name = "standard input"
+        if file != STANDARD_INPUT:
+            name = file
+            try:
+                lines = opened.enter_context(open(file, encoding="utf-8-sig", errors="replace"))  # noqa: PTH123
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise ValueError(f"{file}: cannot be read: {reason}") from None
+        try:
+            for sample in stream_samples(read_reports(lines, name), name, requested):
+                yield sample, None
+        except OSError as error:
+            raise ValueError(f"{name}: cannot be read: {error.strerror or error}") from None
+
+
+class _Output:
+    """Where the observations go: here, a line each."""
+
+    def show(self, seen: Observation, watched: WatchedPath) -> None:
+        """Show what is known now."""
+        from tcpdelay.report.watch import watch_line
+
+        print(watch_line(seen, watched), flush=True)
+
+    def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
+        """Show the summary."""
+        from tcpdelay.report.watch import summary_text
+
+        print(f"\n{summary_text(seen, watched, samples)}", end="", flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class _JsonLines(_Output):
+    """A JSON object per line."""
+
+    def show(self, seen: Observation, watched: WatchedPath) -> None:
+        from tcpdelay.report.watch import json_line, watch_record
+
+        print(json_line("sample", watch_record(seen, watched.target)), flush=True)
+
+    def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
+        from tcpdelay.report.watch import json_line, summary_record
+
+        print(json_line("summary", summary_record(seen, watched, samples)), flush=True)
+
+
+class _Screen(_Output):
+    """A table on the terminal that is redrawn."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(), auto_refresh=False, transient=True)
+
+    def show(self, seen: Observation, watched: WatchedPath) -> None:
+        from tcpdelay.report.watch import watch_table
+
+        self._live.start()
+        self._live.update(watch_table(seen, watched), refresh=True)
+
+    def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
+        self.close()
+        super().end(seen, watched, samples)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+def _output(chosen: Format) -> _Output:
+    if chosen == "jsonl":
+        return _JsonLines()
+    return _Screen() if sys.stdout.isatty() else _Output()
+
+
+def _watch(
+    samples: Iterator[Sampled],
+    source: str,
+    watched_path: Callable[[Connection | None], WatchedPath],
+    longest: float | None,
+    output: _Output,
+    address: tuple[str, int] | None,
+) -> None:
+    """Predict and show each sample, until the samples end, the time is over, or the command is interrupted."""
+    watched: WatchedPath | None = None
+    seen: Observation | None = None
+    taken = 0
+    with ExitStack() as running, _interruptible_waits() as waiting:
+        running.callback(output.close)
+        publish = None if address is None else running.enter_context(metrics_server(address))
+        try:
+            while longest is None or seen is None or seen.elapsed < longest:
+                with argument_errors(source), waiting():
+                    sampled = next(samples, None)
+                if sampled is None:
+                    break
+                sample, connection = sampled
+                if watched is None:
+                    with argument_errors():
+                        watched = watched_path(connection)
+                    # The first prediction may wait for the compilation of the kernels.
+                    announce_prediction()
+                with argument_errors(source):
+                    seen = watched.add(sample)
+                if not taken:
+                    erase_progress()
+                taken += 1
+                output.show(seen, watched)
+                if publish is not None:
+                    from tcpdelay.report.watch import prometheus_text, watch_record
+
+                    publish(prometheus_text(watch_record(seen, watched.target)))
+        except KeyboardInterrupt:
+            pass
+        if seen is None or watched is None:
+            print(f"{source}: no sample was taken in {format_duration(longest or 0.0)}", file=sys.stderr)
+        else:
+            output.end(seen, watched, taken)
+
+
+@contextmanager
+def _interruptible_waits() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Let SIGINT and SIGTERM raise KeyboardInterrupt, but only while the command waits; a second one kills it.
+
+    Compiled code must not be interrupted, and a prediction takes a moment only: it is finished first.
+    """
+    interrupted = is_waiting = False
+
+    def interrupt(number_of_signal: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.signal(number_of_signal, signal.SIG_DFL)
+        if is_waiting:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        nonlocal is_waiting
+        is_waiting = True
+        try:
+            if interrupted:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            is_waiting = False
+
+    before = {each: signal.signal(each, interrupt) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield waiting
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,251 @@
+"""What is known of a watched path: as a record, as a line, as a table for a terminal, and for Prometheus."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import to_jsonable_python
+
+from tcpdelay.confidence import Interval
+from tcpdelay.report.result_table import UNKNOWN, facts_table
+from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.units import (
+    format_delay,
+    format_duration,
+    format_fraction,
+    format_rate,
+    format_size,
+    format_time,
+    quantile_name,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tcpdelay.advice.watched_path import Observation, WatchedPath
+
+_PROMETHEUS = {
+    "rtt": ("rtt_seconds", "Mean round-trip time of the window."),
+    "rtt_low": ("rtt_low_seconds", "Lower end of the 95 % interval of the round-trip time."),
+    "rtt_high": ("rtt_high_seconds", "Upper end of the 95 % interval of the round-trip time."),
+    "sent": ("window_packets_sent", "Segments or packets sent in the window."),
+    "lost": ("window_packets_lost", "Segments or packets lost in the window."),
+    "loss": ("loss_ratio", "Loss of the window."),
+    "loss_low": ("loss_low_ratio", "Lower end of the 95 % interval of the loss."),
+    "loss_high": ("loss_high_ratio", "Upper end of the 95 % interval of the loss."),
+    "bitrate": ("acknowledged_bits_per_second", "Rate of acknowledged payload."),
+    "backlog": ("backlog_bytes", "Payload in the send buffer that is not acknowledged."),
+    "unsent": ("unsent_bytes", "Payload in the send buffer that has not been sent."),
+    "congestion_window": ("congestion_window_segments", "Congestion window."),
+    "jitter": ("jitter_seconds", "Interarrival jitter that the receiver reports."),
+    "predicted_mean": ("predicted_mean_seconds", "Predicted mean delay over TCP."),
+    "predicted_quantile": ("predicted_quantile_seconds", "Predicted quantile of the target over TCP."),
+    "predicted_low": ("predicted_quantile_low_seconds", "This quantile at the best end of the path's intervals."),
+    "predicted_high": ("predicted_quantile_high_seconds", "This quantile at the worst end of the path's intervals."),
+    "late_fraction": ("predicted_late_ratio", "Predicted share of packets later than the limit."),
+    "measured_mean": ("measured_mean_seconds", "Mean delay by the backlog of the connection."),
+    "measured_quantile": ("measured_quantile_seconds", "Quantile of the target by the backlog of the connection."),
+    "limit": ("limit_seconds", "Limit of the target."),
+    "quantile": ("target_ratio", "Share of packets that must arrive within the limit."),
+}
+"""Name and help of the metric of each number in a record."""
+_PREFIX = "tcpdelay_"
+
+
+def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
+    """Return what is known as one record, in seconds, bytes, bit/s and fractions; None if it is not known.
+
+    Infinite delays, which TCP cannot carry, are infinite.
+
+    Parameters
+    ----------
+    seen : Observation
+        What is known.
+    target : Target
+        The demand on the delay.
+    """
+    estimate, sample, outlook, measured = seen.estimate, seen.sample, seen.outlook, seen.measured
+    loss_low, loss_high = (None, None) if estimate is None else estimate.loss_interval
+    rtt_low, rtt_high = (None, None) if estimate is None else estimate.rtt_interval or (None, None)
+    best, worst = (None, None) if outlook is None else (each.quantile for each in outlook.alternatives)
+    delays = None if outlook is None else outlook.answer.distribution
+    error = None if outlook is None else outlook.answer.expected_error
+    record: dict[str, Any] = {
+        "time": sample.time,
+        "elapsed": seen.elapsed,
+        "source": sample.source,
+        "rtt": estimate and estimate.rtt,
+        "rtt_low": rtt_low,
+        "rtt_high": rtt_high,
+        "sent": estimate and estimate.sent,
+        "lost": estimate and estimate.lost,
+        "loss": estimate and estimate.loss,
+        "loss_low": loss_low,
+        "loss_high": loss_high,
+        "bitrate": seen.rate,
+        "backlog": sample.backlog,
+        "unsent": sample.unsent,
+        "congestion_window": sample.congestion_window,
+        "jitter": sample.jitter,
+        "predicted_mean": delays and delays.mean,
+        "predicted_quantile": delays and delays.quantile(target.quantile),
+        "predicted_low": best,
+        "predicted_high": worst,
+        **{f"predicted_{quantile_name(each)}": delays and delays.quantile(each) for each in REPORTED_QUANTILES},
+        "late_fraction": delays and delays.late_fraction(target.limit),
+        "expected_error_p95_p90": error and error.p90,
+        **_measured("measured_mean", None if measured is None else measured.mean),
+        **_measured("measured_quantile", None if measured is None else measured.quantile),
+        "limit": target.limit,
+        "quantile": target.quantile,
+        "verdict": seen.verdict,
+        "advice": seen.advice,
+    }
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()}
+
+
+def _measured(name: str, interval: Interval | None) -> dict[str, float | None]:
+    value, low, high = (None, None, None) if interval is None else interval
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def json_line(event: str, record: Mapping[str, Any]) -> str:
+    """Return a record as one line of JSON that begins with its event; an infinite number becomes null.
+
+    Examples
+    --------
+    >>> print(json_line("sample", {"rtt": 0.1, "predicted_p95": float("inf")}))
+    {"event": "sample", "rtt": 0.1, "predicted_p95": null}
+    """
+    return json.dumps({"event": event, **to_jsonable_python(dict(record), inf_nan_mode="null")}, allow_nan=False)
+
+
+def prometheus_text(record: Mapping[str, Any]) -> str:
+    """Return a record in the text format of Prometheus (version 0.0.4); what is not known is left out.
+
+    The verdict and the advice are gauges with a label, whose value is 1.
+
+    Examples
+    --------
+    >>> print(prometheus_text({"rtt": 0.1, "loss": None, "verdict": "works"}), end="")
+    # HELP tcpdelay_rtt_seconds Mean round-trip time of the window.
+    # TYPE tcpdelay_rtt_seconds gauge
+    tcpdelay_rtt_seconds 0.1
+    # HELP tcpdelay_verdict The verdict on TCP.
+    # TYPE tcpdelay_verdict gauge
+    tcpdelay_verdict{verdict="works"} 1
+    """
+    lines = []
+    for key, (name, meaning) in _PROMETHEUS.items():
+        value = record.get(key)
+        if value is not None:
+            shown = "+Inf" if value == math.inf else f"{float(value):.10g}"
+            lines += _metric(name, meaning, f"{_PREFIX}{name} {shown}")
+    for key, meaning in (("verdict", "The verdict on TCP."), ("advice", "The advice for the flow.")):
+        if key in record:
+            lines += _metric(key, meaning, f'{_PREFIX}{key}{{{key}="{record[key]}"}} 1')
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _metric(name: str, meaning: str, line: str) -> list[str]:
+    return [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge", line]
+
+
+def watch_facts(seen: Observation, watched: WatchedPath) -> list[tuple[str, str]]:
+    """Return what is known as facts for people: names and texts with units and intervals.
+
+    Parameters
+    ----------
+    seen : Observation
+        What is known.
+    watched : WatchedPath
+        The watched path.
+    """
+    target, estimate, sample = watched.target, seen.estimate, seen.sample
+    name = quantile_name(target.quantile)
+    facts = [("watched for", format_duration(max(seen.elapsed, 0.0)))]
+    if estimate is None:
+        facts.append(("path", "not known yet: no packet arrived, or no round-trip time is known"))
+    else:
+        times = Interval(estimate.rtt, *(estimate.rtt_interval or (estimate.rtt, estimate.rtt)))
+        loss = _range(format_fraction, estimate.loss, *estimate.loss_interval)
+        facts += [
+            ("round-trip time", _with_ends(times)),
+            ("loss", f"{estimate.lost} of {estimate.sent}: {loss}"),
+        ]
+    if seen.rate is not None:
+        facts.append(("acknowledged", format_rate(seen.rate)))
+    if sample.backlog is not None:
+        unsent = f", {format_size(sample.unsent)} not sent yet" if sample.unsent else ""
+        facts.append(("backlog", f"{format_size(sample.backlog)}{unsent}"))
+    if sample.jitter is not None:
+        facts.append(("jitter at the receiver", format_time(sample.jitter)))
+    facts.append((f"predicted {name} over TCP", _predicted(seen, target)))
+    if seen.measured is not None:
+        facts.append((f"measured {name}", _with_ends(seen.measured.quantile)))
+        facts.append(("measured mean", _with_ends(seen.measured.mean)))
+    facts.append(("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}"))
+    facts.append(("verdict on TCP", seen.verdict))
+    facts.append(("advice", seen.advice))
+    return facts
+
+
+def _with_ends(times: Interval) -> str:
+    return _range(format_time, *times)
+
+
+def _range(written: Any, value: float, low: float, high: float) -> str:
+    """Return a value with the ends of its interval, unless they look the same."""
+    shown, first, last = written(value), written(low), written(high)
+    return shown if first == last else f"{shown} ({first} to {last})"
+
+
+def _predicted(seen: Observation, target: Target) -> str:
+    """Return the predicted quantile, with those at the ends of the path's intervals."""
+    if seen.outlook is None:
+        return UNKNOWN
+    delays = seen.outlook.answer.distribution
+    if delays is None:
+        return f"no answer: {seen.outlook.answer.refusal}"
+    ends = [alternative.quantile for alternative in seen.outlook.alternatives]
+    value = format_delay(delays.quantile(target.quantile))
+    shown = [UNKNOWN if math.isnan(end) else format_delay(end) for end in ends]
+    return value if len(set(shown)) == 1 else f"{value} ({shown[0]} to {shown[1]})"
+
+
+def watch_table(seen: Observation, watched: WatchedPath) -> Table:
+    """Return what is known as a table for a terminal."""
+    return facts_table(watch_facts(seen, watched))
+
+
+def watch_line(seen: Observation, watched: WatchedPath) -> str:
+    """Return what is known in one line."""
+    facts = dict(watch_facts(seen, watched))
+    clock = datetime.fromtimestamp(seen.sample.time).strftime("%H:%M:%S")
+    name = quantile_name(watched.target.quantile)
+    if seen.estimate is None:
+        return f"{clock}  {facts['path']}; {seen.verdict}"
+    parts = [
+        f"RTT {facts['round-trip time']}",
+        f"loss {facts['loss']}",
+        f"predicted {name} {facts[f'predicted {name} over TCP']}",
+    ]
+    if seen.measured is not None:
+        parts.append(f"measured {name} {facts[f'measured {name}']}")
+    return f"{clock}  {'; '.join(parts)}; {seen.verdict}; advice: {seen.advice}"
+
+
+def summary_record(seen: Observation, watched: WatchedPath, samples: int) -> dict[str, Any]:
+    """Return the summary of a watch as a record: what is known at its end, and what happened before."""
+    return {"samples": samples, "changes_of_advice": watched.changes, **watch_record(seen, watched.target)}
+
+
+def summary_text(seen: Observation, watched: WatchedPath, samples: int) -> str:
+    """Return the summary of a watch for people."""
+    facts = [("samples", str(samples)), *watch_facts(seen, watched), ("changes of advice", str(watched.changes))]
+    width = max(len(name) for name, _ in facts)
+    return "".join(f"{name:{width}}  {value}\n" for name, value in facts)

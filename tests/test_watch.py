@@ -1,0 +1,170 @@
+"""Samples of live connections, browsers and recordings; the delay by the backlog; the rule of the advice."""
+
+import json
+import os
+import shutil
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tcpdelay.advice.watched_path import MoveAdvice
+from tcpdelay.capture.get_stats import read_reports, stream_samples
+from tcpdelay.capture.path_sample import PathSample, PathWindow
+from tcpdelay.capture.replay import read_replay
+from tcpdelay.capture.ss import read_ss
+from tcpdelay.capture.ss_query import SsQuery
+from tcpdelay.cli.metrics import metrics_server
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+RECORDED = EXAMPLES / "ss-minute.txt"
+VOIP = ("--app", "voip")
+
+
+def test_one_sample_gives_the_estimate_of_a_report():
+    connection = read_ss(EXAMPLES / "ss.txt")
+    window = PathWindow(60.0, whole_connection=True)
+    window.add(PathSample.of_connection(connection, 0.0))
+    found, reported = window.estimate(), connection.estimate()
+    assert (found.rtt, found.sent, found.lost) == (reported.rtt, reported.sent, reported.lost)
+    assert found.loss_interval == reported.loss_interval
+
+
+def test_the_backlog_gives_the_delays_of_a_queue_that_releases_in_order():
+    # Delays are known: a stall of up to 1 s every 10 s, from which all waiting packets are released together.
+    interval, size = 0.02, 174
+    written = np.arange(0.0, 600.0, interval)
+    phase = written % 10.0
+    delays = np.where(phase >= 9.0, 10.0 - phase + 0.1, 0.1)
+    acknowledged = written + delays
+    window = PathWindow(600.0)
+    for time in np.sort(np.random.default_rng(3).uniform(5.0, 595.0, 2000)):
+        done, before = np.searchsorted(acknowledged, time), np.searchsorted(written, time)
+        counts = {"sent": int(before), "lost": 0, "backlog": int(before - done) * size}
+        window.add(PathSample(source="ss", time=float(time), rtt=0.1, acknowledged=int(done) * size, **counts))
+    found = window.delays(way_back=0.05, quantile=0.95)
+    assert found.mean.low < delays.mean() - 0.05 < found.mean.high
+    assert found.quantile.value == pytest.approx(np.quantile(delays, 0.95) - 0.05, abs=0.06)
+
+
+def test_the_recording_has_the_counters_of_the_kernel():
+    samples = [sample for sample, _ in read_replay(str(RECORDED))]
+    assert len(samples) == 60
+    assert (samples[-1].sent, samples[-1].lost, samples[-1].mss) == (2789, 52, 1448)
+    assert samples[-1].time - samples[0].time == pytest.approx(59.0, abs=0.1)
+
+
+def test_the_window_forgets():
+    window = PathWindow(10.0)
+    for second in range(30):
+        window.add(PathSample(source="ss", time=second, rtt=0.1, sent=100 * second, lost=second if second < 15 else 14))
+    assert (window.span, window.estimate().sent, window.estimate().lost) == (10.0, 1000, 0)
+
+
+def test_a_verdict_must_hold_before_the_advice_changes():
+    advice = MoveAdvice("udp", hold=30.0)
+    told = [advice.update(time, "works") for time in (0.0, 29.0, 30.0)]
+    assert told == ["none yet", "none yet", "move to TCP"]
+    for time in range(31, 300):
+        verdict = "too early to say" if time % 20 == 0 else "does not work"
+        assert advice.update(float(time), verdict) == "move to TCP"
+    assert [advice.update(time, "does not work") for time in (301.0, 340.0)][-1] == "stay away from TCP"
+
+
+def report(second, lost, kind="audio"):
+    received = {"type": "remote-inbound-rtp", "localId": kind, "kind": kind, "roundTripTime": 0.08, "jitter": 0.004}
+    received |= {"packetsLost": lost, "timestamp": 1e3 * second}
+    return [received, {"type": "outbound-rtp", "id": kind, "kind": kind, "packetsSent": 50 * second}]
+
+
+def test_every_form_of_getstats_says_the_same():
+    reports = [report(second, second // 2) for second in range(1, 6)]
+    saved = {
+        "audio-packetsSent": {"statsType": "outbound-rtp", "values": json.dumps([50, 100, 150, 200, 250])},
+        **{
+            f"R-{member}": {"statsType": "remote-inbound-rtp", "values": json.dumps([each[0][member] for each in reports])}
+            for member in ("roundTripTime", "packetsLost", "timestamp", "localId", "jitter")
+        },
+    }
+    forms = [
+        [f"{json.dumps(each)}\n" for each in reports],
+        [json.dumps(reports)],
+        json.dumps(reports, indent=1).splitlines(keepends=True),
+        [json.dumps({"PeerConnections": {"1-1": {"stats": saved}}})],
+    ]
+    found = [list(stream_samples(read_reports(form, "x"), "x")) for form in forms]
+    assert [(sample.time, sample.sent, sample.lost) for sample in found[0]][-1] == (5.0, 250, 2)
+    assert found[1:] == found[:1] * 3
+
+
+def test_a_stream_is_chosen_by_its_kind():
+    both = [[*report(1, 1), *report(1, 0, "video")]]
+    with pytest.raises(ValueError, match="2 streams, choose one by its kind or SSRC: audio, video"):
+        list(stream_samples(both, "x"))
+    assert next(stream_samples(both, "x", "audio")).lost == 1
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="needs ss of iproute2")
+def test_a_live_connection_is_found_by_process_and_by_host(connect):
+    sender, _ = connect()
+    sender.send(bytes(5000))
+    port = sender.getpeername()[1]
+    own = f"127.0.0.1:{sender.getsockname()[1]}"
+    for query in (SsQuery.of_process(os.getpid(), own), SsQuery.of_host(f"localhost:{port}", own)):
+        connection = query.find()
+        sample, _ = query.sample(connection)
+        assert connection.local == own
+        assert (sample.sent > 0, sample.rtt > 0) == (True, True)
+    sender.close()
+    assert query.sample(connection) is None or query.sample(connection)[0].sent > 0
+
+
+def test_metrics_are_served(capsys):
+    with metrics_server(("127.0.0.1", 0)) as publish:
+        publish("tcpdelay_rtt_seconds 0.1\n")
+        address = capsys.readouterr().err.split()[-1]
+        with urllib.request.urlopen(address) as answer:
+            assert (answer.status, answer.read()) == (200, b"tcpdelay_rtt_seconds 0.1\n")
+
+
+def test_a_replay_ends_with_a_summary(run):
+    status, printed, errors = run("watch", "--replay", RECORDED, *VOIP, "--format", "jsonl", "--hold", "5s")
+    assert (status, errors) == (0, "")
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [line["event"] for line in lines] == ["sample"] * 60 + ["summary"]
+    last = lines[-1]
+    assert (last["verdict"], last["advice"], last["changes_of_advice"]) == ("works", "stay on TCP", 0)
+    assert last["predicted_low"] <= last["predicted_quantile"] <= last["predicted_high"]
+    # The packet captures of the recorded run: 95 % within 140 ms, to within a packet interval and 60 samples.
+    assert last["measured_quantile_low"] - 0.02 <= 0.140 <= last["measured_quantile_high"] + 0.02
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "--ss, --dst, --get-stats, --replay: give exactly one of them; none is given"),
+        (["--ss", 1, "--dst", "a"], "--ss, --dst, --get-stats, --replay: give exactly one of them; got --ss and --dst"),
+        (["--ss", 99999999], "--ss: there is no process 99999999"),
+        (["--dst", "127.0.0.1:99999"], "--dst: '127.0.0.1:99999': the port must lie between 1 and 65535"),
+        (["--replay", EXAMPLES / "ss.txt"], "no line with a time, as 'date +%s.%N' prints it"),
+        (["--replay", "missing"], "--replay: missing: cannot be read: No such file or directory"),
+        (["--get-stats", EXAMPLES / "ss.txt"], "no JSON as getStats or chrome://webrtc-internals gives it"),
+        (["--replay", RECORDED, "--prometheus", "here"], "--prometheus: must be HOST:PORT"),
+        (["--replay", RECORDED, "--ack-loss", "1%"], "--ack-loss: must be 0"),
+    ],
+)
+def test_bad_input_is_one_line(run, arguments, complaint):
+    status, printed, errors = run("watch", *VOIP, *arguments)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert complaint in errors
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux")
+def test_a_missing_ss_is_one_line(run, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    status, _, errors = run("watch", "--ss", os.getpid(), *VOIP)
+    assert (status, errors) == (
+        2,
+        "tcpdelay watch: --ss: the program ss is missing; Linux has it in the package iproute2\n",
+    )
