@@ -25,7 +25,8 @@ BOXES = (
     (387, 350, 113, 70, "your model", "a class of yours", "box"),
     (520, 300, 170, 120, "network", "flows on shared links", "box"),
     (LEFT, 440, WIDTH - 2 * LEFT, 50, "scenario, distribution", "what is asked, and what is answered", "box"),
-    (SIDE, 90, WIDTH - LEFT - SIDE, 120, "testbed", "the real kernel", "box"),
+    (SIDE, 90, WIDTH - LEFT - SIDE, 55, "testbed", "the real kernel", "box"),
+    (SIDE, 155, WIDTH - LEFT - SIDE, 55, "proxy", "real programs", "box"),
     (SIDE, 230, WIDTH - LEFT - SIDE, 190, "capture", "ping, ss, pcap", "box"),
 )
 """Parts of the package; each imports only parts below it."""

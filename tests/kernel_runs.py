@@ -31,6 +31,7 @@ from tcpdelay import (
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.quic.message_chain import quic_delays
+from tcpdelay.models.simulator.live import LiveConnection
 from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Scp, Udp
@@ -59,6 +60,12 @@ def chain_figures(flow, path, stack):
         "stationary": [float(value) for value in model.stationary_distribution[:50]],
         "parts": list(vars(model.delay_parts).values()),
     }
+
+
+def live_figures():
+    """When the bytes of writes that become known one by one are readable, and the state after each write."""
+    connection = LiveConnection(Path(rtt=0.04, loss=0.05), Stack.linux(), seed=1)
+    return [connection.advance(20_000 * number, 3000) for number in range(200)]
 
 
 def figures():
@@ -111,6 +118,7 @@ def figures():
             )
         ],
         "quic": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in quic],
+        "live": live_figures(),
         "network": [
             [
                 flow.delivered,
@@ -155,6 +163,7 @@ def call_all_kernels():
     simulate(VOICE, path, Stack.quic(), packets=2000)
     quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
+    live_figures()
     simulate_network(
         [
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=Stack.linux(), connections=2),

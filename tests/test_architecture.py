@@ -21,7 +21,7 @@ ORDER = (
     ("distribution", "confidence"),
     ("models",),
     ("network", "quality", "capture"),
-    ("testbed",),
+    ("testbed", "proxy"),
     ("questions",),
     ("advice",),
     ("report",),

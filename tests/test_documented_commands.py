@@ -21,6 +21,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("
 
 UNDERSTOOD_ONLY = {
     "run": "boots a kernel",
+    "proxy": "runs until it is ended",
     "testbed": "boots a kernel, or reads what such a run has left",
     "explore": "takes minutes",
     "prepare": "takes minutes",
@@ -36,6 +37,7 @@ OTHER_PROGRAMS = {
     "ss": "needs a connection that is under way",
     "ffprobe": "needs a video file",
     "sudo": "needs root",
+    "curl": "needs a proxy that runs",
     "mkdir": "has nothing to do with the project",
 }
 """Programs that are not the project's: their commands are not tried."""

@@ -70,6 +70,7 @@ def test_plain_python_gives_the_results_of_the_compiled_kernels():
     assert plain["simulation"] == compiled["simulation"]
     assert plain["quic"] == compiled["quic"]
     assert plain["network"] == compiled["network"]
+    assert plain["live"] == compiled["live"]
     for chain in ("published", "linux", "correlated"):
         assert numbers(plain[chain]) == pytest.approx(numbers(compiled[chain]), rel=1e-12, abs=1e-15)
 

@@ -201,7 +201,8 @@ async def main() -> None:
     text = f"""# The proxy beside captures of Linux
 
 `python validation/proxy.py`, {time.strftime("%Y-%m-%d")}, Python {platform.python_version()},
-{os.cpu_count()} processors, load average {min(load):.1f} to {max(load):.1f} meanwhile. {SIZE} B every 20 ms, CUBIC, 250 Hz, {CASES[0].connections}
+{os.cpu_count()} processors, load average {min(load):.1f} to {max(load):.1f} meanwhile.
+{SIZE} B every 20 ms, CUBIC, 250 Hz, {CASES[0].connections}
 connections of {options.duration:g} s, of which the first {SETTLING:g} s do not count.
 
 - *aim*: distance (Kolmogorov-Smirnov) of the delays that the proxy aims at to those of the capture; differences of at

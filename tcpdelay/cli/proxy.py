@@ -17,7 +17,7 @@ from tcpdelay.cli.options import (
     FLOW_OPTIONS,
     OPTIONS,
     OUTPUT,
-    TCP,
+    TRANSPORT,
     ScenarioOptions,
     make_option,
     number,
@@ -103,7 +103,7 @@ def proxy(
         quantity(
             "--send-buffer",
             "size",
-            TCP,
+            TRANSPORT,
             "Send buffer of each simulated connection; if it is full, the writer waits.",
             "grows with the window, to 4 MiB",
         ),
@@ -113,7 +113,7 @@ def proxy(
         quantity(
             "--notsent-lowat",
             "size",
-            TCP,
+            TRANSPORT,
             "Bytes that may wait unsent in the send buffer (TCP_NOTSENT_LOWAT).",
             "no limit",
         ),

@@ -43,9 +43,9 @@ def changed_path(path: Path, changes: object) -> Path:
     --------
     >>> changed_path(Path(rtt=0.080, loss=0.01), {"loss": "3%"}).loss
     0.03
-    >>> changed_path(Path(rtt=0.080, loss=0.01), {"los": "3%"})
+    >>> changed_path(Path(rtt=0.080, loss=0.01), {"loss": "130%"})
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: path must have the fields rtt, loss, ..., got 'los'
+    ValueError: loss: '130%' is not below 100%; write 2% or 0.02
     """
     fields = declarations(Path)
     if not isinstance(changes, dict):

@@ -110,7 +110,7 @@ class LiveConnection:
             count, *state = _advance_to(self._state, self._wire.record, self._readable, now, size)
             readable += self._readable[:count].tolist()
             if count < READABLE_PER_CALL:
-                return Progress(readable, *state)
+                return Progress(readable, *map(int, state))
             size = 0
 
     def change_path(self, path: Path) -> None:
