@@ -8,7 +8,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
-from tcpdelay.network.records import cross, is_write_due, leave, note_lost, note_read, note_write
+from tcpdelay.network.records import cross_or_wait, is_write_due, leave, note_lost, note_read, note_write
 from tcpdelay.network.stacks import Udp
 from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
 
@@ -47,7 +47,7 @@ def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
             # A parity datagram is as large as the largest datagram of the message.
             size = min(rest if datagram < required else flow.message, connection.largest_payload)
             rest -= size
-            arrival = cross(flow, link, now, size, number, 0)
+            arrival = cross_or_wait(flow, link, now, size, number, 0)
             if arrival != WAITING:
                 _note_datagram(connection, number, arrival)
         _count_messages(flow, connection, samples)

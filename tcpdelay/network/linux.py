@@ -27,7 +27,7 @@ from tcpdelay.network.records import (
     SCHEDULED,
     TRANSFERS,
     add_return_jitter,
-    cross,
+    cross_or_wait,
     end_handshake_step,
     finish_transfer,
     is_write_due,
@@ -232,7 +232,7 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
             flow.first_unsent = number + 1
             flow.first_sent[number & MASK] = c.now
         lost = flow.segments_lost
-        arrival = cross(flow, link, c.now, segment.end - segment.start, number, following)
+        arrival = cross_or_wait(flow, link, c.now, segment.end - segment.start, number, following)
         if arrival == WAITING:
             segment.gone = NEVER
             continue

@@ -22,7 +22,7 @@ from tcpdelay.network.records import (
     count_lost,
     count_offered,
     count_read,
-    cross,
+    cross_or_wait,
     is_write_due,
     leave,
     note_write,
@@ -65,7 +65,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
         packet = packet_record(c, c.first_uncrossed)
         c.first_uncrossed += 1
         if packet.frames != SKIPPED:
-            arrival = cross(flow, link, c.now, packet.length, c.first_uncrossed - 1, 0)
+            arrival = cross_or_wait(flow, link, c.now, packet.length, c.first_uncrossed - 1, 0)
             packet.arrival = UNKNOWN if arrival == WAITING else NEVER if arrival == DROPPED else arrival
     add_return_jitter(flow, c, first_new_ack, c.next_ack)
     for place in range(c.completions):

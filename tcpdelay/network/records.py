@@ -105,7 +105,13 @@ first, when it arrived, and when this connection could read it in order.
 
 
 @kernel()
-def cross(flow: Any, link: Any, now: int, payload: int, segment: int, following: int) -> int:
+def cross(flow: Any, link: Any, now: int, payload: int) -> int:
+    """Send a packet over a link without a managed queue; return when it reaches the receiver, or `DROPPED`."""
+    return cross_or_wait(flow, link, now, payload, 0, 0)
+
+
+@kernel()
+def cross_or_wait(flow: Any, link: Any, now: int, payload: int, segment: int, following: int) -> int:
     """Send a packet over the link; return when it reaches the receiver, `DROPPED`, or `WAITING` in a managed queue.
 
     Parameters
@@ -301,7 +307,7 @@ def _connect(flow: Any, link: Any, now: int) -> None:
     If the receiver opens the connection, only its SYN-ACK crosses the link, and the connection is established one
     return delay later. If the sender opens it, its SYN and its ACK cross the link.
     """
-    arrival = cross(flow, link, now, 0, HANDSHAKE, 0)
+    arrival = cross_or_wait(flow, link, now, 0, HANDSHAKE, 0)
     if arrival != WAITING:
         end_handshake_step(flow, now, arrival)
 

@@ -98,7 +98,7 @@ class Transport:
         It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an
         acknowledgement into `wire`, and count messages that are read with `note_read`.
     deliver : kernel, optional
-        ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross` returned
+        ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross_or_wait` returned
         `WAITING`, when it leaves the managed queue or is dropped there, and returns when the next event is due.
         `packet` is of type `tcpdelay.network.queues.waiting.PACKET`; `tcpdelay.network.records.leave` returns its
         arrival. Needed for managed queues. Packets of a flow leave in the order of sending.

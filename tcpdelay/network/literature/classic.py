@@ -387,7 +387,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
             s.timed = NOT_TIMED
     if not outstanding:
         _set_timer(s)
-    arrival = cross(flow, link, s.now, s.segment_size, number, 0)
+    arrival = cross(flow, link, s.now, s.segment_size)
     if arrival != DROPPED:
         flow.marked[number & MASK] = link.marked
         receive(flow, s, wire, samples, number, arrival)

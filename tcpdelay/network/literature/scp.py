@@ -244,7 +244,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
         s.next_send = max(s.next_send, float(s.now)) + s.base_rtt / s.window
     if flow.application == BULK:
         note_write(flow, s.now)
-    arrival = cross(flow, link, s.now, flow.message, number, 0)
+    arrival = cross(flow, link, s.now, flow.message)
     if arrival == DROPPED:
         note_lost(flow)
         return
