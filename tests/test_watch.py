@@ -83,7 +83,10 @@ def test_every_form_of_getstats_says_the_same():
     saved = {
         "audio-packetsSent": {"statsType": "outbound-rtp", "values": json.dumps([50, 100, 150, 200, 250])},
         **{
-            f"R-{member}": {"statsType": "remote-inbound-rtp", "values": json.dumps([each[0][member] for each in reports])}
+            f"R-{member}": {
+                "statsType": "remote-inbound-rtp",
+                "values": json.dumps([each[0][member] for each in reports]),
+            }
             for member in ("roundTripTime", "packetsLost", "timestamp", "localId", "jitter")
         },
     }
