@@ -392,8 +392,8 @@ def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridd
         ),
         (["report", "--rtt"], "tcpdelay report: option '--rtt' requires an argument"),
         (["predict", *VOIP, "more"], "tcpdelay predict: got unexpected extra argument(s) (more)"),
-        (["report"], "tcpdelay report: --rtt and --loss are missing; write --rtt 100ms --loss 2%, or measure with"),
-        (["predict", "--rtt", "1s"], "tcpdelay predict: --loss is missing; write --rtt 100ms --loss 2%, or measure"),
+        (["report"], "tcpdelay report: --rtt and --loss are missing; write --rtt 100ms --loss 2%, or --path lte, or"),
+        (["predict", "--rtt", "1s"], "tcpdelay predict: --loss is missing; write --rtt 100ms --loss 2%, or --path"),
         (["predict", *PATH], "tcpdelay predict: the flow is missing; write --app voip, two of --packet-size, --int"),
         (
             ["predict", *PATH, "--packet-size", "9"],

@@ -84,7 +84,7 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--bulk", "2"], "--bulk: needs --link, the link that is shared"),
+        (["--bulk", "2"], "--bulk: needs --link or --link-trace, the link that is shared"),
         (["--link", "3Mbit/s", "--bulk", "-2"], "--bulk: must be 0 or more, got -2"),
         (["--stack", "newreno_2008"], "--stack: compare simulates --stack linux only"),
         (["--jitter", "3ms"], "--jitter: must be 0 in a comparison, got 0.003"),

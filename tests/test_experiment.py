@@ -95,7 +95,7 @@ def experiments(draw):
         settings = {name: value for name, value in settings.items() if name not in OF_TCP}
     if settings["application"] == "adaptive":
         settings = {"bottleneck_rate": 1e6, "queue_packets": 9, "loss": 0.01} | settings
-        if settings.get("queue_bytes") is not None:
+        if settings.get("queue_bytes") is not None or settings.get("queue") == "cake":
             del settings["queue_packets"]
     if settings.get("bulk_flows") and settings.get("loss", 0) == 0 and "bottleneck_rate" not in settings:
         settings["bulk_flows"] = 0
@@ -287,7 +287,7 @@ def test_the_duration_changes_the_digest_alone():
 
 @given(experiments())
 def test_names_and_digests_are_fit_for_files(experiment):
-    assert re.fullmatch(r"[A-Za-z0-9.+-]{1,220}", experiment.name)
+    assert re.fullmatch(r"[A-Za-z0-9._+-]{1,220}", experiment.name)
     assert re.fullmatch("[0-9a-f]{8}", experiment.digest)
 
 

@@ -89,7 +89,7 @@ def test_margins_and_answers_agree():
         assert answer.value == pytest.approx(margin.edge, rel=0.015)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(limit=st.floats(0.08, 0.4), more=st.floats(1.05, 2.0))
 def test_a_more_patient_target_bears_no_less(limit, more):
     for solve in (td.largest_loss, td.largest_rtt):
@@ -97,7 +97,7 @@ def test_a_more_patient_target_bears_no_less(limit, more):
         assert found[0] <= found[1] * 1.011
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(quantile=st.floats(0.5, 0.95), nearer=st.floats(0.1, 0.9))
 def test_a_larger_quantile_bears_no_more(quantile, nearer):
     larger = quantile + nearer * (0.999 - quantile)

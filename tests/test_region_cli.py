@@ -32,7 +32,7 @@ def test_every_example_of_the_help_runs_as_written(run, tmp_path):
     assert max(map(len, printed.splitlines())) <= 80
     assert "--ping" not in printed
     lines = [shlex.split(line)[1:] for line in printed.splitlines() if line.strip().startswith("tcpdelay ")]
-    assert len(lines) == 8
+    assert len(lines) == 9
     for arguments in lines:
         status, _, errors = run(*arguments)
         assert (status, errors) == (0, ""), arguments
@@ -80,7 +80,7 @@ def test_the_limit_and_the_stack_are_those_of_the_options(run):
         (("--quantile", "200%"), "--quantile: "),
         (("--app", "game", "-o", "two.nc"), "--format: netcdf is of one flow over one stack, got 2 of them"),
         (("--app", "game", "--fill", "mos", "--chart", "a.svg"), "--fill: mos is of one flow over one stack, got 2"),
-        (("--stack", "bsd"), "--stack: must be one of linux, newreno_2008, got bsd"),
+        (("--stack", "bsd"), "--stack: must be one of linux, newreno_2008, quic, got bsd"),
         (("--stack", "newreno_2008", "--hz", "100"), "--hz: goes with --stack linux, not with newreno_2008"),
         (("--codec", "mp3"), "--codec: must be one of g711"),
         (("--playout", "0ms"), "--playout: 0ms is 0"),

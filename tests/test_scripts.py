@@ -54,6 +54,8 @@ def test_a_script_explains_its_command_line(started, script, capsys):
 
 def test_arguments_are_read_by_a_parser_that_explains_them():
     assert len(WITH_COMMAND_LINE) > 5
-    by_hand = [script for script in SCRIPTS if "sys.argv[1" in script.read_text()]
+    # The ends of programs in a guest are started by other scripts.
+    scripts = [script for script in SCRIPTS if script.parent.name != "program_ends"]
+    by_hand = [script for script in scripts if "sys.argv[1" in script.read_text()]
     # What it runs in another process reads the files that it is given there.
     assert [script.name for script in by_hand] == ["large.py"]

@@ -134,7 +134,7 @@ BAD = [
     ({"flow": {"packet_size": 174}}, "[flow] and [grid] must give two of packet_size, interval and bitrate, got pack"),
     ({"path": {"jitter": "2s"}}, "[path] jitter must lie between 0 and 1 s, got 2"),
     ({"stack": {"delayed_ack": "yes"}}, "[stack] delayed_ack must be true or false, got 'yes'"),
-    ({"stack": {"profile": "bsd"}}, "[stack] profile must be one of 'linux', 'newreno_2008', got 'bsd'"),
+    ({"stack": {"profile": "bsd"}}, "[stack] profile must be one of 'linux', 'newreno_2008', 'quic', got 'bsd'"),
     ({"stack": {"variant": "sack"}}, "variant: goes with profile 'newreno_2008', which the sweep does not have"),
     ({"heuristics": {"pieces": 65}}, "[heuristics] pieces must be a whole number from 1 to 64, got 65"),
     ({"grid": {}}, "[grid] must vary at least one parameter"),

@@ -77,8 +77,7 @@ Examples:
   tcpdelay region --app game --rtt 20ms..150ms --loss 0.1%..5% --points 8
   tcpdelay region --app voip --stack newreno_2008 --points 20 --format csv
   tcpdelay region --app voip --points 20 --chart region.svg
-  tcpdelay region --app voip --points 20 --path lte --path starlink \\
-      --chart paths.svg
+  tcpdelay region --app voip --points 20 --path lte --chart paths.svg
   tcpdelay region --app voip --points 20 -o region.nc
   tcpdelay region --app voip --app game --points 20 --chart edges.svg
   tcpdelay region --app voip --stack linux --stack newreno_2008 --points 8

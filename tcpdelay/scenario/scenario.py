@@ -87,7 +87,7 @@ _PARTS: tuple[tuple[Part, type], ...] = (
 )
 
 
-def _fields() -> dict[str, tuple[Part, Field]]:
+def _declared_fields() -> dict[str, tuple[Part, Field]]:
     """Return each field by name; the congestion control has the words of all stacks, of which each refuses some."""
     found: dict[str, tuple[Part, Field]] = {}
     for part, described in _PARTS:
@@ -99,7 +99,7 @@ def _fields() -> dict[str, tuple[Part, Field]]:
     return found
 
 
-FIELDS: Mapping[str, tuple[Part, Field]] = _fields()
+FIELDS: Mapping[str, tuple[Part, Field]] = _declared_fields()
 """The part and the declaration of each field of a flow, a path, a stack and a target, by the field's name."""
 _OTHERWISE_GIVEN = frozenset({*FIELDS, "bitrate", "frame_rate"})
 """Fields of sources that a flow has too, or that have an option of their own."""
