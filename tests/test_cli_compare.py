@@ -81,6 +81,18 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
         assert all(row["taken"] is not None for row in found["contenders"])
 
 
+@pytest.mark.parametrize("discipline", ["codel", "fq_codel", "pie", "cake"])
+def test_a_managed_queue_has_its_target_and_leaves_out_the_literature(run, discipline):
+    link = ["--link", "3Mbit/s", "--bulk", "1", "--discipline", discipline, "--queue-target", "7ms"]
+    status, printed, errors = run(*SHORT, "--duration", "5s", *link, "--format", "json")
+    assert (status, errors) == (0, "")
+    found = json.loads(printed)
+    assert [found["scenario"][name] for name in ("discipline", "queue_target")] == [discipline, 0.007]
+    names = {row["name"] for row in found["contenders"]}
+    assert {"tcp", "min-buf-1-0", "quic-stream", "udp"} < names
+    assert not {"sack", "tcp-rc", "time-lined", "scp"} & names
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -90,6 +102,16 @@ def test_a_shared_link_shows_what_is_taken_from_the_others(run):
         (["--jitter", "3ms"], "--jitter: must be 0 in a comparison, got 0.003"),
         (["--link", "3Mbit/s", "--queue", "0"], "--queue: must lie between 1 and 65000 packets, got 0"),
         (["--link", "3"], "--link"),
+        (["--discipline", "red"], "--discipline: needs --link or --link-trace, the link that is shared"),
+        (["--link", "3Mbit/s", "--queue-target", "5ms"], "--queue-target: must go with 'codel', 'fq_codel', 'pie', "),
+        (
+            ["--link", "3Mbit/s", "--discipline", "pie", "--queue-target", "9s"],
+            "--queue-target: must lie between 0.0001 and 5 s, got 9",
+        ),
+        (
+            ["--link", "3Mbit/s", "--outage-every", "9s", "--outage", "1s", "--discipline", "fq_codel"],
+            "--discipline: must be 'drop-tail', 'red' or 'dred' with a trace, got 'fq_codel'",
+        ),
         (["--duration", "1ms"], "--duration: must be at least 3 s, for 100 packets, got 0.001"),
         (["-o", "ways.exe"], "--output: 'ways.exe' does not end in one of .txt, .md, .html, .json, .csv"),
         (["--seed", "-1"], "--seed: must be 0 or more, got -1"),

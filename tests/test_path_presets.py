@@ -86,8 +86,17 @@ def test_the_report_has_the_sources(no_search):
     assert "preset" not in td.guideline("voip", td.Path.preset(preset.name)).to_markdown()
 
 
+def test_fq_codel_beside_an_upload_delays_as_measured(run):
+    _, printed, _ = run("compare", "--path", "home-fq-codel", "--app", "voip", "--duration", "10s", "--format", "json")
+    found = json.loads(printed)
+    assert [found["scenario"][name] for name in ("rtt", "queue", "discipline")] == [0.02, 10_240, "fq_codel"]
+    (udp,) = [row for row in found["contenders"] if row["name"] == "udp"]
+    # validation/results/home-queues.md: a p95 of 21.3 ms there and back; the way back takes 10 ms of them.
+    assert udp["p95"] == pytest.approx(0.0213 - 0.010, abs=0.0003)
+
+
 def test_a_comparison_simulates_the_queue_of_the_preset(run):
-    given = ["--app", "voip", "--duration", "20s", "--format", "json"]
+    given = ["--app", "voip", "--duration", "10s", "--format", "json"]
     _, printed, _ = run("compare", "--path", "home-bufferbloat", *given)
     found = json.loads(printed)["scenario"]
     assert (found["path_preset"], found["rtt"], found["link"], found["queue"]) == ("home-bufferbloat", 0.02, 10e6, 206)

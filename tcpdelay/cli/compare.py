@@ -31,6 +31,7 @@ from tcpdelay.cli.output import (
 from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
 from tcpdelay.cli.source_options import SourceOptions, with_source
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path_presets import Discipline
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_time
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from tcpdelay.scenario.path_presets import PathPreset
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
-Discipline = Literal["drop-tail", "red", "dred"]
 
 SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FILE_WIDTH = 140
@@ -111,17 +111,34 @@ def compare(
     queue: Annotated[
         int | None,
         make_option(
-            "--queue", LINK, "Longest queue.", "one bandwidth-delay product, 10 packets or more", metavar="PACKETS"
+            "--queue",
+            LINK,
+            "Longest queue.",
+            "one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie and cake that of Linux",
+            metavar="PACKETS",
         ),
     ] = None,
     discipline: Annotated[
-        Discipline,
+        Discipline | None,
         make_option(
             "--discipline",
             LINK,
-            "Packets that the queue drops: the last (drop-tail), some early (red), or those beyond a threshold (dred).",
+            "Packets that the queue drops: the last (drop-tail), some early (red), those beyond a threshold (dred), or "
+            "those that keep its delay short (codel, fq_codel, pie, cake; not with --link-trace or --outage). The "
+            "transports of the literature are left out with the last four.",
+            "drop-tail",
         ),
-    ] = "drop-tail",
+    ] = None,
+    queue_target: Annotated[
+        float | None,
+        quantity(
+            "--queue-target",
+            "time",
+            LINK,
+            "Queueing delay at which codel, fq_codel, pie and cake aim.",
+            "5ms, or 15ms for pie",
+        ),
+    ] = None,
     bulk: Annotated[int, number("--bulk", LINK, "Number of long transfers on the link.")] = 0,
     web: Annotated[int, number("--web", LINK, "Number of web users on the link.")] = 0,
     cbr: Annotated[
@@ -167,19 +184,20 @@ def compare(
     refuse_missing_folder(output, "--output")
     scenario = read_scenario(options, source)
     if scenario.path_preset is not None:
-        scenario, link, queue, bulk = _with_preset(
-            scenario, scenario.path_preset, options, link, queue, bulk, link_trace is not None
+        scenario, link, queue, discipline, bulk = _with_preset(
+            scenario, scenario.path_preset, options, link, queue, discipline, bulk, link_trace is not None
         )
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")
     trace = _trace(link, link_trace, outage_every, outage)
     if link is None and trace is None:
-        for name, given in (("--outage", outage), ("--queue", queue), ("--bulk", bulk), ("--web", web), ("--cbr", cbr)):
+        of_link = {"--outage": outage, "--queue": queue, "--discipline": discipline, "--queue-target": queue_target}
+        for name, given in (of_link | {"--bulk": bulk, "--web": web, "--cbr": cbr}).items():
             if given is not None and given != 0:
                 raise typer.BadParameter(f"{name}: needs --link or --link-trace, the link that is shared")
     with argument_errors():
         rate = link if trace is None else trace.mean_rate
-        shared = None if rate is None else _link(rate, queue, discipline, scenario, trace)
+        shared = None if rate is None else _link(rate, queue, discipline or "drop-tail", queue_target, scenario, trace)
         others = _others(scenario, shared, bulk, web, cbr)
         comparison = _compared(scenario, shared, others, duration, seed, parity)
     if chart is not None:
@@ -193,10 +211,11 @@ def _with_preset(
     options: ScenarioOptions,
     link: float | None,
     queue: int | None,
+    discipline: Discipline | None,
     bulk: int,
     traced: bool,
-) -> tuple[RequestedScenario, float | None, int | None, int]:
-    """Return the scenario, and the rate, the queue and the long transfers of the link, as the preset has them.
+) -> tuple[RequestedScenario, float | None, int | None, Discipline | None, int]:
+    """Return the scenario, and rate, queue, discipline and long transfers of the link, as the preset has them.
 
     The queue of the preset's link takes the place of the delays that stand for it.
     """
@@ -205,12 +224,13 @@ def _with_preset(
         loss, jitter = options["loss"] or 0.0, options["jitter"] or 0.0
         path = replace(path, rtt=own.rtt, one_way_delay=own.rtt / 2, loss=loss, jitter=jitter)
         link = link if traced else link or own.rate
-        queue, bulk = own.queue if queue is None else queue, bulk or own.bulk
+        queue, discipline = own.queue if queue is None else queue, discipline or own.discipline
+        bulk = bulk or own.bulk
     elif path.jitter and options["jitter"] is None:
         mean = path.jitter / 2
         path = replace(path, rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean, jitter=0.0)
         print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
-    return replace(scenario, path=path), link, queue, bulk
+    return replace(scenario, path=path), link, queue, discipline, bulk
 
 
 def _trace(link: float | None, file: Path | None, outage_every: float | None, outage: float | None) -> LinkTrace | None:
@@ -234,9 +254,17 @@ def _trace(link: float | None, file: Path | None, outage_every: float | None, ou
 
 
 def _link(
-    rate: float, queue: int | None, discipline: Discipline, scenario: Scenario, trace: LinkTrace | None
+    rate: float,
+    queue: int | None,
+    discipline: Discipline,
+    target: float | None,
+    scenario: Scenario,
+    trace: LinkTrace | None,
 ) -> Bottleneck:
-    from tcpdelay.network.bottleneck import LONGEST_QUEUE, Bottleneck, check_range
+    from tcpdelay.network.bottleneck import LONGEST_QUEUE, MANAGED, Bottleneck, check_range
+
+    if discipline in MANAGED:
+        return Bottleneck(rate=rate, capacity=queue, discipline=discipline, target=target, trace=trace)
 
     product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
     capacity = round(2 * product if discipline == "dred" else product) if queue is None else queue
@@ -249,6 +277,7 @@ def _link(
         min_th=capacity / 6,
         max_th=capacity / 2,
         bandwidth_delay_product=product,
+        target=target,
         trace=trace,
     )
 

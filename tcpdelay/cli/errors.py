@@ -189,6 +189,7 @@ _OPTIONS = {
     "send_buffer": "--bulk",
     "sources": "--bulk and --web",
     "capacity": "--queue",
+    "target": "--queue-target",
     "quantiles": "--quantile",
     "late_after": "--limit",
     "frame_rate": "--fps",

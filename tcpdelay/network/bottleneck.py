@@ -33,6 +33,7 @@ from tcpdelay.network.queues.waiting import (
 from tcpdelay.network.variable_link import TRACE_INTEGERS, LinkTrace, trace_departure
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
+from tcpdelay.scenario.path_presets import Discipline
 
 DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE = range(7)
 """Queue disciplines; those from CODEL on are managed (`tcpdelay.network.queues.managed_link`)."""
@@ -182,7 +183,6 @@ def _mark_beyond_threshold(link: Any) -> int:
     return MARKED if uniform(link.next_double, link.random_state) < share else PASSED
 
 
-Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake"]
 Unit = Literal["packets", "bytes"]
 
 FASTEST, SLOWEST = 1e12, 1e2

@@ -473,7 +473,8 @@ def compare(
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     link : Bottleneck, optional
-        A shared link on the way; by default a link without queueing delay.
+        A shared link on the way; by default a link without queueing delay. With "codel", "fq_codel", "pie" or "cake",
+        the transports of the literature are left out: they cannot send over these queues.
     others : sequence of Source
         The other sources on the link.
     duration : float, optional
@@ -515,6 +516,8 @@ def compare(
         application = APPLICATIONS.get(flow)
     flow, stack, target = source_of(flow), stack or Linux(), target_of(flow, target)
     entered = contenders(flow, path, stack, target, parity)
+    if link is not None and link.managed:
+        entered = tuple(each for each in entered if each.source.transport.deliver is not None)
     if ways is not None:
         entered = _chosen(entered, ways)
     if duration is None:

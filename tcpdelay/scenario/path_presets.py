@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from tcpdelay.scenario.fields import InvalidValueError
 
 WARNING = "real paths of this kind differ widely: measure yours with ping"
 """Said wherever a preset is used."""
+
+Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake"]
+"""Queue disciplines of a link; `tcpdelay.network.bottleneck.Bottleneck` describes them."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +47,19 @@ class PresetLink:
         Round-trip time without queueing [s].
     rate : float
         Rate of the link [bit/s].
-    queue : int
-        Longest queue [packets].
+    queue : int or None
+        Longest queue [packets]; None for the default of the discipline in Linux.
     bulk : int
         Number of long transfers on the link.
+    discipline : Discipline
+        Queue discipline of the link.
     """
 
     rtt: float
     rate: float
-    queue: int
+    queue: int | None
     bulk: int
+    discipline: Discipline = "drop-tail"
 
 
 @dataclass(frozen=True)
@@ -168,7 +174,9 @@ _PRESETS = (
             ),
             HOME_LOSS,
         ),
-        "flows that send more than their share of the link: they wait in a queue of their own, and lose packets",
+        "flows that send more than their share of the link: they wait in a queue of their own, and lose packets; "
+        "`compare` and `simulate_network` simulate the queue",
+        PresetLink(rtt=0.020, rate=10e6, queue=None, bulk=1, discipline="fq_codel"),
     ),
     PathPreset(
         "home-bufferbloat",
