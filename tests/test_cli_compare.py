@@ -73,7 +73,9 @@ def test_the_suffix_chooses_the_format(run, tmp_path, suffix):
 def test_a_shared_link_shows_what_is_taken_from_the_others(run):
     shared = ["--link", "3Mbit/s", "--bulk", "1", "--web", "2", "--cbr", "100kbit/s", "--queue", "40"]
     for discipline in ("drop-tail", "red", "dred"):
-        status, printed, errors = run(*SHORT, *shared, "--discipline", discipline, "--format", "json")
+        status, printed, errors = run(
+            *SHORT, "--duration", "20s", *shared, "--discipline", discipline, "--format", "json"
+        )
         assert (status, errors) == (0, "")
         found = json.loads(printed)
         assert found["scenario"]["others"] == ["Bulk", "Web", "Web", "ConstantRate"]

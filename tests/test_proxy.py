@@ -1,11 +1,13 @@
 """The proxy between real sockets: bytes, ends, resets, a slow reader, the control, and its end."""
 
 import asyncio
+import io
 import json
 import os
 import random
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 from contextlib import asynccontextmanager, suppress
@@ -38,10 +40,10 @@ async def closed(writer):
 
 
 @asynccontextmanager
-async def running(path, serve=echo, **settings):
+async def running(path, serve=echo, log=None):
     """Run a proxy in front of a server; yield it and its port."""
     target = await asyncio.start_server(serve, LOCAL, 0)
-    proxy = Proxy(path, Stack.linux(), Activity(), **settings)
+    proxy = Proxy(path, Stack.linux(), Activity(log))
     listening = await proxy.listen(LOCAL, 0, target.sockets[0].getsockname())
     try:
         yield proxy, listening.sockets[0].getsockname()[1]
@@ -69,7 +71,7 @@ async def exchanged(port, data):
 
 
 def test_bytes_pass_unchanged_both_ways_and_each_direction_ends_by_itself():
-    data = random.Random(1).randbytes(300_000)
+    data = random.Random(1).randbytes(120_000)
 
     async def run():
         async with running(Path(rtt=0.020, loss=0.03)) as (proxy, port):
@@ -116,9 +118,11 @@ def test_a_reset_reaches_the_other_end(who):
 
 def test_a_reader_that_does_not_read_holds_back_the_writer():
     async def run():
+        held_back = asyncio.Event()
+
         async def serve(reader, writer):
             writer.transport.pause_reading()
-            await asyncio.sleep(1.5)
+            await held_back.wait()
             writer.transport.abort()
             await closed(writer)
 
@@ -126,19 +130,19 @@ def test_a_reader_that_does_not_read_holds_back_the_writer():
             _, writer = await asyncio.open_connection(LOCAL, port)
             writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
             sent, waits = 0, False
-            while not waits:
+            # A machine that stalls may let a write wait before any buffer is full.
+            while not (waits and proxy.activity.delays["to target"].pauses):
                 writer.write(bytes(1 << 16))
                 try:
                     await asyncio.wait_for(writer.drain(), 0.5)
                 except TimeoutError:
                     waits = True
                 sent += 1 << 16
-            # The sockets' buffers and the proxy hold some megabytes, not everything.
-            assert sent < 30_000_000
-            assert proxy.activity.delays["to target"].pauses > 0
+                # The sockets' buffers and the proxy hold some megabytes, not everything.
+                assert sent < 30_000_000
+            held_back.set()
             writer.transport.abort()
             await closed(writer)
-            await asyncio.sleep(1.5)
 
     in_loop(run)
 
@@ -175,8 +179,10 @@ def asked(address, what, content=None):
 
 
 def test_the_control_changes_the_path_of_connections_that_are_open():
+    log = io.StringIO()
+
     async def run():
-        async with running(FAST) as (proxy, port):
+        async with running(FAST, log=log) as (proxy, port):
             with controlled(proxy, LOCAL, 0) as address:
                 reader, writer = await asyncio.open_connection(LOCAL, port)
                 loop = asyncio.get_running_loop()
@@ -187,10 +193,10 @@ def test_the_control_changes_the_path_of_connections_that_are_open():
                     assert await reader.readexactly(1) == b"x"
                     return loop.time() - start
 
-                assert 0.020 <= await round_trip() < 0.2
+                assert await round_trip() >= 0.020
                 status, path = await asyncio.to_thread(asked, address, "/path", '{"rtt": "400ms", "loss": 0}')
                 assert (status, path["rtt"], path["loss"]) == (200, 0.4, 0)
-                assert 0.4 <= await round_trip() < 0.6
+                assert await round_trip() >= 0.4
                 status, (connection,) = await asyncio.to_thread(asked, address, "/connections")
                 assert (status, connection["connection"]) == (200, 1)
                 status, summary = await asyncio.to_thread(asked, address, "/summary")
@@ -205,6 +211,9 @@ def test_the_control_changes_the_path_of_connections_that_are_open():
                 await closed(writer)
 
     in_loop(run)
+    delivered = [event for event in map(json.loads, log.getvalue().splitlines()) if event["event"] == "delivered"]
+    # The times that were due: a machine that stalls is late.
+    assert [event["delay"] - event["late"] for event in delivered] == pytest.approx([0.01, 0.01, 0.2, 0.2], abs=0.0002)
 
 
 GIVEN = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--rtt", "80ms", "--loss", "1%"]
@@ -251,7 +260,7 @@ def test_nothing_is_left_when_it_ends(tmp_path, ending):
                 client.sendall(b"hello")
                 assert server.recv(5) == b"hello"
                 while "delivered" not in log.read_text():
-                    pass
+                    time.sleep(0.01)
                 os.kill(started.pid, ending)
                 for end in (client, server):
                     with suppress(ConnectionResetError):
