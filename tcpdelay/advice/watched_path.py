@@ -165,7 +165,8 @@ class WatchedPath:
 
     Examples
     --------
-    >>> watched = WatchedPath(Flow(174, 0.020), KnownStack.linux(), Target(0.200))
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> watched = WatchedPath(Flow(174, 0.020), Stack.linux(), Target(0.200))
     >>> for second in range(40):
     ...     counters = {"sent": 1000 * second, "lost": 20 * second}
     ...     seen = watched.add(PathSample(source="ss", time=second, rtt=0.1, **counters))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -466,15 +466,20 @@ class DelayModel:
         if self._profile.lossless:
             # Nothing is ever lost: the chain stays where it starts.
             return Solution(np.ones(1), 0.0, 0)
-        solution = solve_within(self._budget, phases, transitions, rows, start, inflow, largest_cut, tolerance)
+        iterate = partial(solve_within, self._budget, phases, transitions, rows, start, inflow, largest_cut, tolerance)
+        solution = iterate()
         if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
             if probability_at_bound(phases, rows, solution.probability) > largest_cut:
                 return solution
             from tcpdelay.models.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
 
-            # What has not settled may still move by the residual in each of as many sweeps.
-            if solution.probability.size > LARGEST_CHAIN and solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
-                return solution
+            if solution.probability.size > LARGEST_CHAIN:
+                # What has not settled may still move by the residual in each of as many sweeps.
+                if solution.residual * MAX_SWEEPS >= NEGLIGIBLE_TRUNCATION:
+                    # The inflow is that of the last sweep: the iteration goes on from there.
+                    solution = iterate()
+                if solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
+                    return solution
             self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
             return solve_directly(phases, transitions, rows, start)
         return solution
