@@ -394,6 +394,17 @@ OPTIONS = _options()
 """The options of a scenario: the fields of its parts, and the options of `ScenarioOptions`."""
 
 
+def options_only_of(*profiles: StackName) -> tuple[str, ...]:
+    """Return the options of stacks that no profile other than these has.
+
+    Examples
+    --------
+    >>> options_only_of("newreno_2008")
+    ('variant', 'limited_transmit', 'initial_timeout', 'backlog_bound')
+    """
+    return tuple(name for name in OPTIONS if (having := profiles_with(name)) and set(having) <= set(profiles))
+
+
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Give `command` the options of a scenario, except the options in `left_out`.
 

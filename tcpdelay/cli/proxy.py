@@ -16,12 +16,12 @@ import typer
 from tcpdelay.cli.errors import argument_errors, printable
 from tcpdelay.cli.options import (
     FLOW_OPTIONS,
-    OPTIONS,
     OUTPUT,
     TRANSPORT,
     ScenarioOptions,
     make_option,
     number,
+    options_only_of,
     quantity,
     with_scenario,
     written_options,
@@ -29,7 +29,7 @@ from tcpdelay.cli.options import (
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder
 from tcpdelay.cli.scenario import read_path
 from tcpdelay.files import error_in_words
-from tcpdelay.scenario.stack import Linux, profiles_with
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_size, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def _address(name: str, description: str, default: str | bool = False) -> Any:
     return make_option(name, PROXY, description, default, metavar="HOST:PORT", parser=partial(parse_address, name=name))
 
 
-_LEFT_OUT = ("limit", "quantile", "stack", *(name for name in OPTIONS if profiles_with(name) == ["newreno_2008"]))
-"""Options of the target, and of the published chain."""
+_LEFT_OUT = ("limit", "quantile", "stack", *options_only_of("newreno_2008", "quic"))
+"""Options of the target, and of stacks other than that of Linux."""
 
 
 @partial(with_scenario, left_out=(*FLOW_OPTIONS, *_LEFT_OUT))
@@ -157,8 +157,8 @@ def proxy(
         with suppress(KeyboardInterrupt):
             asyncio.run(_serve(running, listen, to, control, longest))
         # After a change, the delays are those of several paths.
-        options = [*written_options(path), *written_options(stack)] if running.path == path else None
-        print(_summary_text(running, options))
+        unchanged = running.path == path
+        print(_summary_text(running, [*written_options(path), *written_options(stack)] if unchanged else None))
 
 
 async def _serve(running: Proxy, listen: Address, to: Address, control: Address | None, longest: float | None) -> None:
