@@ -75,6 +75,8 @@ def test_a_prediction_takes_the_preset_and_its_changes(run):
     assert found["p95"] == td.predict_delay("voip", rtt=0.09, loss=0.01).quantile(0.95)
     assert errors.startswith("warning: path transatlantic, ")
     assert WARNING in errors
+    _, printed, _ = run("solve", "loss", "--path", "transatlantic", "--app", "voip", "--format", "json")
+    assert json.loads(printed)["path_preset"] == "transatlantic"
 
 
 def test_the_report_has_the_sources(no_search):
