@@ -21,6 +21,7 @@ from cli_process import process
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.questions.measured_points import read_measured
 from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
+from tcpdelay.scenario.path_presets import WARNING
 
 SMALL = ("region", "--app", "voip", "--rtt", "50ms..200ms", "--loss", "0.1%..10%", "--points", "3")
 
@@ -35,7 +36,7 @@ def test_every_example_of_the_help_runs_as_written(run, tmp_path):
     assert len(lines) == 9
     for arguments in lines:
         status, _, errors = run(*arguments)
-        warned = "warning: real paths of this kind differ widely: measure yours with ping\n" if "--path" in arguments else ""
+        warned = f"warning: {WARNING}\n" if "--path" in arguments else ""
         assert (status, errors) == (0, warned), arguments
         if arguments[-2] in ("-o", "--chart"):
             assert (tmp_path / arguments[-1]).stat().st_size > 1000
