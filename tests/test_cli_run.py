@@ -12,9 +12,11 @@ import pytest
 
 from cli_process import process
 from guest_requirements import require
-from tcpdelay.cli.run import exit_status, split_commands
+from tcpdelay.cli.run import analysed, exit_status, split_commands
 from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
+from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import ProgramRun
+from tcpdelay.testbed.topology import two_hosts
 from tcpdelay.testbed.workplaces import guests_of
 
 GUEST = VirtualTimeBackend(250)
@@ -41,7 +43,7 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--rtt", "100ms", "--", "true"], "--client: is missing"),
+        (["--rtt", "100ms", "--", "true"], "--client: is missing; write -- SERVER ... --client CLIENT ..."),
         (["--rtt", "100ms", "--", "--client", "true"], "SERVER: is missing"),
         (["--rtt", "100ms", "--", "true", "--client"], "CLIENT: is missing"),
         (
@@ -104,6 +106,14 @@ def test_options_behind_the_server_are_those_of_the_programs():
 )
 def test_the_exit_status_is_the_clients_or_that_of_a_server_that_failed(client, server, expected):
     assert exit_status(ProgramRun(Path(), {"client": client, "server": server}, {}, {}, {})) == expected
+
+
+def test_a_run_without_packets_names_the_capture_without_its_folder(tmp_path):
+    for name in ("client", "server"):
+        (tmp_path / f"{name}.pcapng").touch()
+    topology = two_hosts(["true"], ["true"], EmulatedPath(rtt=0.1))
+    found = ProgramRun(tmp_path, {}, {}, {}, {}, {"client": "10.0.0.1", "server": "10.0.0.2"})
+    assert analysed(found, topology).startswith("No analysis: client.pcapng: ")
 
 
 def test_lines_have_times_the_delays_are_predicted_and_the_status_is_passed_on(tmp_path):

@@ -62,6 +62,8 @@ def test_an_unknown_path_is_refused_with_the_known_ones(run):
     assert errors.startswith("tcpdelay predict: --path: must be one of same-city, transatlantic, ")
     _, _, errors = run("predict", "--path", "lte", "--ping", "ping.txt", "--app", "voip")
     assert errors == "tcpdelay predict: --path and --ping: give one of them\n"
+    _, _, errors = run("paths", "mars")
+    assert errors.startswith("tcpdelay paths: name: must be one of same-city, transatlantic, ")
 
 
 def test_a_prediction_takes_the_preset_and_its_changes(run):
@@ -73,6 +75,8 @@ def test_a_prediction_takes_the_preset_and_its_changes(run):
     assert found["p95"] == td.predict_delay("voip", rtt=0.09, loss=0.01).quantile(0.95)
     assert errors.startswith("warning: path transatlantic, ")
     assert WARNING in errors
+    _, printed, _ = run("solve", "loss", "--path", "transatlantic", "--app", "voip", "--format", "json")
+    assert json.loads(printed)["path_preset"] == "transatlantic"
 
 
 def test_the_report_has_the_sources(no_search):

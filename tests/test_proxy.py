@@ -201,7 +201,7 @@ def test_the_control_changes_the_path_of_connections_that_are_open():
                 assert (status, connection["connection"]) == (200, 1)
                 status, summary = await asyncio.to_thread(asked, address, "/summary")
                 assert summary["directions"]["to target"]["writes"] == 2
-                for wrong in ('{"loss": "120%"}', '{"speed": 1}', "[1]", "{", '{"bad_loss": 0.5}'):
+                for wrong in ('{"loss": "120%"}', '{"speed": 1}', "[1]", "{", "[" * 9000, '{"bad_loss": 0.5}'):
                     status, answer = await asyncio.to_thread(asked, address, "/path", wrong)
                     assert status == 400
                     assert "\n" not in answer["error"]
@@ -224,7 +224,13 @@ GIVEN = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--rtt", "80ms", "--l
     [
         (["--listen", "9000"], "--listen: must be HOST:PORT, such as 127.0.0.1:9000, got '9000'"),
         (["--to", "host:99999"], "--to: must be HOST:PORT, such as 127.0.0.1:9000, got 'host:99999'"),
-        (["--to", "127.0.0.1:0"], "--to: must differ from --listen"),
+        (
+            ["--listen", f"{LOCAL}:{'9' * 5000}"],
+            "--listen: must be HOST:PORT, such as 127.0.0.1:9000, got '127.0.0.1:9",
+        ),
+        (["--to", "127.0.0.1:0"], "--to: the port of the server must be 1 or more, got 0"),
+        (["--to", "a..b:80"], "--to: a..b:80: no host can have this name"),
+        (["--listen", "a..b:80"], "--listen: a..b:80: no host can have this name"),
         (["--to", "no.such.host.invalid:80"], "--to: no.such.host.invalid:80: "),
         (["--loss", "120%"], "--loss: '120%' is not below 100%"),
         (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
@@ -237,6 +243,14 @@ def test_bad_input_is_answered_by_one_line(run, arguments, complaint):
     assert (status, printed) == (2, "")
     assert errors.startswith(f"tcpdelay proxy: {complaint}")
     assert errors.count("\n") == 1
+
+
+def test_a_server_that_is_the_proxy_itself_is_refused(run):
+    with socket.create_server((LOCAL, 0)) as unused:
+        port = unused.getsockname()[1]
+    status, printed, errors = run("proxy", *GIVEN, "--listen", f"{LOCAL}:{port}", "--to", f"localhost:{port}")
+    assert (status, printed) == (2, "")
+    assert errors == f"tcpdelay proxy: --to: localhost:{port} is the address of --listen\n"
 
 
 @pytest.mark.parametrize("option", ["--listen", "--control"])

@@ -155,6 +155,8 @@ def test_a_replay_ends_with_a_summary(run):
         (["--get-stats", EXAMPLES / "ss.txt"], "no JSON as getStats or chrome://webrtc-internals gives it"),
         (["--replay", RECORDED, "--prometheus", "here"], "--prometheus: must be HOST:PORT"),
         (["--replay", RECORDED, "--ack-loss", "1%"], "--ack-loss: must be 0"),
+        (["--replay", RECORDED, "--path", "lte"], "no such option: --path"),
+        (["--replay", RECORDED, "--stack", "quic"], "--stack: watch predicts the delays over TCP, got 'quic'"),
     ],
 )
 def test_bad_input_is_one_line(run, arguments, complaint):

@@ -126,7 +126,9 @@ def other_transports(
         over_quic = Scenario(scenario.source, scenario.path, Stack.quic(delivery=delivery))
         refused = supports(over_quic, "simulation").refused
         if refused:
-            return TransportComparison(within, delays.late_fraction(target.limit), verdict, (), str(refused[0]))
+            fields = ", ".join(error.name.replace("_", " ") for error in refused)
+            refusal = f"the simulator of QUIC does not model this scenario ({fields})"
+            return TransportComparison(within, delays.late_fraction(target.limit), verdict, (), refusal)
         requested = Requested(packets=_messages(over_quic), target=target)
         simulated = predict(over_quic, requested, "simulation")
         if simulated.distribution is None:

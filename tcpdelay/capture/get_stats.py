@@ -82,7 +82,7 @@ def _reports(value: Any, name: str) -> Iterator[Report]:
     if isinstance(value, dict):
         value = list(value.values())
     if not isinstance(value, list) or not all(isinstance(each, dict | list) for each in value):
-        raise ValueError(f"{name}: an array of getStats's dictionaries is expected, got {type(value).__name__}")
+        raise ValueError(f"{name}: an array of getStats's dictionaries is expected, got {json.dumps(value):.60}")
     if any(isinstance(each, list) for each in value) or any("type" not in each for each in value):
         for each in value:
             if isinstance(each, dict) and "type" in each:

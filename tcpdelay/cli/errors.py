@@ -258,7 +258,8 @@ def one_line(error: typer.TyperException, command: str) -> str:
         message = message[:1].lower() + message[1:]
         if isinstance(error, typer.BadParameter):
             message = f"{message.rstrip('.')}; {command} --help has examples"
-    return printable(f"{command}: {message.rstrip('.')}")
+    # "..." stays: it is a part of a command.
+    return printable(f"{command}: {message if message.endswith('...') else message.rstrip('.')}")
 
 
 def _invalid_value(fault: BaseException | None) -> str | None:

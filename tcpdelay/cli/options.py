@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.help import HelpAll
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
-from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity
+from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity, declarations
 from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset, path_preset
 from tcpdelay.scenario.scenario import FIELDS, Part
 from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
@@ -179,6 +180,29 @@ def _measurement(name: str, description: str) -> Any:
 def _compact(declaration: Field, value: Any) -> str:
     """Return a value as written on the command line."""
     return declaration.written(value).replace(" ", "")
+
+
+def written_options(part: Any) -> list[str]:
+    """Return the options that give a part of a scenario, without those that have their defaults.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.stack import Linux
+    >>> written_options(Path(rtt=0.030, loss=0.01, jitter=0.020)), written_options(Linux(delayed_ack=True))
+    (['--rtt 30ms', '--loss 1%', '--jitter 20ms'], ['--delayed-ack'])
+    """
+    defaults = {each.name: each.default for each in dataclasses.fields(part)}
+    written = []
+    for name, declaration in declarations(type(part)).items():
+        if (value := getattr(part, name)) == defaults[name]:
+            continue
+        spelling = option_name(name)
+        if isinstance(declaration, Flag):
+            written.append(spelling if value else f"--no-{spelling.removeprefix('--')}")
+        else:
+            written.append(f"{spelling} {_compact(declaration, value)}")
+    return written
 
 
 def shown_default(name: str) -> str | bool:
@@ -368,6 +392,17 @@ def _options() -> dict[str, Any]:
 
 OPTIONS = _options()
 """The options of a scenario: the fields of its parts, and the options of `ScenarioOptions`."""
+
+
+def options_only_of(*profiles: StackName) -> tuple[str, ...]:
+    """Return the options of stacks that no profile other than these has.
+
+    Examples
+    --------
+    >>> options_only_of("newreno_2008")
+    ('variant', 'limited_transmit', 'initial_timeout', 'backlog_bound')
+    """
+    return tuple(name for name in OPTIONS if (having := profiles_with(name)) and set(having) <= set(profiles))
 
 
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.options import OUTPUT, format_option, output_option, parse_path_preset
+from tcpdelay.cli.options import OUTPUT, format_option, output_option
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, rendered, write
-from tcpdelay.scenario.path_presets import PATH_PRESETS
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.path_presets import PATH_PRESETS, path_preset
 
 if TYPE_CHECKING:
     from tcpdelay.scenario.path_presets import PathPreset
@@ -27,11 +28,19 @@ Examples:
 """
 
 
+def _preset(name: str) -> PathPreset:
+    """Return a preset by its name, which is no option here."""
+    try:
+        return path_preset(name)
+    except InvalidValueError as error:
+        raise typer.BadParameter(error.fault) from None
+
+
 def paths(
     name: Annotated[
         Any,
         typer.Argument(
-            parser=parse_path_preset,
+            parser=_preset,
             autocompletion=lambda: list(PATH_PRESETS),
             metavar="[NAME]",
             help="The path whose sources are printed; without it, a table of all paths.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -15,21 +16,21 @@ import typer
 from tcpdelay.cli.errors import argument_errors, printable
 from tcpdelay.cli.options import (
     FLOW_OPTIONS,
-    OPTIONS,
     OUTPUT,
     TRANSPORT,
     ScenarioOptions,
     make_option,
     number,
+    options_only_of,
     quantity,
     with_scenario,
+    written_options,
 )
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder
 from tcpdelay.cli.scenario import read_path
 from tcpdelay.files import error_in_words
-from tcpdelay.scenario.path import Path as NetworkPath
-from tcpdelay.scenario.stack import Linux, profiles_with
-from tcpdelay.units import format_fraction, format_size, format_time, quantile_name
+from tcpdelay.scenario.stack import Linux
+from tcpdelay.units import format_size, format_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.proxy.activity import Delays
@@ -76,7 +77,8 @@ def parse_address(text: str, name: str) -> Address:
     ValueError: --listen: must be HOST:PORT, such as 127.0.0.1:9000, got '9000'
     """
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > LARGEST_PORT or (":" in host and host[0] != "["):
+    is_port = port.isdecimal() and len(port) <= len(str(LARGEST_PORT)) and int(port) <= LARGEST_PORT
+    if not host or not is_port or (":" in host and host[0] != "["):
         raise ValueError(f"{name}: must be HOST:PORT, such as 127.0.0.1:9000, got {text[:64]!r}")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
 
@@ -85,8 +87,8 @@ def _address(name: str, description: str, default: str | bool = False) -> Any:
     return make_option(name, PROXY, description, default, metavar="HOST:PORT", parser=partial(parse_address, name=name))
 
 
-_LEFT_OUT = ("limit", "quantile", "stack", *(name for name in OPTIONS if profiles_with(name) == ["newreno_2008"]))
-"""Options of the target, and of the published chain."""
+_LEFT_OUT = ("limit", "quantile", "stack", *options_only_of("newreno_2008", "quic"))
+"""Options of the target, and of stacks other than that of Linux."""
 
 
 @partial(with_scenario, left_out=(*FLOW_OPTIONS, *_LEFT_OUT))
@@ -138,8 +140,8 @@ def proxy(
     assert isinstance(stack, Linux)
     if seed < 0:
         raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")
-    if to == listen:
-        raise typer.BadParameter("--to: must differ from --listen")
+    if to.port == 0:
+        raise typer.BadParameter("--to: the port of the server must be 1 or more, got 0")
     from tcpdelay.proxy.activity import Activity
     from tcpdelay.proxy.server import Proxy
 
@@ -154,7 +156,9 @@ def proxy(
         # Where a loop has no handlers of signals, Ctrl-C is an exception.
         with suppress(KeyboardInterrupt):
             asyncio.run(_serve(running, listen, to, control, longest))
-        print(_summary_text(running, path))
+        # After a change, the delays are those of several paths.
+        unchanged = running.path == path
+        print(_summary_text(running, [*written_options(path), *written_options(stack)] if unchanged else None))
 
 
 async def _serve(running: Proxy, listen: Address, to: Address, control: Address | None, longest: float | None) -> None:
@@ -168,11 +172,13 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
             loop.add_signal_handler(each, ended.set)
     option, address = "--to", to
     try:
-        await loop.getaddrinfo(*to)
+        targets = {found[4] for found in await loop.getaddrinfo(*to, type=socket.SOCK_STREAM)}
         option, address = "--listen", listen
         server = await running.listen(*listen, to)
         with ExitStack() as controls:
             controls.callback(server.close)
+            if targets & {each.getsockname() for each in server.sockets}:
+                raise typer.BadParameter(f"--to: {address_in_words(to)} is the address of --listen")
             option = "--control"
             if control is not None:
                 address = control
@@ -183,7 +189,8 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ended.wait(), longest)
         await running.close()
-    except OSError as error:
+    # Names that no host can have are a UnicodeError.
+    except (OSError, UnicodeError) as error:
         if not option:
             raise
         raise typer.BadParameter(f"{option}: {address_in_words(address)}: {fault_in_words(error)}") from error
@@ -203,8 +210,11 @@ def _report_refusal(to: Address, fault: str) -> None:
     _report(printable(f"warning: a client was turned away: {address_in_words(to)}: {fault}"))
 
 
-def _summary_text(running: Proxy, path: NetworkPath) -> str:
-    """Return the summary of a proxy: the delays of each direction, and the prediction to compare them with."""
+def _summary_text(running: Proxy, options: list[str] | None) -> str:
+    """Return the summary of a proxy: the delays of each direction, and the prediction to compare them with.
+
+    `options` are those of `tcpdelay predict` for the path and the stack; None if they changed.
+    """
     activity = running.activity
     noun = "connection" if activity.connections == 1 else "connections"
     lines = [f"{activity.connections} {noun}"]
@@ -212,7 +222,8 @@ def _summary_text(running: Proxy, path: NetworkPath) -> str:
         if delays.writes:
             delay = running.paths[direction].forward_delay
             lines += [f"{direction}: {delays.writes} writes, {format_size(delays.bytes)}", _delays_text(delays, delay)]
-            lines += _comparison(delays, path)
+            if options is not None:
+                lines += _comparison(delays, options)
     return "\n".join(lines)
 
 
@@ -229,12 +240,10 @@ def _delays_text(delays: Delays, one_way_delay: float) -> str:
     return "\n".join(lines)
 
 
-def _comparison(delays: Delays, path: NetworkPath) -> list[str]:
+def _comparison(delays: Delays, options: list[str]) -> list[str]:
     """Return the command that predicts the delays of writes of equal size."""
     if len(delays.sizes) != 1 or delays.mean_interval is None:
         return []
     (size,) = delays.sizes
-    words = (format_time(path.rtt), format_fraction(path.loss), format_time(delays.mean_interval))
-    rtt, loss, interval = (word.replace(" ", "") for word in words)
-    flow = f"--packet-size {size}B --interval {interval}"
-    return [f"  compare with: tcpdelay predict --rtt {rtt} --loss {loss} {flow} --method simulation"]
+    flow = f"--packet-size {size}B --interval {format_time(delays.mean_interval).replace(' ', '')}"
+    return [f"  compare with: tcpdelay predict {' '.join(options)} {flow} --method simulation"]

@@ -378,6 +378,7 @@ def _analysed_pair(found: ProgramRun, client: str, server: str) -> str:
             target = find_target(None, None, None)
             return "".join("\n" + analysis_text(each, find_expected(each, None, target)) for each in analyses)
     except ValueError as error:
-        return f"No analysis: {error}\n"
+        # The packets may be in a folder that is deleted at the end.
+        return f"No analysis: {str(error).replace(f'{found.directory}{os.sep}', '')}\n"
     finally:
         erase_progress()

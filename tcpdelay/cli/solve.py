@@ -261,7 +261,7 @@ def solve(
 
         answer = _answer(question, scenario, options, particulars, method)
         ignored = supports(scenario, "chain" if answer.method == "chain" else "simulation").ignored
-        text = answer_text(answer, output_format, ignored, options.over)
+        text = answer_text(answer, output_format, ignored, options.over, scenario.preset_record)
     print(text, end="")
 
 

@@ -17,7 +17,16 @@ import typer
 
 from tcpdelay.cli.errors import announce_prediction, argument_errors, erase_progress
 from tcpdelay.cli.metrics import listening_address, metrics_server
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, file_name, make_option, number, quantity, with_scenario
+from tcpdelay.cli.options import (
+    OUTPUT,
+    ScenarioOptions,
+    file_name,
+    make_option,
+    number,
+    options_only_of,
+    quantity,
+    with_scenario,
+)
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, profiles_with
@@ -35,7 +44,7 @@ WATCHED = "What is watched"
 STANDARD_INPUT = "-"
 INTERVAL = 1.0
 """Default of --every [s]."""
-_LEFT_OUT = ("rtt", "loss", "one_way_delay", "ping", "ss", "connection")
+_OF_CONNECTION = ("path", "rtt", "loss", "one_way_delay", "ping", "ss", "connection")
 """Options of a scenario that the watched connection replaces."""
 
 SUMMARY = "Watch a live connection: the running prediction, and when to move."
@@ -55,7 +64,7 @@ To record a connection for --replay:
 """
 
 
-@partial(with_scenario, left_out=_LEFT_OUT)
+@partial(with_scenario, left_out=(*_OF_CONNECTION, *options_only_of("quic")))
 def watch(
     options: ScenarioOptions,
     ss: Annotated[
@@ -138,6 +147,8 @@ def watch(
     ] = None,
 ) -> None:
     """Predict the delay over TCP from a live connection, beside what is measured, and say when a move is advised."""
+    if options.stack == "quic":
+        raise typer.BadParameter("--stack: watch predicts the delays over TCP, got 'quic'")
     address = None if prometheus is None else listening_address(prometheus)
     sources = {"--ss": ss, "--dst": dst, "--get-stats": get_stats, "--replay": replay}
     given = [name for name, value in sources.items() if value is not None]

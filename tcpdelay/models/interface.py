@@ -63,16 +63,18 @@ def carried_in_words(carried: Interval) -> str:
 
 
 class NotSettledError(ValueError):
-    """The delays of a simulation depend on its length, because the load is close to the rate that TCP carries.
+    """The delays of a simulation depend on its length, because the load is close to the rate that is carried.
 
     Parameters
     ----------
     packets : int
         Number of packets simulated.
     carried : Interval
-        Rate that TCP carries, relative to the flow's rate, with its interval.
+        Rate that the transport carries, relative to the flow's rate, with its interval.
     capacity : float
         The same share by the chain; NaN if the chain does not know it.
+    transport : str
+        The transport in words.
 
     Examples
     --------
@@ -84,14 +86,14 @@ class NotSettledError(ValueError):
     TCP carries between 62 % and 125 % of this rate; the chain decides: with 75 %, the backlog grows for ever
     """
 
-    def __init__(self, packets: int, carried: Interval, capacity: float = np.nan) -> None:
-        self.packets, self.carried, self.capacity = packets, carried, capacity
+    def __init__(self, packets: int, carried: Interval, capacity: float = np.nan, transport: str = "TCP") -> None:
+        self.packets, self.carried, self.capacity, self.transport = packets, carried, capacity, transport
         super().__init__(f"not settled after {packets} packets: {self.in_words}")
 
     @property
     def in_words(self) -> str:
-        """What is known of the rate that TCP carries."""
-        words = f"TCP carries {carried_in_words(self.carried)} of this rate"
+        """What is known of the rate that is carried."""
+        words = f"{self.transport} carries {carried_in_words(self.carried)} of this rate"
         if np.isnan(self.capacity):
             return words
         share, _ = told_apart(format_fraction, self.capacity, 1.0)
@@ -99,7 +101,7 @@ class NotSettledError(ValueError):
             return f"{words}; the chain does not decide: its {share} lies outside"
         if is_near_capacity(self.capacity):
             return f"{words}; the chain expects {share}, but may be {format_fraction(CAPACITY_ERROR)} wrong"
-        follows = "TCP carries the flow" if self.capacity > 1 else "the backlog grows for ever"
+        follows = f"{self.transport} carries the flow" if self.capacity > 1 else "the backlog grows for ever"
         return f"{words}; the chain decides: with {share}, {follows}"
 
 

@@ -371,7 +371,8 @@ def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answe
     if not isinstance(answer.refusal, NotSettledError):
         return answer
     share = capacity(scenario) / scenario.source.message_rate
-    return replace(answer, refusal=NotSettledError(answer.refusal.packets, answer.refusal.carried, share))
+    known = answer.refusal
+    return replace(answer, refusal=NotSettledError(known.packets, known.carried, share, known.transport))
 
 
 def predict_delay(

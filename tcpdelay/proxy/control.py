@@ -76,6 +76,8 @@ def controlled(proxy: Proxy, host: str, port: int) -> Iterator[tuple[str, int]]:
 
     class Control(BaseHTTPRequestHandler):
         timeout = PATIENCE
+        error_content_type = "application/json"
+        error_message_format = '{"error": "%(message)s"}\n'
 
         def do_GET(self) -> None:
             read = {
@@ -96,7 +98,8 @@ def controlled(proxy: Proxy, host: str, port: int) -> Iterator[tuple[str, int]]:
                 length = min(int(self.headers.get("Content-Length", 0)), LONGEST_BODY)
                 changes = json.loads(self.rfile.read(length))
                 in_loop(lambda: proxy.change_path(changed_path(proxy.path, changes)))
-            except ValueError as error:
+            # Arrays within arrays may be deeper than Python reads.
+            except (ValueError, RecursionError) as error:
                 self._answer(HTTPStatus.BAD_REQUEST, {"error": str(error)})
             else:
                 self._answer(HTTPStatus.OK, in_loop(lambda: asdict(proxy.path)))

@@ -51,7 +51,7 @@ def address_in_words(address: Sequence[Any]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def fault_in_words(error: OSError) -> str:
+def fault_in_words(error: OSError | UnicodeError) -> str:
     """Return what is wrong with an address, without the address.
 
     Examples
@@ -60,6 +60,8 @@ def fault_in_words(error: OSError) -> str:
     >>> fault_in_words(ConnectionRefusedError(errno.ECONNREFUSED, "connect call failed ('127.0.0.1', 1)"))
     'connection refused'
     """
+    if isinstance(error, UnicodeError):
+        return "no host can have this name"
     # The errors of asyncio repeat the address; those of the resolver have numbers of their own.
     if error.errno is None or isinstance(error, socket.gaierror):
         text = str(error.strerror or error)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from tcpdelay.models.accuracy import in_words
@@ -88,7 +89,13 @@ class RenderedAnswer:
     cells: list[list[str]] = field(default_factory=list)
 
 
-def answer_text(answer: Answered, chosen: Format, ignored: Mapping[str, str], over: Encapsulation | None = None) -> str:
+def answer_text(
+    answer: Answered,
+    chosen: Format,
+    ignored: Mapping[str, str],
+    over: Encapsulation | None = None,
+    of_path: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return an answer of `tcpdelay.questions` in one of the formats.
 
     Parameters
@@ -101,6 +108,8 @@ def answer_text(answer: Answered, chosen: Format, ignored: Mapping[str, str], ov
         Fields of the scenario that the model ignored, and the values that it assumed instead.
     over : Encapsulation, optional
         The headers in each packet: a largest bitrate is then also stated without them.
+    of_path : mapping of str to str
+        Entries about the source of the path, for JSON and CSV.
 
     Raises
     ------
@@ -117,10 +126,11 @@ def answer_text(answer: Answered, chosen: Format, ignored: Mapping[str, str], ov
         if found.cells:
             parts.append(cells_table(found.headings, found.cells))
         return as_text(*parts, width=UNBROKEN)
-    record = {**found.record, "ignored": dict(ignored)}
+    more = {**of_path, "ignored": dict(ignored)}
+    record = {**found.record, **more}
     if chosen == "json":
         return to_json({**record, **({found.key: found.rows} if found.key else {})})
-    return to_csv([{**row, "ignored": record["ignored"]} for row in found.rows] or [record])
+    return to_csv([{**row, **more} for row in found.rows] or [record])
 
 
 @singledispatch

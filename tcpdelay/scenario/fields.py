@@ -140,8 +140,12 @@ def shown(value: object) -> str:
         return f"{int(value)!s:.200}"
     if is_number(value):
         return f"{float(value):.12g}"
+    if isinstance(value, str):
+        return f"{value!r:.200}"
     # The text of an array has several lines; join them.
-    return f"{value!r:.200}" if isinstance(value, str) else f"{' '.join(repr(value).split()):.200}"
+    text = " ".join(repr(value).split())
+    # The fields of a large object hide what is wrong.
+    return type(value).__name__ if dataclasses.is_dataclass(value) and len(text) > 80 else f"{text:.200}"
 
 
 def require_flag(name: str, value: object) -> None:

@@ -36,7 +36,7 @@ from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.random_messages import Messages
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux, Quic
+from tcpdelay.scenario.stack import Linux, Quic, transport_name
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 _SOURCES = (Flow, Video, Speech, Utterances, Messages, Trace)
@@ -103,7 +103,8 @@ class Simulator:
         except MemoryError:
             return answered("too large", refusal=TooLargeError("the simulation needs more memory than there is"))
         if not found.settled:
-            return answered("not settled", refusal=NotSettledError(found.packets, found.carried))
+            refusal = NotSettledError(found.packets, found.carried, transport=transport_name(stack))
+            return answered("not settled", refusal=refusal)
         found = replace(found, scenario=(source, path, stack))
         parts = DelayParts(
             path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0

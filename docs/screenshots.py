@@ -1,6 +1,7 @@
-"""Make the pictures of the report in docs/images again: python docs/report_screenshots.py; needs chromium."""
+"""Make the pictures of report and explorer in docs/images again: python docs/screenshots.py; needs chromium."""
 
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from tcpdelay import guideline
 from tcpdelay.scenario.applications import application
 
 IMAGES = Path(__file__).parent / "images"
-SIZES = {"desktop": (1120, 1500), "phone": (390, 1600)}
+SIZES = {
+    "report": {"desktop": (1120, 1500), "phone": (390, 1600)},
+    "explorer": {"desktop": (1280, 1340), "phone": (390, 844)},
+}
+"""Width and height of each page [px]."""
 NARROWEST_WINDOW = 500
 """Smallest width of a browser window [px]. The page of a phone is shown in a frame inside such a window."""
 SCHEMES = {"": "1", "-dark": "0"}
@@ -36,10 +41,18 @@ def photograph(page: Path, image: Path, size: tuple[int, int], scheme: str) -> N
         shown.crop((0, 0, width, height)).convert("P", palette=Image.Palette.ADAPTIVE).save(image, optimize=True)
 
 
+def pages(folder: Path) -> dict[str, Path]:
+    """Write a report and an explorer of telephony into a folder."""
+    report, explorer = folder / "report.html", folder / "explorer.html"
+    report.write_text(guideline(application=application("voip"), rtt=0.100, loss=0.02).to_html(), encoding="utf-8")
+    command = [sys.executable, "-m", "tcpdelay", "explore", "--app", "voip", "-o", str(explorer)]
+    subprocess.run(command, check=True)
+    return {"report": report, "explorer": explorer}
+
+
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        page = Path(folder) / "report.html"
-        page.write_text(guideline(application=application("voip"), rtt=0.100, loss=0.02).to_html(), encoding="utf-8")
-        for device, size in SIZES.items():
-            for suffix, scheme in SCHEMES.items():
-                photograph(page, IMAGES / f"report-{device}{suffix}.png", size, scheme)
+        for name, page in pages(Path(folder)).items():
+            for device, size in SIZES[name].items():
+                for suffix, scheme in SCHEMES.items():
+                    photograph(page, IMAGES / f"{name}-{device}{suffix}.png", size, scheme)
