@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -141,7 +141,7 @@ class DelayDistribution:
             raise InvalidValueError("weights", weights, f"be probabilities that sum to 1, not to {weights.sum()}")
 
     @classmethod
-    def unsustainable(cls, one_way_delay: float) -> DelayDistribution:
+    def unsustainable(cls, one_way_delay: float) -> Self:
         """Return the distribution of a flow that TCP cannot carry: every delay is infinite.
 
         `one_way_delay` is the delay of the network alone [s].

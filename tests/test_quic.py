@@ -302,9 +302,7 @@ def test_settings_of_a_kernel_are_refused(arguments, message):
 def test_what_does_not_model_it_says_so():
     with pytest.raises(ValueError, match=r"jitter must be 0 in a simulation of QUIC"):
         simulate(FLOW, td.Path(rtt=0.1, loss=0.02, jitter=0.01), td.Stack.quic(), packets=2000)
-    with pytest.raises(
-        ValueError, match=r"stack must be a TCP with the method 'chain' \('auto' simulates QUIC\), got 'Quic'"
-    ):
+    with pytest.raises(ValueError, match="delivery must be 'stream_per_message' or 'datagram' in the chain of QUIC"):
         td.predict_delay(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic())
     with pytest.raises(ValueError, match="congestion_control must be 'newreno' with aioquic, got 'cubic'"):
         td.Stack.quic("aioquic", "cubic")

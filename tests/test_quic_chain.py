@@ -147,11 +147,16 @@ def test_near_the_capacity_the_chain_is_close_to_the_simulator():
     assert found.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.25)
 
 
-def test_near_the_capacity_the_expected_error_is_larger():
+def test_where_messages_wait_the_expected_error_is_larger():
     near = quic_delays(td.Flow(8912, 0.0271), td.Path(rtt=0.0425, loss=0.00229), stack("aioquic"))
     far = quic_delays(FLOW, PATH, stack("aioquic"))
     assert near.expected_error.mean > 0.1 > far.expected_error.mean
     assert far.expected_error_of(0.99).quantile == 0.99
+
+
+def test_too_many_losses_are_too_large():
+    with pytest.raises(TooLargeError, match="above a loss of 25 %"):
+        quic_delays(FLOW, td.Path(rtt=0.1, loss=0.3), stack())
 
 
 def test_a_flow_beyond_the_capacity_is_not_carried():
@@ -165,7 +170,6 @@ def test_a_flow_beyond_the_capacity_is_not_carried():
     [
         (FLOW, PATH, {"delivery": "stream"}, "delivery"),
         (FLOW, PATH, {"congestion_control": "cubic"}, "congestion_control"),
-        (FLOW, td.Path(rtt=0.1, loss=0.2), {}, "loss"),
         (FLOW, td.Path(rtt=0.1, loss=0.01, loss_burst=2.0), {}, "loss_burst"),
         (FLOW, td.Path(rtt=0.1, loss=0.01, ack_loss=0.01), {}, "ack_loss"),
         (td.Flow(50_000, 0.1), PATH, {}, "packet_size"),

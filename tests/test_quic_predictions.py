@@ -16,7 +16,7 @@ from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.validity import ValidityWarning, beyond_chain
+from tcpdelay.models.validity import ValidityWarning, beyond_validation
 from tcpdelay.models.verdict import judge
 from tcpdelay.report.transport_words import change_of_transport
 from tcpdelay.scenario.quic_packets import QUIC_PACKETS
@@ -25,6 +25,8 @@ from tcpdelay.scenario.scenario import FIELDS, Scenario
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 STREAMS = td.Stack.quic("quic-go", delivery="stream_per_message")
 DATAGRAMS = td.Stack.quic("quic-go", delivery="datagram")
+ONE_STREAM = td.Stack.quic("quic-go")
+"""No chain knows one stream for all messages."""
 TARGET = td.Target(0.200)
 
 
@@ -52,25 +54,25 @@ def in_datagrams(quick):
     return td.guideline(CALL, PATH, DATAGRAMS, TARGET)
 
 
-@pytest.mark.parametrize("method", ["auto", "simulation"])
-def test_a_prediction_is_the_simulation(method):
-    predicted = td.predict_delay(CALL, PATH, STREAMS, method=method, packets=20_000)
-    simulated = simulate(CALL, PATH, STREAMS, packets=20_000)
+@pytest.mark.parametrize(("method", "stack"), [("auto", ONE_STREAM), ("simulation", STREAMS)])
+def test_a_prediction_is_the_simulation(method, stack):
+    predicted = td.predict_delay(CALL, PATH, stack, method=method, packets=20_000)
+    simulated = simulate(CALL, PATH, stack, packets=20_000)
     assert predicted.method == "simulation"
     assert predicted.mean == simulated.mean
     assert predicted.quantile(0.99) == simulated.quantile(0.99)
 
 
 def test_a_prediction_has_the_error_of_the_captures():
-    predicted = td.predict_delay(CALL, PATH, STREAMS, method="auto", packets=200_000)
+    predicted = td.predict_delay(CALL, PATH, STREAMS, method="simulation", packets=200_000)
     assert predicted.sustainable
     assert predicted.expected_error.source == QUIC_ERROR.source
-    assert judge(Scenario(CALL, PATH, STREAMS), TARGET).verdict == "works"
-    assert judge(Scenario(CALL, PATH, STREAMS), td.Target(0.049)).verdict == "fails"
+    assert judge(Scenario(CALL, PATH, STREAMS), TARGET, "simulation").verdict == "works"
+    assert judge(Scenario(CALL, PATH, STREAMS), td.Target(0.049), "simulation").verdict == "fails"
 
 
 def test_lost_datagrams_are_no_backlog():
-    predicted = td.predict_delay(CALL, PATH, DATAGRAMS, method="auto", packets=50_000)
+    predicted = td.predict_delay(CALL, PATH, DATAGRAMS, method="simulation", packets=50_000)
     assert predicted.sustainable
     assert math.isinf(predicted.mean)
     # Each packet carries one datagram, which the path loses with a probability of 2 %.
@@ -82,7 +84,8 @@ def test_lost_datagrams_are_no_backlog():
 
 
 def test_a_quantile_beyond_the_losses_fails_for_certain():
-    judged = judge(Scenario(CALL, td.Path(rtt=0.100, loss=0.08), DATAGRAMS), TARGET, requested=Requested())
+    scenario = Scenario(CALL, td.Path(rtt=0.100, loss=0.08), DATAGRAMS)
+    judged = judge(scenario, TARGET, "simulation", Requested())
     assert judged.verdict == "fails"
     assert judged.answer.sustainable
     assert judged.answer.expected_error is None
@@ -109,12 +112,12 @@ def test_what_the_simulator_refuses_is_named_in_place_of_the_chain():
 )
 def test_what_lies_outside_the_captures_is_warned_of(source, path, stack, words):
     with pytest.warns(ValidityWarning, match=words):
-        td.predict_delay(source, path, stack, method="auto", packets=2000)
+        td.predict_delay(source, path, stack, method="simulation", packets=2000)
 
 
 def test_within_the_captures_there_is_no_warning():
-    assert beyond_chain(CALL, PATH, STREAMS) == []
-    assert beyond_chain(td.Video(1e6), td.Path(rtt=0.060, loss=0.01), STREAMS) == []
+    assert beyond_validation(CALL, PATH, STREAMS, "simulation") == []
+    assert beyond_validation(td.Video(1e6), td.Path(rtt=0.060, loss=0.01), STREAMS, "simulation") == []
 
 
 def test_a_full_packet_is_the_segment_of_quic():
@@ -129,17 +132,17 @@ def test_the_congestion_control_of_an_option_has_the_words_of_all_stacks():
     assert FIELDS["congestion_control"][1].words == ("cubic", "reno", "bbr", "newreno")
 
 
-def test_a_region_over_quic_is_simulated():
-    region = td.working_region(CALL, STREAMS, rtt=[0.1], loss=[0.001, 0.02], codec=None, packets=20_000)
+def test_a_region_over_one_stream_is_simulated():
+    region = td.working_region(CALL, ONE_STREAM, rtt=[0.1], loss=[0.001, 0.02], codec=None, packets=20_000)
     assert set(region.accuracy.values.ravel()) == {4}
-    expected = td.predict_delay(CALL, PATH, STREAMS, method="auto", packets=20_000)
+    expected = td.predict_delay(CALL, PATH, ONE_STREAM, method="auto", packets=20_000)
     assert region.p99.sel(loss=0.02).item() == pytest.approx(expected.quantile(0.99))
     assert region.attrs["title"].endswith("over QUIC")
 
 
 def test_the_largest_loss_of_a_stream_per_message_is_the_share_that_may_be_late(quick):
     # At an RTT of 160 ms every message that is lost is later than 200 ms, and no other; the target allows 5 %.
-    edge = td.largest_loss(CALL, td.Path(rtt=0.160, loss=0.02), STREAMS, TARGET)
+    edge = td.largest_loss(CALL, td.Path(rtt=0.160, loss=0.02), STREAMS, TARGET, method="simulation")
     assert edge.method == "simulation"
     assert edge.value == pytest.approx(0.05, rel=0.05)
 
@@ -212,10 +215,8 @@ def test_a_path_that_quic_is_not_simulated_on_is_named():
 @pytest.mark.parametrize(
     ("question", "words"),
     [
-        (lambda: td.predict_delay(CALL, PATH, STREAMS), "stack must be a TCP with the method 'chain'"),
         (lambda: td.best_split(CALL, PATH, STREAMS), "stack must be a TCP in this question, got 'Quic'"),
         (lambda: td.best_connections(CALL, PATH, STREAMS), "stack must be a TCP in this question, got 'Quic'"),
-        (lambda: td.guideline(CALL, PATH, STREAMS, method="chain"), "stack must be a TCP with the method 'chain'"),
     ],
 )
 def test_what_is_for_tcp_alone_is_refused_in_one_line(question, words):

@@ -1,16 +1,19 @@
 """Compare the chain of QUIC with its simulator: `python validation/quic_chain.py`.
 
-It draws 200 scenarios of a stream per message: messages of 50 to 1200 bytes, and in one of four of 2400 to 9600 bytes;
-intervals of 5 to 100 ms, round-trip times of 5 to 300 ms, and losses of 0.01 to 10 %, each uniform in its logarithm. It
-writes `results/quic-chain.csv` with one line per scenario, and one per capture of a stream per message, and
+It draws 600 scenarios of a stream per message and 120 of datagrams: messages of 50 to 1200 bytes, and in one of four of
+2400 to 9600 bytes; intervals of 5 to 100 ms, round-trip times of 5 to 300 ms, and losses of 0.01 to 10 %, each uniform
+in its logarithm. It also simulates rates of 0.9 and 1.1 of the largest rate that the chain says QUIC carries. It writes
+`results/quic-chain.csv` with one line per scenario, and one per capture of a stream per message, and
 `results/quic-chain.md` with the mean errors.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -20,27 +23,30 @@ import tcpdelay as td
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.error_table import WRONG_CALL, spread_of
+from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.message_chain import quic_delays
+from tcpdelay.models.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
 from tcpdelay.questions.validation.captures import QUANTILES, measure_all
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Delivery
 
 HERE = FilePath(__file__).parent
 CAPTURES, RESULTS = HERE / "quic-captures", HERE / "results"
-SCENARIOS, RUNS, MESSAGES = 200, 5, 60_000
+SCENARIOS, DATAGRAM_SCENARIOS, RUNS, MESSAGES = 600, 120, 5, 60_000
 """Scenarios, and simulations of each with their messages: the interval of a figure is that of the runs' mean."""
 STUDENT = 2.776
 """Student's quantile for the 95 % interval of the mean of five runs."""
 QUANTITIES = ("p95", "p99", "mean")
-LIMITED = 1.01
-"""Ratio of the simulated p95 to the one-way delay from which on the window or losses count at p95."""
-BUSY = 0.05
-"""Share of messages that wait for the window from which on a scenario is near the capacity."""
+SHARES, EVERY, RATE_MESSAGES = (0.9, 1.1), 5, 600_000
+"""Rates that are simulated, relative to the largest rate by the chain; one scenario of so many; and its messages."""
+Case = tuple[Flow, td.Path, str, Delivery]
+"""A scenario: flow, path, implementation and delivery."""
 
 
-def drawn(count: int, seed: int) -> list[tuple[Flow, td.Path, str]]:
-    """Return scenarios: flow, path and implementation."""
+def drawn(count: int, seed: int, delivery: Delivery = "stream_per_message") -> list[Case]:
+    """Return scenarios."""
     random = np.random.default_rng(seed)
 
     def between(low: float, high: float) -> float:
@@ -51,18 +57,18 @@ def drawn(count: int, seed: int) -> list[tuple[Flow, td.Path, str]]:
         size = round(between(2400, 9600) if number % 4 == 3 else between(50, 1200))
         flow = Flow(size, between(0.005, 0.1))
         path = td.Path(rtt=between(0.005, 0.3), loss=between(1e-4, 0.1))
-        found.append((flow, path, str(random.choice(list(IMPLEMENTATIONS)))))
+        found.append((flow, path, str(random.choice(list(IMPLEMENTATIONS))), delivery))
     return found
 
 
 def figures(delays: DelayDistribution) -> dict[str, float]:
-    """Return the compared figures of a distribution [s]."""
-    return {name: delays.mean if name == "mean" else delays.quantile(QUANTILES[name]) for name in QUANTITIES}
+    """Return the compared figures of a distribution [s]; the mean with lost datagrams is NaN."""
+    mean = delays.mean if math.isfinite(delays.mean) else math.nan
+    return {name: mean if name == "mean" else delays.quantile(QUANTILES[name]) for name in QUANTITIES}
 
 
-def solved(flow: Flow, path: td.Path, implementation: str) -> tuple[DelayDistribution | None, float]:
+def solved(flow: Flow, path: td.Path, stack: td.Stack) -> tuple[QuicDelays | None, float]:
     """Return the delays by the chain, None if it is too large, and the time that it took [s]."""
-    stack = td.Stack.quic(implementation=implementation, delivery="stream_per_message")
     began = time.process_time()
     try:
         return quic_delays(flow, path, stack), time.process_time() - began
@@ -70,14 +76,28 @@ def solved(flow: Flow, path: td.Path, implementation: str) -> tuple[DelayDistrib
         return None, time.process_time() - began
 
 
-def compared(flow: Flow, path: td.Path, implementation: str) -> dict[str, object]:
+def beyond(predicted: float, runs: pd.Series) -> dict[str, float]:
+    """Return the mean of a figure of the runs, its interval, and the error of a prediction beyond it.
+
+    Quantiles of datagrams may be infinite: an infinite one that is finite in a run, or the reverse, counts as 100 %.
+    """
+    if np.isinf(runs).any() or math.isinf(predicted):
+        infinite = np.isinf(runs).all() and math.isinf(predicted)
+        return {"": np.inf, "low": np.inf, "high": np.inf, "beyond": 0.0 if infinite else WRONG_CALL}
+    value, half = float(runs.mean()), STUDENT * float(runs.std()) / RUNS**0.5
+    error = error_beyond(predicted, Interval(value, value - half, value + half))
+    return {"": value, "low": value - half, "high": value + half, "beyond": error}
+
+
+def compared(flow: Flow, path: td.Path, implementation: str, delivery: Delivery) -> dict[str, object]:
     """Return the row of a scenario."""
-    stack = td.Stack.quic(implementation=implementation, delivery="stream_per_message")
-    chain, seconds = solved(flow, path, implementation)
+    stack = td.Stack.quic(implementation=implementation, delivery=delivery)
+    chain, seconds = solved(flow, path, stack)
     runs = [td.simulate(flow, path, stack, packets=MESSAGES, seed=seed) for seed in range(RUNS)]
     carried = all(run.sustainable for run in runs)
     found: dict[str, object] = {
         "implementation": implementation,
+        "delivery": delivery,
         "packet_size": flow.packet_size,
         "interval": flow.interval,
         "rtt": path.rtt,
@@ -86,16 +106,33 @@ def compared(flow: Flow, path: td.Path, implementation: str) -> dict[str, object
         "chain_carries": chain is not None and chain.sustainable,
         "simulator_carries": carried,
         "settled": all(run.settled for run in runs),
-        "waiting": float(np.mean([run.sender_delay for run in runs])) / path.rtt if carried else np.nan,
+        "largest_rate": largest_rate(flow, path, stack),
     }
     if not carried or chain is None or not chain.sustainable:
         return found
+    found["chain_waiting"] = chain.waiting / path.rtt
     each, predicted = pd.DataFrame([figures(run) for run in runs]), figures(chain)
     for name in QUANTITIES:
-        value, half = float(each[name].mean()), STUDENT * float(each[name].std()) / RUNS**0.5
-        found |= {name: value, f"{name}_low": value - half, f"{name}_high": value + half}
+        found |= {f"{name}_{key}".rstrip("_"): value for key, value in beyond(predicted[name], each[name]).items()}
         found[f"chain_{name}"] = predicted[name]
-        found[f"{name}_beyond"] = error_beyond(predicted[name], Interval(value, value - half, value + half))
+        if name in QUANTILES:
+            found[f"{name}_group"] = error_group(chain, QUANTILES[name])
+    return found
+
+
+def carried_rates(flow: Flow, path: td.Path, implementation: str, delivery: Delivery) -> dict[str, float]:
+    """Return for each of `SHARES` 1 or 0 if the simulator carries this rate, or not.
+
+    It is NaN if the simulation has not settled, or cannot hold the packets.
+    """
+    stack = td.Stack.quic(implementation=implementation, delivery=delivery)
+    largest, found = largest_rate(flow, path, stack), {}
+    for share in SHARES:
+        try:
+            run = td.simulate(replace(flow, interval=1 / (share * largest)), path, stack, packets=RATE_MESSAGES)
+            found[f"carries_{share}"] = float(run.sustainable) if run.settled else np.nan
+        except UnsupportedError:
+            found[f"carries_{share}"] = np.nan
     return found
 
 
@@ -106,7 +143,8 @@ def captured(folder: FilePath) -> pd.DataFrame:
         experiment = one.experiment
         if experiment.delivery != "stream_per_message" or not isinstance(one.source, Flow):
             continue
-        chain, seconds = solved(one.source, one.path, experiment.implementation)
+        stack = td.Stack.quic(implementation=experiment.implementation, delivery="stream_per_message")
+        chain, seconds = solved(one.source, one.path, stack)
         row = {"capture": one.name, "source": one.collection, "implementation": experiment.implementation}
         row |= {"packet_size": one.source.packet_size, "interval": one.source.interval, "chain_seconds": seconds}
         row |= {"rtt": one.path.rtt, "loss": one.path.loss}
@@ -132,30 +170,62 @@ def _errors(groups: dict[str, pd.DataFrame]) -> str:
     return str(pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True))
 
 
+def _expected(table: pd.DataFrame) -> str:
+    """Return the figures of `ERRORS`, by what the chain predicts, as a table."""
+    lines = []
+    for name in ("p95", "p99"):
+        for group, own in table.groupby(f"{name}_group"):
+            found, mean = spread_of(own[f"{name}_beyond"].to_numpy()), spread_of(own["mean_beyond"].dropna().to_numpy())
+            spreads = {
+                f"{of} {key}": f"{getattr(spread, key):.4f}"
+                for of, spread in ((name, found), ("mean", mean))
+                for key in ("median", "mean", "p90")
+            }
+            lines.append(
+                {"prediction": f"{name}: {group}", "cases": len(own)}
+                | {key.replace(name, "quantile"): value for key, value in spreads.items()}
+            )
+    return str(pd.DataFrame(lines).to_markdown(index=False, disable_numparse=True))
+
+
+def _capacity(table: pd.DataFrame) -> list[str]:
+    """Return in words how often the simulator carries the rates beside the largest rate by the chain."""
+    said = []
+    for share in SHARES:
+        known = table[f"carries_{share}"].dropna()
+        said.append(
+            f"- Of {len(known)} flows with {share} of the largest rate by the chain, {known.sum():.0f} are "
+            "carried in the simulator."
+        )
+    return said
+
+
 def summary(table: pd.DataFrame, captures: pd.DataFrame) -> str:
     """Return the comparison in words and tables."""
     both = table[table["chain_carries"] & table["simulator_carries"]]
     settled = both[both["settled"]]
-    limited = settled["p95"] > LIMITED * settled["rtt"] / 2
-    busy = settled["waiting"] > BUSY
+    streams = settled[settled["delivery"] == "stream_per_message"]
     milliseconds = 1e3 * table["chain_seconds"].iloc[1:]
-    groups = {"all": settled, "not near the capacity": settled[~busy], "near it": settled[busy]}
-    groups |= {"p95 above the one-way delay": settled[limited], "p95 of the path": settled[~limited]}
-    groups |= dict(list(settled.groupby("implementation")))
+    groups = {"all": streams} | dict(list(streams.groupby("p95_group"))) | dict(list(streams.groupby("implementation")))
+    groups["datagrams"] = settled[settled["delivery"] == "datagram"]
     differ = table[table["chain_carries"] != table["simulator_carries"]]
     said = [
-        f"{len(table)} random scenarios of a stream per message, with {RUNS} simulations of {MESSAGES:,} messages "
-        "each. Mean errors of the chain beyond the 95 % interval of the simulations, relative to the simulated value. "
-        f"Near the capacity, a message waits for the window for {BUSY:.0%} of the round-trip time or more in the "
-        "mean.\n",
+        f"{len(table)} random scenarios of a stream per message or of datagrams, with {RUNS} simulations of "
+        f"{MESSAGES:,} messages each. Mean errors of the chain beyond the 95 % interval of the simulations, relative "
+        "to the simulated value. Groups are by what the chain predicts: a p95 at the one-way delay of the path, a "
+        "later one, or messages that wait for the window for 5 % of the round-trip time or more in the mean.\n",
         _errors(groups),
         "",
         f"- Both carry {len(both)} scenarios, of which {len(both) - len(settled)} have not settled in the simulation "
         f"and do not count. Neither carries {(~table['chain_carries'] & ~table['simulator_carries']).sum()}.",
         f"- They differ in {len(differ)} scenarios on whether QUIC carries the flow.",
+        *_capacity(table),
         f"- The chain takes {milliseconds.median():.1f} ms of processor time in the median, "
         f"{milliseconds.quantile(0.9):.0f} ms or less in nine of ten scenarios, and {milliseconds.max():.0f} ms at "
         "most.\n",
+        "## Expected errors, by what the chain predicts\n",
+        _expected(settled),
+        "",
         "## Captures of a stream per message, of constant rate\n",
         _errors(
             {"all": captures} | {" ".join(name): own for name, own in captures.groupby(["source", "implementation"])}
@@ -176,8 +246,12 @@ def main() -> None:
     parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
     arguments = parser.parse_args()
     rows = []
-    for scenario in drawn(arguments.scenarios, arguments.seed):
+    few = round(arguments.scenarios * DATAGRAM_SCENARIOS / SCENARIOS)
+    datagrams = drawn(few, arguments.seed + 1, "datagram")
+    for scenario in [*drawn(arguments.scenarios, arguments.seed), *datagrams]:
         rows.append(compared(*scenario))
+        if len(rows) % EVERY == 0:
+            rows[-1] |= carried_rates(*scenario)
         print(len(rows), file=sys.stderr, flush=True)
     table, captures = pd.DataFrame(rows), captured(CAPTURES)
     merged = pd.concat([table.assign(capture=""), captures])

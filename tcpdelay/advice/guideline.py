@@ -16,7 +16,7 @@ from tcpdelay.models.predict import (
     supports,
     why_simulated,
 )
-from tcpdelay.models.validity import ValidatedRange, beyond_chain, validated_range
+from tcpdelay.models.validity import ValidatedRange, beyond_validation, validated_range
 from tcpdelay.models.verdict import judge
 from tcpdelay.quality.experience import Call, call_experience, video_experience
 from tcpdelay.quality.video import VideoPlayout
@@ -76,7 +76,7 @@ class Findings(JudgedDelays):
 def _notes(answer: Answer) -> tuple[str, ...]:
     """Return the limits of a prediction in words."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
-    notes = [*beyond_chain(flow, path, stack), *answer.assumptions]
+    notes = [*beyond_validation(flow, path, stack, answer.method), *answer.assumptions]
     if isinstance(stack, NewReno2008) and flow.packet_size > stack.mss:
         notes.append(
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
@@ -147,7 +147,7 @@ def _findings(request: GuidelineRequest) -> Findings:
         backlogged_time_fraction=answer.backlogged_time_fraction,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack, model),
         playout=() if delays is None else playout_buffers(judged),
-        validity=validated_range(stack),
+        validity=validated_range(stack, method=judged.method),
         notes=_notes(judged),
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
         simulated_because="" if model == "chain" else why_simulated(scenario),

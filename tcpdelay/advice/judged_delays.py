@@ -25,7 +25,7 @@ from tcpdelay.models.verdict import Judgement, Verdict, late_range
 from tcpdelay.questions.margins import Margin, margins
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
-from tcpdelay.scenario.stack import KnownStack
+from tcpdelay.scenario.stack import KnownStack, Quic
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.units import quantile_name
 
@@ -200,6 +200,14 @@ class JudgedDelays:
         Lost datagrams have infinite delays too, so that the mean delay alone does not say it.
         """
         return (math.isinf(self.mean) and not self.answer.sustainable) or math.isnan(self.mean)
+
+    @property
+    def tells_timeouts(self) -> bool:
+        """Whether the parts of the delay have timeouts of their own: a simulation counts their backlog as backlog.
+
+        The chain of QUIC has no such part either: its probe timeouts belong to repairs.
+        """
+        return not (self.simulated_because or isinstance(self.stack, Quic))
 
     @property
     def by_kind(self) -> Mapping[str, DelayDistribution]:

@@ -9,7 +9,7 @@ from tcpdelay.advice.judged_delays import JudgedDelays
 from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import model_to_compare, solved_once
-from tcpdelay.models.validity import beyond_chain
+from tcpdelay.models.validity import beyond_validation
 from tcpdelay.models.verdict import judge
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.message_stream import Source
@@ -116,7 +116,8 @@ def _findings(request: GuidelineRequest) -> SourceFindings:
     carried = answer.sustainable or not answer.answered
     carrier = transport_name(scenario.stack)
     endless = f"{carrier} cannot carry this source on this path: the backlog grows for as long as it sends"
-    beyond = beyond_chain(scenario.source, scenario.path, scenario.stack) if isinstance(scenario.stack, Quic) else []
+    quic = isinstance(scenario.stack, Quic)
+    beyond = beyond_validation(scenario.source, scenario.path, scenario.stack, "simulation") if quic else []
     return SourceFindings.of(
         request,
         judgement,

@@ -210,6 +210,8 @@ def option_name(argument: str) -> str:
 
 SIMULATION_HINT = "tcpdelay predict --stack linux --method simulation models it"
 """Hint for a value that the chain refuses and the simulator accepts."""
+QUIC_SIMULATION_HINT = "--method simulation or auto models it"
+"""The same for the chain of QUIC."""
 
 
 @contextmanager
@@ -235,12 +237,13 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
         yield
     except InvalidValueError as error:
         # Imported here: it loads NumPy, which the help does without.
-        from tcpdelay.models.interface import SIMULATED
+        from tcpdelay.models.interface import QUIC_SIMULATED, SIMULATED
 
         # The hint says how to write the value in Python.
         own = option_name(error.name)
         named = f"{own}:" if option in (None, own) else f"{option}: {error.name}"
-        hint = f"; {SIMULATION_HINT}" if error.hint == SIMULATED else ""
+        known = {SIMULATED: f"; {SIMULATION_HINT}", QUIC_SIMULATED: f"; {QUIC_SIMULATION_HINT}"}
+        hint = known.get(error.hint, "")
         raise typer.BadParameter(f"{named} {error.fault}{hint}") from error
     except ValueError as error:
         raise typer.BadParameter(f"{error}" if option is None else f"{option}: {error}") from error

@@ -112,9 +112,7 @@ def application_option(more: str = "") -> Any:
     )
 
 
-_STACK_HELP = (
-    "Transport: linux (TCP of a current kernel), newreno_2008 (TCP of the published chain) or quic (simulated)."
-)
+_STACK_HELP = "Transport: linux (TCP of a current kernel), newreno_2008 (TCP of the published chain) or quic."
 
 
 def _profile_name(text: str) -> str:

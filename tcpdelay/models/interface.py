@@ -44,6 +44,8 @@ class UnsupportedError(InvalidValueError):
 
 SIMULATED = "tcpdelay.simulate takes it into account"
 """Hint of a chain's `UnsupportedError` at the simulator."""
+QUIC_SIMULATED = f"{SIMULATED}, and so does the method 'auto'"
+"""The same for QUIC, whose chain refuses no stack that the simulator does not know."""
 
 
 MOST_CARRIED = 10.0

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.validity import beyond_chain, warn_outside
+from tcpdelay.models.validity import beyond_validation, warn_outside
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, scenario_from_options
@@ -19,7 +19,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux, Quic, Stack
+from tcpdelay.scenario.stack import Linux, Quic, Stack, transport_name
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
 
 @cache
 def quic_chain() -> Model:
-    """Return the model that is asked before the simulator about QUIC; it refuses what it does not know."""
-    from tcpdelay.models.quic.no_chain import NoChain
+    """Return the chain of QUIC: messages on streams of their own, and datagrams."""
+    from tcpdelay.models.quic.chain_model import QuicChain
 
-    return NoChain()
+    return QuicChain()
 
 
 @cache
@@ -229,8 +229,7 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
 
 def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
     """Return in words why the chain refuses a scenario or cannot hold it."""
-    names = {"stack": "QUIC"} if isinstance(scenario.stack, Quic) else {}
-    refused = ", ".join(names.get(error.name, error.name.replace("_", " ")) for error in supports(scenario).refused)
+    refused = ", ".join(error.name.replace("_", " ") for error in supports(scenario).refused)
     # Behind the semicolon is what to do if nothing else has an answer.
     return f"the chain does not model this scenario ({refused})" if refused else str(refusal).partition(";")[0]
 
@@ -348,7 +347,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
     if simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
-    outside = beyond_chain(scenario.source, scenario.path, scenario.stack)
+    outside = beyond_validation(scenario.source, scenario.path, scenario.stack)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
     answer = chain.answer(scenario, asked)
@@ -356,7 +355,8 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         return _simulated(scenario, asked, _no_chain(scenario, answer.refusal))
     expected = answer.expected_error
     if expected is not None and expected.p90 >= WRONG_CALL:
-        return _simulated(scenario, asked, "the chain may be wrong about whether TCP carries the flow")
+        carrier = transport_name(scenario.stack)
+        return _simulated(scenario, asked, f"the chain may be wrong about whether {carrier} carries the flow")
     if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
         error = format_fraction(LARGEST_CHAIN_ERROR)
         return _simulated(scenario, asked, f"the chain's expected error is {error} or more")
@@ -399,8 +399,9 @@ def predict_delay(
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack, optional
-        The TCP implementation, by default that of a current Linux kernel, or `Stack.quic(...)`, which is simulated: the
-        method must be "simulation" or "auto".
+        The TCP implementation, by default that of a current Linux kernel, or `Stack.quic(...)`. The chain of QUIC knows
+        datagrams and a stream per message, with NewReno. Any other QUIC is simulated: the method must be "simulation"
+        or "auto".
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to
         2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its
@@ -452,9 +453,9 @@ def predict_delay(
     The same flow over QUIC, where no message waits for another:
 
     >>> quic = Stack.quic("quic-go", delivery="stream_per_message")
-    >>> d = predict_delay(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), quic, method="auto", packets=50_000)
+    >>> d = predict_delay(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), quic)
     >>> round(d.quantile(0.95), 3), d.method
-    (0.05, 'simulation')
+    (0.05, 'chain')
     """
     scenario = scenario_from_options(flow, path, stack, options)
     return predict_with_warning(scenario, method, packets, on_progress, max_seconds, max_memory).require()
@@ -506,7 +507,7 @@ def predict_with_warning(
         requested = Requested(packets=packets, on_progress=on_progress, max_seconds=max_seconds, max_memory=max_memory)
         answer = predict(scenario, requested, method)
     if (method == "auto" and answer.method == "chain") or (answer.answered and not tcp):
-        warn_outside(scenario.source, scenario.path, scenario.stack)
+        warn_outside(scenario.source, scenario.path, scenario.stack, answer.method)
     return answer
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import source_error
+from tcpdelay.models.accuracy import no_less_than_teeth, source_error
 from tcpdelay.models.budget import Budget, TooLargeError
 from tcpdelay.models.chain import budget_for
 from tcpdelay.models.chain_models import LinuxChain, ignored_settings
@@ -25,9 +25,6 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Linux
-
-SHARE_ERROR = 0.05
-"""Relative error of a share of late messages: where it would move p95 by 5 % or more, half of the p95 were so wrong."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -137,16 +134,9 @@ class SourceChain(ABC):
         return np.nan
 
     def _expected_error(self, delays: SourceDelays, quantile: float) -> ExpectedError:
-        """Return the expected error of a quantile.
-
-        The delays are a comb. At the edge of a tooth, a small error of the share of late messages moves a quantile by a
-        whole tooth. So the error is at least half of this distance in the mean, and the distance in nine of ten.
-        """
+        """Return the expected error of a quantile."""
         assert delays.scenario is not None
         source, path, stack = delays.scenario
         assert isinstance(stack, Linux)
         found = source_error(self.table, compared_flow(source), path, stack, quantile)
-        at = delays.quantile(quantile)
-        late = (1 - quantile) * np.array([1 - SHARE_ERROR, 1 + SHARE_ERROR])
-        moved = float(np.abs(delays.quantile(1 - late) / at - 1).max())
-        return replace(found, mean=max(found.mean, moved / 2), p90=max(found.p90, moved))
+        return no_less_than_teeth(found, delays, quantile)

@@ -140,6 +140,14 @@ QUIC_RANGE = ValidatedRange(
     source="captures of aioquic and quic-go, validation/quic-captures",
 )
 """The range of the captures of QUIC with which the simulator has been compared, and of their videos of 1 Mbit/s."""
+QUIC_CHAIN_RANGE = ValidatedRange(
+    rtt=(0.005, 0.300),
+    loss=(0.0001, 0.10),
+    packet_size=(50, 9600),
+    interval=(0.005, 0.100),
+    source="simulations of random scenarios, validation/quic_chain.py; the simulator itself in captures of QUIC",
+)
+"""The range of the simulations with which the chain of QUIC has been compared."""
 CAPTURED: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
 """The implementations of QUIC whose captures have been compared with the simulator."""
 
@@ -172,10 +180,10 @@ def compared_flow(source: Source) -> Flow:
     return constant_rate(source)
 
 
-def validated_range(stack: Stack, source: type[Source] = Flow) -> ValidatedRange:
+def validated_range(stack: Stack, source: type[Source] = Flow, method: str = "chain") -> ValidatedRange:
     """Return the range in which the chain of the profile of `stack` has been checked for a class of sources.
 
-    Of QUIC it is the range in which its simulator has been checked.
+    If the method is "simulation", that of QUIC is the range in which its simulator has been checked.
 
     Raises
     ------
@@ -183,23 +191,23 @@ def validated_range(stack: Stack, source: type[Source] = Flow) -> ValidatedRange
         If `stack` is of no known profile.
     """
     if isinstance(checked_profile(stack), Quic):
-        return QUIC_RANGE
+        return QUIC_RANGE if method == "simulation" else QUIC_CHAIN_RANGE
     if not isinstance(stack, Linux):
         return PUBLISHED_RANGE
     return {Speech: SPEECH_RANGE, Video: VIDEO_RANGE}.get(source, LINUX_RANGE)
 
 
-def beyond_chain(source: Source, path: Path, stack: Stack) -> list[str]:
+def beyond_validation(source: Source, path: Path, stack: Stack, method: str = "chain") -> list[str]:
     """Return one sentence for each input outside the range in which the model that answers has been checked.
 
-    It is a chain of TCP, or the simulator of QUIC.
+    It is a chain, or the simulator of QUIC if the method is "simulation".
 
     Examples
     --------
-    >>> beyond_chain(Speech(174, 0.020), Path(rtt=0.100, loss=0.08), Stack.linux())
+    >>> beyond_validation(Speech(174, 0.020), Path(rtt=0.100, loss=0.08), Stack.linux())
     ['loss 0.08 lies outside the validated range of 0.0005 to 0.05']
     """
-    if isinstance(stack, Quic):
+    if isinstance(stack, Quic) and method == "simulation":
         return [*_beyond_captures_of_quic(source, path, stack)]
     return validated_range(stack, type(source)).exceeded_by(compared_flow(source), path)
 
@@ -223,8 +231,8 @@ def _beyond_captures_of_quic(source: Source, path: Path, stack: Quic) -> Iterato
         )
 
 
-def warn_outside(source: Source, path: Path, stack: Stack) -> None:
+def warn_outside(source: Source, path: Path, stack: Stack, method: str = "chain") -> None:
     """Issue a `ValidityWarning` if the model that answers has not been checked in this scenario."""
-    beyond = beyond_chain(source, path, stack)
+    beyond = beyond_validation(source, path, stack, method)
     if beyond:
         warnings.warn("; ".join(beyond), ValidityWarning, stacklevel=3)

@@ -244,8 +244,9 @@ class _BoundarySearch:
             precision="decision", target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory
         )
         averaged, too_large = average_flow(asked.flow), set[float]()
-        # No chain knows QUIC: the search by simulation begins at the edge of TCP.
-        chained = DEFAULT_STACK if isinstance(asked.stack, Quic) else asked.stack
+        # Where no chain knows QUIC, the search by simulation begins at the edge of TCP.
+        unknown = self.model != "chain" and isinstance(asked.stack, Quic)
+        chained = DEFAULT_STACK if unknown else asked.stack
 
         def excess(value: float) -> float | None:
             scenario = Scenario(averaged, _path(self.searched, point, value), chained, asked.target)

@@ -100,7 +100,7 @@ class Edge:
     @property
     def notes(self) -> tuple[str, ...]:
         """Fields at `value` that lie outside the range in which the model has been checked, or that it ignores."""
-        return (*validated_range(self.stack).exceeded_by(*self.at), *self.assumptions)
+        return (*validated_range(self.stack, method=self.method).exceeded_by(*self.at), *self.assumptions)
 
 
 def largest(

@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.models.budget import MOST_SECONDS, checked_budget
+from tcpdelay.models.predict import supports
 from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Quic, Stack, checked_profile
@@ -20,6 +22,8 @@ SHORTEST_RTT, LONGEST_RTT = 0.010, 0.400
 LOWEST_LOSS, HIGHEST_LOSS = 0.001, 0.10
 """Default range of round-trip times [s] and losses."""
 DEFAULT_POINTS = 40
+ORDINARY_PATH = Path(rtt=0.1, loss=0.01)
+"""A path that all chains know."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,10 @@ class Question:
 
     @property
     def simulated(self) -> bool:
-        """Whether no chain answers, because the source is no `Flow` or the transport is QUIC."""
-        return not isinstance(self.flow, Flow) or isinstance(self.stack, Quic)
+        """Whether no chain answers, because the source is no `Flow`, or the chain of QUIC refuses source or stack."""
+        if isinstance(self.stack, Quic):
+            return bool(supports(Scenario(self.flow, ORDINARY_PATH, self.stack)).refused)
+        return not isinstance(self.flow, Flow)
 
 
 def question(

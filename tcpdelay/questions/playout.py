@@ -83,7 +83,7 @@ class SmallestBuffer:
         """Fields that lie outside the range in which the model has been checked, and fields that it ignores."""
         if not isinstance(self.flow, Flow):
             return self.assumptions
-        return (*validated_range(self.stack).exceeded_by(self.flow, self.path), *self.assumptions)
+        return (*validated_range(self.stack, method=self.method).exceeded_by(self.flow, self.path), *self.assumptions)
 
 
 def playout_for_late_fraction(

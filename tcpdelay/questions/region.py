@@ -59,8 +59,8 @@ VERDICTS: tuple[Verdict, ...] = ("fails", "works", "uncertain")
 NOT_COMPUTED = ACCURACIES.index("not_computed")
 _ACCURACY_OF_STATUS = {"exact": 0, "bound": 1, "not carried": 2, "estimated": 4}
 _ERRORS = ("median", "mean", "p90")
-SIMULATED_CELL = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) for statistic in _ERRORS)])
-"""The figures of a simulated cell: those of `CELL`, and the expected error of the target's quantile."""
+CELL_WITH_ERRORS = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) for statistic in _ERRORS)])
+"""The figures of a cell that is simulated or by the chain of QUIC: `CELL`, and the expected error of the quantile."""
 CELL_MESSAGES = 50_000
 """Default number of messages in the simulation of a cell."""
 
@@ -78,7 +78,7 @@ def _fill_cell(
         row["unplayed"], row["playout_delay"] = call.late_fraction, call.playout_delay
     row["sustainable"], row["works"] = answer.sustainable, answer.meets(target)
     row["accuracy"] = _ACCURACY_OF_STATUS[answer.status]
-    if row.dtype == SIMULATED_CELL and answer.expected_error is not None:
+    if row.dtype == CELL_WITH_ERRORS and answer.expected_error is not None:
         for statistic in _ERRORS:
             row[f"error_{statistic}"] = getattr(answer.expected_error, statistic)
 
@@ -126,8 +126,8 @@ def working_region(
         least ten times as long.
     packets : int, optional
         Number of messages in the simulation of each cell, 1000 to 1e9; by default 50 000, or fewer if `max_seconds`
-        allow only these. Only for a source that is no `Flow`, and for QUIC. A cell takes some tenths of a second, so
-        that 40 x 40 cells take minutes.
+        allow only these. Only for a source that is no `Flow`, and for a QUIC that no chain knows. A cell takes some
+        tenths of a second, so that 40 x 40 cells take minutes.
     on_progress : callable, optional
         Called with the number of round-trip times done, and the number of all round-trip times.
     max_seconds : float
@@ -171,7 +171,9 @@ def working_region(
     rated = None if codec is None else codec_named(codec)
     simulated = asked.simulated
     if packets is not None and not simulated:
-        raise InvalidValueError("packets", packets, "be left out for a Flow over TCP, which is not simulated")
+        raise InvalidValueError(
+            "packets", packets, "be left out for a Flow that the chain answers, which is not simulated"
+        )
     cells = _cells(asked, rtts, lost, beyond, wait, rated, packets, on_progress)
     # Importing xarray takes longer than a small region.
     import xarray as xr
@@ -307,7 +309,7 @@ def _cells(
     packets: int | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> xr.Dataset:
-    """Return the figures of `CELL`, or of `SIMULATED_CELL`, at every round-trip time and loss."""
+    """Return the figures of `CELL`, or of `CELL_WITH_ERRORS`, at every round-trip time and loss."""
     target = asked.target
     limit, share = target.limit, target.quantile
     best = rated if playout_delay is None else None
@@ -345,7 +347,7 @@ def _cells(
     }
     start = Scenario(asked.flow, Path(float(rtt[0]), float(loss[0])), asked.stack, target)
     meanings |= {f"error_{name}": Meaning("1", f"{name} of the expected relative error") for name in _ERRORS}
-    row_type = CELL if method == "chain" else SIMULATED_CELL
+    row_type = CELL if method == "chain" and not isinstance(asked.stack, Quic) else CELL_WITH_ERRORS
     cells = evaluate(
         Grid.around(start, rtt=rtt, loss=loss),
         requested,

@@ -14,7 +14,7 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.questions.quantities import Axis
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import KnownStack
+from tcpdelay.scenario.stack import KnownStack, Quic
 from tcpdelay.scenario.target import Target
 
 STEP = math.sqrt(2)
@@ -331,10 +331,10 @@ def _late_if(
     longer: bool, scenario: Scenario, requested: Requested, target: Target, model: AnsweredBy | Model
 ) -> float:
     """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
-    if model != "chain":
+    if model != "chain" or isinstance(scenario.stack, Quic):
         answer = predict(scenario, requested, model)
         return late_range(answer, target.latest)[longer]
-    # The chain knows its error from its capacity, and decides with less work than a distribution takes.
+    # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
     largest = capacity(scenario)
     error = relative_error(

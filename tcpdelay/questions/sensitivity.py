@@ -128,7 +128,7 @@ class Sensitivities:
     @property
     def notes(self) -> tuple[str, ...]:
         """Fields that lie outside the range in which the model has been checked, and fields that it ignores."""
-        return (*validated_range(self.stack).exceeded_by(self.flow, self.path), *self.assumptions)
+        return (*validated_range(self.stack, method=self.method).exceeded_by(self.flow, self.path), *self.assumptions)
 
 
 def sensitivities(

@@ -260,8 +260,7 @@ def parts_table(guideline: JudgedDelays) -> Table:
     rows = tuple(
         (name, format_time(delay), format_fraction(delay / mean if mean > 0 else 0.0), meaning)
         for name, delay, meaning in named
-        # A simulation counts the backlog of a timeout as backlog.
-        if name != "Timeouts" or not guideline.simulated_because
+        if name != "Timeouts" or guideline.tells_timeouts
     )
     return Table(("Part", "Mean", "Share", "What it is"), rows, numeric=(1, 2))
 

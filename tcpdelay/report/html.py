@@ -188,7 +188,7 @@ def charts(
     if guideline.endless:
         return drawn
     distribution, marks = guideline.distribution, {"limit": target.limit}
-    timeouts = "" if guideline.simulated_because else f", timeouts {format_time(parts.timeouts)}"
+    timeouts = f", timeouts {format_time(parts.timeouts)}" if guideline.tells_timeouts else ""
     drawn["delays"] = [
         chart(
             f"shares-chart{suffix}",

@@ -216,8 +216,6 @@ def _simulated(guideline: Findings) -> str:
             "These delays are simulated. Margins, parts of the delay, effects of settings and delays at other losses "
             "are the chain's: near the limit they can disagree with the verdict."
         )
-    if isinstance(guideline.stack, Quic):
-        return f"All figures are simulated, because no chain knows QUIC: each margin with {COMPARED_PACKETS} packets."
     reason = sentence(guideline.simulated_because).rstrip(".")
     return (
         f"{reason}, so all figures are simulated: each margin with {COMPARED_PACKETS} packets. The critical loss and "

@@ -29,7 +29,7 @@ from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import late_range
 from tcpdelay.questions.grid import Grid, GridWork, Variables
-from tcpdelay.questions.plane import Question, question
+from tcpdelay.questions.plane import ORDINARY_PATH, Question, question
 from tcpdelay.questions.schedule import work_out
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
@@ -41,8 +41,8 @@ from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_duration
 
-ORDINARY = Flow(174, 0.020), NetworkPath(rtt=0.1, loss=0.01)
-"""A flow and a path that both chains know."""
+ORDINARY = Flow(174, 0.020), ORDINARY_PATH
+"""A flow and a path that all chains know."""
 TOLERANCE = 0.005
 """Largest difference between a row's path and the path of its answer, as a fraction of the round-trip time and of the
 loss plus `SMALLEST_LOSS`."""

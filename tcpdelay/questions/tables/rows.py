@@ -136,7 +136,9 @@ class RowPredictor:
         if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
             table = "for a table with packet sizes or intervals, and for the rating of a call"
             if isinstance(demand.flow, Flow):
-                raise InvalidValueError("stack", type(demand.stack).__name__, f"be a TCP {table}")
+                raise InvalidValueError(
+                    "stack", type(demand.stack).__name__, f"be a TCP, or a QUIC that the chain knows, {table}"
+                )
             raise InvalidValueError("flow", demand.flow, f"be a Flow {table}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         self.unchecked = 0
@@ -278,7 +280,8 @@ class RowPredictor:
                 flags[0, everything] = answers.sustainable & (scores >= call.mos)
                 allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
         verdicts[everything] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
-        outside = validated_range(self.demand.stack).exceeded_by_paths(flow, rtt, loss)
+        known = validated_range(self.demand.stack, method="simulation" if self.demand.simulated else "chain")
+        outside = known.exceeded_by_paths(flow, rtt, loss)
         self.unchecked += int(np.count_nonzero(outside))
 
 
