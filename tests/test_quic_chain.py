@@ -13,7 +13,17 @@ from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.message_chain import quic_delays
 from tcpdelay.models.quic.repairs import loss_recovery, message_repairs
-from tcpdelay.models.quic.window_chain import grown, usable, window_chain, window_levels, window_parameters
+from tcpdelay.models.quic.window_chain import (
+    OPEN,
+    RECOVERING,
+    grown,
+    held,
+    served,
+    usable,
+    window_chain,
+    window_levels,
+    window_parameters,
+)
 from tcpdelay.models.simulator.simulation import simulate
 
 FLOW, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
@@ -81,10 +91,33 @@ def test_windows_allow_what_the_rules_say():
     assert usable(parameters("aioquic"), 5500.0) == 5500
     assert usable(parameters("quic-go"), 5.5 * 1280) == 6 * 1280
     # 7.3.3: a packet per round trip; 7.8: none while the application limits the sender.
-    p = parameters("rfc9002")
+    p = parameters("rfc9002", path=td.Path(rtt=0.1, loss=0))
     assert grown(p, 4800.0, True) == pytest.approx(1200)
     assert grown(p, 4800.0, False) == 0
     assert grown(parameters("aioquic"), 4800.0, False) > 0
+
+
+def test_what_is_in_flight_for_longer_fills_the_window():
+    # RFC 9002, 6.1.2: of four packets spread over a round trip, a lost one is found by the next, after 5/4 round trips;
+    # of twenty, after 9/8.
+    p = parameters("aioquic", path=td.Path(rtt=0.1, loss=0.1))
+    assert served(p, 4800.0) == pytest.approx(4800 / (1 + 0.1 / 4))
+    assert served(p, 24_000.0) == pytest.approx(24_000 / (1 + 0.1 / 8))
+    # RFC 9000, 13.2.2: every second packet is acknowledged, the other one waits for a quarter of the round trip.
+    rules, path = IMPLEMENTATIONS["quic-go"], td.Path(rtt=0.1, loss=0)
+    datagrams = window_parameters(rules, FLOW, path, 0.025, True, 0.12)
+    assert served(datagrams, 4 * 1280.0) == pytest.approx(4 * 1280 / (1 + 0.5 / 4))
+    # The end of a stream is acknowledged at once, and every full packet has one.
+    assert served(window_parameters(rules, FLOW, path, 0.025, False, 0.12), 4 * 1280.0) == 4 * 1280
+
+
+def test_a_window_that_grows_by_packets_is_half_a_packet_below_its_line():
+    p = parameters("quic-go")
+    levels = window_levels(p, IMPLEMENTATIONS["quic-go"])
+    assert held(p, levels, 5, OPEN) == levels[5] - 640
+    assert held(p, levels, 5, RECOVERING) == levels[5]
+    assert held(p, levels, 0, OPEN) == levels[0] == 2 * 1280
+    assert held(parameters("rfc9002"), levels, 5, OPEN) == levels[5]
 
 
 @given(

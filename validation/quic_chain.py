@@ -24,7 +24,6 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.error_table import WRONG_CALL, spread_of
-from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
 from tcpdelay.questions.validation.captures import QUANTILES, measure_all
@@ -39,8 +38,10 @@ SCENARIOS, DATAGRAM_SCENARIOS, RUNS, MESSAGES = 600, 120, 5, 60_000
 STUDENT = 2.776
 """Student's quantile for the 95 % interval of the mean of five runs."""
 QUANTITIES = ("p95", "p99", "mean")
-SHARES, EVERY, RATE_MESSAGES = (0.9, 1.1), 5, 600_000
-"""Rates that are simulated, relative to the largest rate by the chain; one scenario of so many; and its messages."""
+SHARES, RATE_MESSAGES = (0.9, 1.1), 600_000
+"""Rates that are simulated, relative to the largest rate by the chain, and the messages of a simulation."""
+SHORTEST_INTERVAL = 0.005
+"""Shortest interval of the scenarios [s], also of the largest rates that are simulated."""
 Case = tuple[Flow, td.Path, str, Delivery]
 """A scenario: flow, path, implementation and delivery."""
 
@@ -121,18 +122,12 @@ def compared(flow: Flow, path: td.Path, implementation: str, delivery: Delivery)
 
 
 def carried_rates(flow: Flow, path: td.Path, implementation: str, delivery: Delivery) -> dict[str, float]:
-    """Return for each of `SHARES` 1 or 0 if the simulator carries this rate, or not.
-
-    It is NaN if the simulation has not settled, or cannot hold the packets.
-    """
+    """Return for each of `SHARES` whether the simulator carries this rate: 1, 0, or -1 if it has not settled."""
     stack = td.Stack.quic(implementation=implementation, delivery=delivery)
     largest, found = largest_rate(flow, path, stack), {}
     for share in SHARES:
-        try:
-            run = td.simulate(replace(flow, interval=1 / (share * largest)), path, stack, packets=RATE_MESSAGES)
-            found[f"carries_{share}"] = float(run.sustainable) if run.settled else np.nan
-        except UnsupportedError:
-            found[f"carries_{share}"] = np.nan
+        run = td.simulate(replace(flow, interval=1 / (share * largest)), path, stack, packets=RATE_MESSAGES)
+        found[f"carries_{share}"] = float(run.sustainable) if run.settled else -1.0
     return found
 
 
@@ -193,9 +188,11 @@ def _capacity(table: pd.DataFrame) -> list[str]:
     said = []
     for share in SHARES:
         known = table[f"carries_{share}"].dropna()
+        counts = [int((known == outcome).sum()) for outcome in (1, 0, -1)]
         said.append(
-            f"- Of {len(known)} flows with {share} of the largest rate by the chain, {known.sum():.0f} are "
-            "carried in the simulator."
+            f"- Of {len(known)} flows with {share} of the largest rate by the chain, with intervals of 5 ms or more, "
+            f"the simulator carries {counts[0]}, and does not carry {counts[1]}; {counts[2]} have not settled after "
+            f"{RATE_MESSAGES:,} messages."
         )
     return said
 
@@ -250,7 +247,7 @@ def main() -> None:
     datagrams = drawn(few, arguments.seed + 1, "datagram")
     for scenario in [*drawn(arguments.scenarios, arguments.seed), *datagrams]:
         rows.append(compared(*scenario))
-        if len(rows) % EVERY == 0:
+        if 1 / rows[-1]["largest_rate"] >= SHORTEST_INTERVAL:
             rows[-1] |= carried_rates(*scenario)
         print(len(rows), file=sys.stderr, flush=True)
     table, captures = pd.DataFrame(rows), captured(CAPTURES)

@@ -80,6 +80,9 @@ class WindowParameters(NamedTuple):
         Mean time from a packet to the detection of its loss, if the window is open [s].
     grows, growth, window_rule, pacer, pacing_gain, pacing_burst
         As of `QuicRules`.
+    odd_share : float
+        Share of the packets from a backlog that are acknowledged only with the next packet, beyond those that `WHOLE`
+        leaves out.
     unit : float
         Unit of the backlog [bytes].
     """
@@ -104,6 +107,7 @@ class WindowParameters(NamedTuple):
     pacer: int
     pacing_gain: float
     pacing_burst: float
+    odd_share: float
     unit: float
 
 
@@ -123,6 +127,31 @@ def usable(p: WindowParameters, window: float) -> float:
     if p.window_rule == OVERSHOOT:
         return math.ceil(window / p.datagram) * p.datagram
     return window
+
+
+@kernel()
+def served(p: WindowParameters, window: float) -> float:
+    """Return the bytes that leave a backlog in a round trip: the usable window over the time in flight of a packet.
+
+    A lost packet fills the window until its loss is found by the next packet, but not before the time threshold. A
+    packet that is acknowledged with the next one fills it for as long as the next one is behind.
+    """
+    packets = usable(p, window) / p.datagram
+    found_after = max(TIME_THRESHOLD, 1 + 1 / packets)
+    time_in_flight = 1 + p.loss * (found_after - 1) + p.odd_share / packets
+    return packets * p.datagram / time_in_flight
+
+
+@kernel()
+def held(p: WindowParameters, levels: NDArray[np.float64], level: int, state: int) -> float:
+    """Return the window of a level in the mean.
+
+    A window that grows by packets does so a packet at a time, and counts anew from a loss. So it is half a packet below
+    the line that the levels follow while it grows, and on this line while it recovers.
+    """
+    if p.growth == BY_PACKETS and state != RECOVERING:
+        return max(levels[level] - p.datagram / 2, levels[0])
+    return levels[level]
 
 
 @kernel()
@@ -155,7 +184,7 @@ def grown(p: WindowParameters, window: float, busy: bool) -> float:
     in_flight = (messages_in_flight(p) + 1) * p.message
     rounds = p.step / p.round_trip
     if busy:
-        acknowledged = usable(p, window) * rounds
+        acknowledged = served(p, window) * rounds
     else:
         acknowledged = p.message * p.step / p.interval
         if p.grows == UNLESS_LIMITED:
@@ -207,26 +236,30 @@ def window_chain(p: WindowParameters, levels: NDArray[np.float64]) -> tuple[Phas
     probability, reached, recovery = np.zeros(_OUTCOMES), np.zeros(_OUTCOMES), np.zeros(_OUTCOMES, np.int64)
     for phase in range(count):
         state, level, busy = phase // (2 * levels.size), (phase // 2) % levels.size, phase % 2 == 1
-        window = levels[level]
+        window = held(p, levels, level, state)
         phases[phase].window, phases[phase].recovery = level, state
         phases[phase].first_transition = _EVENTS * phase
         # Bytes that arrive and leave in the step, with retransmissions, and packets that may be lost.
         arrives = (p.packed if busy else p.message) * p.step / p.interval * p.sent
-        leaves = (usable(p, window) if busy else window) * p.step / p.round_trip
+        leaves = (served(p, window) if busy else window) * p.step / p.round_trip
         packets = leaves / p.datagram if busy or arrives > leaves else p.packets * p.step / p.interval * p.sent
         shift = (arrives - leaves) / p.unit
         growth = grown(p, window, busy)
         if state == RECOVERING:
-            growth *= max(0.0, 1 - p.round_trip / p.step)
+            # The window grows again with the ACK of the first packet that is sent after the loss has been found. If
+            # data waits, this packet leaves when the flight, without the lost packet, has shrunk to the new window. All
+            # of this pause is taken off here, so that the growth may be negative.
+            shrinking = max(1 - p.factor - p.factor * p.datagram / usable(p, window), 0.0) if busy else 0.0
+            growth *= 1 - (1 + shrinking) * p.round_trip / p.step
         # A loss is found a round trip later: at the end of this step or of the next, in shares that keep the mean.
         after = max(TIME_THRESHOLD, 1 + p.datagram / usable(p, window)) * p.round_trip if busy else p.found_after
         now = min(max(1.5 - after / p.step, 0.0), 1.0)
         lost = 1 - (1 - p.loss) ** packets
         if state == FOUND_LATER:
             lost, now = 1.0, 1.0
-        probability[0], reached[0], recovery[0] = 1 - lost, window + growth, OPEN
+        probability[0], reached[0], recovery[0] = 1 - lost, levels[level] + growth, OPEN
         probability[1], reached[1], recovery[1] = lost * now, p.factor * (window + growth), RECOVERING
-        probability[2], reached[2], recovery[2] = lost * (1 - now), window + growth, FOUND_LATER
+        probability[2], reached[2], recovery[2] = lost * (1 - now), levels[level] + growth, FOUND_LATER
         event = _EVENTS * phase
         for outcome in range(_OUTCOMES):
             below, share = _place(levels, reached[outcome])
@@ -267,9 +300,9 @@ def window_waits(
     found = np.zeros((2, bins + 1))
     for phase in range(phases.size - 1):
         busy = phase % 2 == 1
-        window = levels[phases[phase].window]
+        window = held(p, levels, phases[phase].window, phases[phase].recovery)
         written = (p.packed if busy else p.message) * p.step / p.interval * p.sent
-        leaves = (usable(p, window) if busy else window) * p.step / p.round_trip
+        leaves = (served(p, window) if busy else window) * p.step / p.round_trip
         cuts = p.cuts
         for cell in range(rows.offset[phase], rows.offset[phase + 1]):
             weight = probability[cell] / PARTS
@@ -347,6 +380,8 @@ def window_parameters(
     round_trip = path.rtt + (0.0 if rules.acks_gaps else ack_delay)
     rounds = math.ceil(message * round_trip / flow.interval / (LARGEST_ROUND * rules.datagram_size))
     step = max(rounds * round_trip, flow.interval)
+    # Chance that a packet from a backlog has the end of a stream, which is acknowledged at once.
+    ends = min(rules.datagram_size / packed, 1.0) if rules.acks_stream_ends and not datagrams else 0.0
     in_pairs = packets == 1 and rules.acks_gaps and not rules.acks_stream_ends
     return WindowParameters(
         loss=path.loss,
@@ -369,5 +404,6 @@ def window_parameters(
         pacer=rules.pacer,
         pacing_gain=rules.pacing_gain,
         pacing_burst=float(rules.pacing_burst),
+        odd_share=(1 - ends) / (2 - ends) if rules.window_rule == OVERSHOOT and rules.ack_every == 2 else 0.0,
         unit=max(rules.datagram_size / 4, message * step / flow.interval / UNITS_PER_STEP),
     )
