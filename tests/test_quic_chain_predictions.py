@@ -10,7 +10,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import SIMULATOR_ERROR, is_near_capacity, no_less_than_teeth
+from tcpdelay.models.accuracy import LARGEST_TOOTH, SIMULATOR_ERROR, is_near_capacity, no_less_than_teeth
 from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import capacity, carries, predict, quic_chain, supports
@@ -134,9 +134,12 @@ def test_at_the_edge_of_a_tooth_a_quantile_may_move_by_the_tooth():
     # Of single packets, 4.9 % are lost and come a repair later: p95 is the path's, and nearly the repair's.
     error = predict(Scenario(CALL, td.Path(rtt=0.1, loss=0.049), STREAMS), method="chain").expected_error
     found = quic_delays(CALL, td.Path(rtt=0.1, loss=0.049), STREAMS)
-    assert error.p90 == pytest.approx(found.quantile(0.96) / found.quantile(0.95) - 1)
+    assert found.quantile(0.96) / found.quantile(0.95) > 3
+    # Less than the error of a flow that may not be carried.
+    assert error.p90 == LARGEST_TOOTH < WRONG_CALL
+    assert error.mean == LARGEST_TOOTH / 2
     datagrams = DelayDistribution(np.array([0.05, np.inf]), np.array([0.951, 0.049]), 0.05)
-    assert no_less_than_teeth(SIMULATOR_ERROR, datagrams, 0.95).p90 == WRONG_CALL
+    assert no_less_than_teeth(SIMULATOR_ERROR, datagrams, 0.95).p90 == LARGEST_TOOTH
     assert no_less_than_teeth(SIMULATOR_ERROR, datagrams, 0.99) == SIMULATOR_ERROR
 
 

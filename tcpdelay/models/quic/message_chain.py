@@ -250,7 +250,7 @@ def largest_rate(flow: Flow, path: Path, stack: Quic) -> float:
     --------
     >>> stack = Quic("aioquic", delivery="stream_per_message")
     >>> round(largest_rate(Flow(1130, 0.020), Path(rtt=0.0972, loss=0.0042), stack))
-    208
+    203
     """
     if path.loss < NEGLIGIBLE_LOSS:
         return math.inf

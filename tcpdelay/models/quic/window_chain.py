@@ -150,8 +150,8 @@ def held(p: WindowParameters, levels: NDArray[np.float64], level: int, state: in
     the line that the levels follow while it grows, and on this line while it recovers.
     """
     if p.growth == BY_PACKETS and state != RECOVERING:
-        return max(levels[level] - p.datagram / 2, levels[0])
-    return levels[level]
+        return float(max(levels[level] - p.datagram / 2, levels[0]))
+    return float(levels[level])
 
 
 @kernel()
