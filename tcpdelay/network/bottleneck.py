@@ -35,7 +35,7 @@ from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
 from tcpdelay.scenario.path_presets import Discipline
 
-DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE = range(7)
+DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE, DUALPI2 = range(8)
 """Queue disciplines; those from CODEL on are managed (`tcpdelay.network.queues.managed_link`)."""
 LINK_RING = 1 << 16
 """Largest number of packets whose departures are kept."""
@@ -207,19 +207,21 @@ class Bottleneck:
         Rate of the link [bit/s], 100 to 1e12.
     capacity : int, optional
         Largest queue length, including the packet that is being sent [`unit`]: 1 to 65 000 packets, or 1 to 2 600 000
-        bytes. Of "codel", "fq_codel", "pie" and "cake": 1 to 10 240 packets, by default as in Linux, which is 1000
-        packets, 10 240 for "fq_codel", and 4 MiB of memory for "cake", taken for 1820 packets.
+        bytes. Of "codel", "fq_codel", "pie", "cake" and "dualpi2": 1 to 10 240 packets, by default as in Linux, which
+        is 1000 packets, 10 240 for "fq_codel", 10 000 for "dualpi2", and 4 MiB of memory for "cake", taken for 1820
+        packets.
     unit : {"packets", "bytes"}
         Unit of the queue length.
-    discipline : {"drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake"}
+    discipline : {"drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2"}
         Which packets are dropped before the queue is full, or marked if the sender understands marks (ECN).
         "drop-tail": none. "red": by random early detection. "dred": a tenth of the packets once one bandwidth-delay
         product is queued; the share rises linearly to 1 at two of them, beyond which every packet is dropped.
         "codel": packets that leave, while all have waited longer than `target` for an `interval`. "fq_codel": the same
         in a queue for each connection, and the queues take turns. "pie": packets that arrive, with a probability that
         holds the queueing delay at `target`. "cake": as "fq_codel" with rules of its own; a packet leaves the link when
-        its transmission begins, as CAKE is a shaper before a faster link. Only `Linux`, `Quic` and `Udp` send over
-        these four.
+        its transmission begins, as CAKE is a shaper before a faster link. "dualpi2": packets of sources with `l4s` go
+        first and are marked early, and others are dropped or marked so that the queueing delay is held at `target` and
+        both kinds of senders have equal rates. Only `Linux`, `Dctcp`, `Quic` and `Udp` send over these five.
     min_th, max_th : float
         RED: average queue lengths [`unit`] above which packets are marked, and dropped; 0 or more, `max_th` above
         `min_th`.
@@ -239,11 +241,12 @@ class Bottleneck:
     trace : LinkTrace, optional
         A rate that varies (`tcpdelay.network.variable_link`); `rate` is then its mean. Not with a `burst`.
     target : float, optional
-        Queueing delay at which "codel", "fq_codel", "pie" and "cake" aim [s], 0.0001 to 5. By default 5 ms, and 15 ms
-        for "pie". "cake" aims at the time of one and a half full packets if this is longer.
+        Queueing delay at which "codel", "fq_codel", "pie", "cake" and "dualpi2" aim [s], 0.0001 to 5. By default 5 ms,
+        and 15 ms for "pie" and "dualpi2". "cake" aims at the time of one and a half full packets if this is longer.
     interval : float, optional
         Time within which a sender reacts, for "codel", "fq_codel" and "cake" [s], 0.001 to 100; by default 20 times
-        `target`, which is 100 ms. For "pie" the time between two updates of the probability, by default 15 ms.
+        `target`, which is 100 ms. For "pie" and "dualpi2" the time between two updates of the probability, by default 15 ms
+        and 16 ms.
     quantum : int
         Bytes that a queue of "fq_codel" may send per turn, 256 to 65 535. "cake" derives them from the rate.
     flows : int
@@ -258,7 +261,7 @@ class Bottleneck:
     ----------
     Floyd, Jacobson, "Random Early Detection Gateways for Congestion Avoidance", IEEE/ACM Transactions on Networking,
     1993, doi 10.1109/90.251892; the defaults are the values of its simulations. CoDel: RFC 8289. FQ-CoDel: RFC 8290.
-    PIE: RFC 8033. CAKE: Høiland-Jørgensen, Täht, Morton, "Piece of CAKE", IEEE LANMAN 2018.
+    PIE: RFC 8033. DualPI2: RFC 9332. CAKE: Høiland-Jørgensen, Täht, Morton, "Piece of CAKE", IEEE LANMAN 2018.
 
     Examples
     --------
@@ -340,14 +343,14 @@ class Bottleneck:
     @property
     def queue_target(self) -> float:
         """Queueing delay at which a managed queue aims [s]: `target`, or the default of the discipline."""
-        return (PIE_TARGET if self.discipline == "pie" else CODEL_TARGET) if self.target is None else self.target
+        return TARGETS.get(self.discipline, CODEL_TARGET) if self.target is None else self.target
 
     @property
     def queue_interval(self) -> float:
         """The `interval` of a managed queue [s], or the default of the discipline."""
         if self.interval is not None:
             return self.interval
-        return PIE_UPDATE if self.discipline == "pie" else INTERVAL_OVER_TARGET * self.queue_target
+        return UPDATES.get(self.discipline, INTERVAL_OVER_TARGET * self.queue_target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,13 +423,22 @@ class SharedPath:
 
 
 DISCIPLINES: dict[Discipline, int] = {name: number for number, name in enumerate(get_args(Discipline))}
-DEFAULT_LIMITS: dict[Discipline, int] = {"codel": 1000, "fq_codel": LARGEST_LIMIT, "pie": 1000, "cake": DEFAULT_LIMIT}
-"""Default limits of the managed queues [packets]: `codel_init`, `fq_codel_init`, `pie_params_init`."""
+DEFAULT_LIMITS: dict[Discipline, int] = {
+    "codel": 1000,
+    "fq_codel": LARGEST_LIMIT,
+    "pie": 1000,
+    "cake": DEFAULT_LIMIT,
+    "dualpi2": 10_000,
+}
+"""Default limits of the managed queues [packets]: `codel_init`, `fq_codel_init`, `pie_params_init`,
+`dualpi2_reset_default`."""
 MANAGED = tuple(DEFAULT_LIMITS)
 CODEL_TARGET, INTERVAL_OVER_TARGET = 0.005, 20
 """Target of CoDel [s], and its interval over the target (RFC 8289, 4.4)."""
-PIE_TARGET, PIE_UPDATE = 0.015, 0.015
-"""Target of PIE, and the time between two updates of its probability [s] (RFC 8033, 4.2)."""
+TARGETS: dict[Discipline, float] = {"pie": 0.015, "dualpi2": 0.015}
+"""Targets of the others [s] (RFC 8033, 4.2; RFC 9332, A.1)."""
+UPDATES: dict[Discipline, float] = {"pie": 0.015, "dualpi2": 0.016}
+"""Times between two updates of their probabilities [s]."""
 
 
 def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator) -> None:

@@ -27,13 +27,14 @@ class EmulatedPath:
         overtake each other.
     rate : float, optional
         Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake"}
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
         Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short.
     queue_packets : int, optional
         Limit of this queue [packets], 1 to 100 000. By default, a fifo and red have 1000, and the other queues have the
         kernel's limit. red counts packets of 1514 B. cake has a limit of its own.
     queue_target : float, optional
-        Queueing delay at which the queue aims [s], 0.001 to 1; not for a fifo. By default 5 ms, and 15 ms for pie.
+        Queueing delay at which the queue aims [s], 0.001 to 1; not for a fifo. By default 5 ms, and 15 ms
+        for pie and dualpi2.
     ecn : bool
         Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
 
@@ -158,7 +159,7 @@ class EmulatedPath:
                 unit="s",
                 example="5ms",
                 hint="the delay is given in seconds: 5 ms is 0.005",
-                default_words="5ms, or 15ms for pie",
+                default_words="5ms, or 15ms for pie and dualpi2",
             ),
         ]
         | None

@@ -20,7 +20,7 @@ from tcpdelay.testbed.link import QueueKind
 
 Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
 Scheduling = Literal["blind", "intelligent"]
-CongestionControl = Literal["reno", "cubic", "bbr", "vegas", "westwood"]
+CongestionControl = Literal["reno", "cubic", "bbr", "vegas", "westwood", "dctcp"]
 Implementation = Literal["aioquic", "quic-go"]
 QUIC_CONGESTION_CONTROLS = {"aioquic": ("reno", "cubic"), "quic-go": ("reno",)}
 """Congestion control of each QUIC implementation, the default first: aioquic's package `quic.congestion`, and quic-go's
@@ -90,14 +90,20 @@ class Experiment:
         Size of the bottleneck's queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A fifo needs exactly one of
         the two. The other queues have the kernel's limit unless `queue_packets` is given, red has 1000 packets of
         1514 B, and cake has a limit of its own.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake"}
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
         Queue before the bottleneck: drop-tail, or one of the kernel's disciplines that keep it short.
     queue_target : float, optional
         Queueing delay at which such a discipline aims [s], 0.001 to 1; by default that of the kernel, for red 5 ms.
     ecn : bool
         Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
-    congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood"}
-        Congestion control of every TCP connection of the experiment, or of QUIC: "reno" or, with aioquic, "cubic".
+    l4s : bool
+        Whether the measured flows use the L4S queue of "dualpi2": datagrams carry ECT(1). TCP must be "dctcp", whose
+        ECT(0) the queue then takes for L4S, because the kernel has no congestion control that sends ECT(1).
+    congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}
+        Congestion control of the TCP connections of the experiment, or of QUIC: "reno" or, with aioquic, "cubic".
+        "dctcp" negotiates ECN also without `ecn`.
+    cross_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}, optional
+        Congestion control of the long transfers and web users, if it is another one.
     delayed_ack : bool
         Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read. Small packets of a
         constant bit rate are acknowledged one by one in both cases.
@@ -152,7 +158,9 @@ class Experiment:
     queue: QueueKind = "fifo"
     queue_target: float | None = None
     ecn: bool = False
+    l4s: bool = False
     congestion_control: CongestionControl = "cubic"
+    cross_control: CongestionControl | None = None
     delayed_ack: bool = False
     sack: bool = True
     slow_start_after_idle: bool = True
@@ -168,14 +176,15 @@ class Experiment:
             ("application", Application),
             ("scheduling", Scheduling),
             ("congestion_control", CongestionControl),
+            ("cross_control", CongestionControl),
             ("implementation", Implementation),
             ("delivery", Delivery),
             ("queue", QueueKind),
         ):
             value = getattr(self, name)
-            if value not in get_args(allowed):
+            if value not in get_args(allowed) and not (value is None and name in _OPTIONAL):
                 raise InvalidValueError(name, value, f"be one of {', '.join(map(repr, get_args(allowed)))}")
-        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "ecn"):
+        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "ecn", "l4s"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidValueError(name, getattr(self, name), "be true or false")
         for name, (low, high, unit) in _RANGES.items():
@@ -235,6 +244,11 @@ class Experiment:
         for name in limits:
             if name not in allowed:
                 raise InvalidValueError(name, getattr(self, name), f"be absent with {self.queue}")
+
+        if self.l4s and self.queue != "dualpi2":
+            raise InvalidValueError("l4s", self.l4s, "go with the queue 'dualpi2'")
+        if self.l4s and self.application != "udp" and self.congestion_control != "dctcp":
+            raise InvalidValueError("congestion_control", self.congestion_control, "be 'dctcp' with l4s")
 
     def _check_quic(self) -> None:
         """Check that no setting of TCP is changed for QUIC, and no setting of QUIC for TCP."""
@@ -345,8 +359,7 @@ class Experiment:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
         unused += _OF_TCP if self.application == "quic" else _OF_QUIC
-        if self.rto_min is None:
-            unused += ("rto_min",)
+        unused += tuple(name for name in ("rto_min", "l4s", "cross_control") if not getattr(self, name))
         if self.queue == "fifo":
             unused += _OF_QUEUE
         if self.source is not None:
@@ -363,10 +376,10 @@ def _shown(value: object) -> str:
 _OF_PACKETS = ("packet_size", "interval")
 """Settings of packets of one size and interval, which a source replaces."""
 _OF_QUIC = ("implementation", "delivery", "group")
-_OF_QUEUE = ("queue", "queue_target", "ecn")
+_OF_QUEUE = ("queue", "queue_target", "ecn", "l4s")
 _OF_TCP = (
     *("pieces", "connections", "scheduling", "nodelay", "notsent_lowat", "delayed_ack", "sack"),
-    *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows"),
+    *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows", "cross_control"),
 )
 _DEFAULTS = {field.name: field.default for field in fields(Experiment)}
 _RANGES: dict[str, tuple[float, float, str]] = {
@@ -414,6 +427,8 @@ _LABELS = {
     "queue": "{}",
     "queue_target": "target{}s",
     "ecn": "ecn-{}",
+    "l4s": "l4s-{}",
+    "cross_control": "cross-{}",
     "delayed_ack": "delack-{}",
     "sack": "sack-{}",
     "slow_start_after_idle": "ssai-{}",

@@ -21,7 +21,7 @@ from tcpdelay.testbed.apps import (
     bulk_source,
 )
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop
-from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.experiment import CongestionControl, Experiment
 from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info
 from tcpdelay.testbed.loss_channel import LossChannel
 from tcpdelay.testbed.message_source import MessageSource, read_messages, writer_to_stream
@@ -40,6 +40,9 @@ LONGEST_DRAIN = 20 * NANOSECONDS
 SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 
+DCTCP = "dctcp"
+ECT_1 = 1
+"""ECN codepoint in the type of service of a datagram: its sender responds to marks as L4S requires (RFC 9331)."""
 TCP_RTO_MIN_US = 45
 """Socket option of linux/tcp.h, since Linux 6.15; it takes at most 200 ms."""
 
@@ -138,9 +141,9 @@ class Measurement:
                 self._open_streams(flow, number)
         for _ in range(self._experiment.bulk_flows):
             self._opening += 1
-            self._connect(self._begin_bulk)
+            self._connect_beside(self._begin_bulk)
         for user in range(self._experiment.web_flows):
-            self._web_users.append(WebUser(self._loop, self._connect, self._seed * 1000 + user))
+            self._web_users.append(WebUser(self._loop, self._connect_beside, self._seed * 1000 + user))
 
     @property
     def ready(self) -> bool:
@@ -231,6 +234,9 @@ class Measurement:
             listener = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         # The buffer is set before the handshake, which fixes the scale of the window.
         listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+        if DCTCP in (self._experiment.congestion_control, self._experiment.cross_control):
+            # The kernel agrees to ECN, and echoes each mark, only if the receiver has the control too.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, DCTCP.encode())
         listener.bind(("", PORT))
         listener.listen(1024)
 
@@ -243,12 +249,16 @@ class Measurement:
         self._on_close.callback(listener.close)
         self._on_close.callback(self._loop.forget, listener.fileno())
 
-    def _connect(self, established: Established) -> None:
+    def _connect_beside(self, established: Established) -> None:
+        """Open a connection of the cross traffic."""
+        self._connect(established, self._experiment.cross_control)
+
+    def _connect(self, established: Established, control: CongestionControl | None = None) -> None:
         """Open a connection; `established` is called with its sending and its receiving socket."""
         with self._network.sender.entered():
             sender = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        control = self._experiment.congestion_control.encode()
-        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control)
+        control = control or self._experiment.congestion_control
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
         if self._experiment.application in ("cbr", "source"):
             # A source with times of its own must not wait for buffers. A greedy source keeps the kernel's default.
@@ -318,6 +328,8 @@ class Measurement:
         with self._network.sender.entered():
             sender = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         sender.connect((self._network.receiver_address, receiver.getsockname()[1]))
+        if self._experiment.l4s:
+            sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT_1)
         source = DatagramSource(self._loop, flow.log, sender, receiver, self._experiment.packet_size)
         self._on_close.callback(source.close)
         self._ticks.append(source.tick)

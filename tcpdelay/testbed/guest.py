@@ -11,9 +11,9 @@ from pathlib import Path
 from tcpdelay.testbed.event_loop import mount, power_off
 
 WORK_DIRECTORY = Path("/mnt")
-DISCIPLINES = ("netem", "tbf", "codel", "fq_codel", "red", "pie", "cake")
+DISCIPLINES = ("netem", "tbf", "codel", "fq_codel", "red", "pie", "cake", "dualpi2")
 MODULES = ("drivers/net/veth", *(f"net/sched/sch_{discipline}" for discipline in DISCIPLINES))
-CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood")
+CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood", "tcp_dctcp")
 TCP_MEMORY = "65536 131072 262144"
 """Memory of all TCP sockets [pages] (sysctl net.ipv4.tcp_mem): many flows exhaust the default of a small guest."""
 

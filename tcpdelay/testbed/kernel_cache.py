@@ -17,6 +17,8 @@ KERNEL_HZ = (250, 1000)
 """Timer interrupts per second [1/s] of common kernels: of most distributions, and of desktop distributions."""
 DEFAULT_KERNEL = "6.1"
 """Version of Linux that is built and that runs unless another is chosen."""
+DUALPI2_SINCE = (6, 17)
+"""The first version of Linux with net/sched/sch_dualpi2.c."""
 
 
 def kernel_path(hz: int, kernel: str = DEFAULT_KERNEL) -> Path:
@@ -50,7 +52,7 @@ def kernel_path(hz: int, kernel: str = DEFAULT_KERNEL) -> Path:
     if hz not in range(100, 1001):
         raise InvalidValueError("hz", hz, "be a whole number from 100 to 1000")
     check_version(kernel)
-    return cache_directory() / f"linux-{kernel}-hz{hz:d}-{_hash_of_changes()}"
+    return cache_directory() / f"linux-{kernel}-hz{hz:d}-{_hash_of_changes(kernel)}"
 
 
 def check_version(kernel: object) -> None:
@@ -95,11 +97,11 @@ class BuiltKernel(NamedTuple):
 
 def built_kernels() -> list[BuiltKernel]:
     """Return the kernels that have been built with the present patch and configuration, oldest version first."""
-    name = re.compile(rf"linux-(\d+\.\d+)-hz(\d+)-{_hash_of_changes()}")
+    name = re.compile(r"linux-(\d+\.\d+)-hz(\d+)-[0-9a-f]{8}")
     found = []
     for path in cache_directory().glob("linux-*"):
         match = name.fullmatch(path.name)
-        if match is not None and find_kernel(hz := int(match[2]), match[1]) is not None:
+        if match is not None and find_kernel(hz := int(match[2]), match[1]) == path:
             found.append(BuiltKernel(match[1], hz, str(read_record(path).get("release", "unknown"))))
     return sorted(found, key=lambda built: (*map(int, built.kernel.split(".")), built.hz))
 
@@ -118,10 +120,26 @@ def record_of(kernel: Path) -> Path:
     return kernel.with_name(f"{kernel.name}.json")
 
 
-def _hash_of_changes() -> str:
+def _hash_of_changes(kernel: str) -> str:
     """Return eight digits of a hash of all that the package adds to the kernel's source."""
-    made_with = packaged_file("virtual_time.patch") + packaged_file("virtual_time.config")
+    made_with = packaged_file("virtual_time.patch") + settings_of(kernel)
     return hashlib.sha256(made_with.encode()).hexdigest()[:8]
+
+
+def settings_of(kernel: str) -> str:
+    """Return the additions to the smallest possible configuration of a version of Linux, in the format of Kconfig."""
+    return packaged_file("virtual_time.config") + (packaged_file("since_6.17.config") if has_dualpi2(kernel) else "")
+
+
+def has_dualpi2(kernel: str) -> bool:
+    """Return whether a version of Linux has the queueing discipline DualPI2.
+
+    Examples
+    --------
+    >>> has_dualpi2("6.12"), has_dualpi2("6.17")
+    (False, True)
+    """
+    return tuple(map(int, kernel.split("."))) >= DUALPI2_SINCE
 
 
 def packaged_file(name: str) -> str:

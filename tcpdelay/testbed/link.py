@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake"]
+QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"]
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,17 @@ class Link:
         Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
     rate : float, optional
         Rate of a bottleneck [bit/s]; None: no limit.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake"}
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
         Queue before the bottleneck.
     queue_packets, queue_bytes : int, optional
         Limit of the queue. A fifo has one of the two; the other queues may have a limit in packets.
     queue_target : float, optional
         Queueing delay at which the queue aims [s]; None: the default of the kernel, or of the authors of RED.
     ecn : bool
-        Whether the queue marks packets of connections with ECN in place of a drop. fq_codel and cake always do.
+        Whether the queue marks packets of connections with ECN in place of a drop. fq_codel, cake and dualpi2
+        always do.
+    l4s : bool
+        Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
     """
 
     delay: float
@@ -44,6 +47,7 @@ class Link:
     queue_bytes: int | None = None
     queue_target: float | None = None
     ecn: bool = False
+    l4s: bool = False
 
 
 @dataclass(frozen=True)

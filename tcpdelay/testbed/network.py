@@ -182,6 +182,7 @@ class Network:
             queue_bytes=experiment.queue_bytes,
             queue_target=experiment.queue_target,
             ecn=experiment.ecn,
+            l4s=experiment.l4s,
         )
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
         return cls([link], _sysctls(experiment), traced)

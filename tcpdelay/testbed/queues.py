@@ -1,6 +1,6 @@
 """The queueing disciplines of a path: netem for delay and loss, a token bucket with a queue for a limited rate.
 
-pyroute2 does not support the loss models of netem, RED and PIE, and supports tbf only with a string for every number.
+pyroute2 does not support the loss models of netem, RED, PIE and DualPI2, and supports tbf only with a string for every number.
 This module therefore fills the option blocks; pyroute2 does the rest.
 """
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from pyroute2 import IPRoute, NetlinkError
-from pyroute2.netlink import nla
+from pyroute2.netlink import NLA_F_NESTED, nla
 from pyroute2.netlink.rtnl.tcmsg import (
     common,
     plugins,
@@ -42,9 +42,12 @@ RED_TARGET, RED_FEWEST, RED_PROBABILITY = 0.005, 5, 0.1
 """Adaptive RED: default target [s], smallest lower threshold [packets], and largest probability at the start."""
 TC_RED_ECN, TC_RED_ADAPTATIVE = 1, 4
 """Flags of RED (linux/pkt_sched.h)."""
-MARKS = {"codel": "ecn_mark", "fq_codel": "ecn_mark", "pie": "ecn_mark", "red": "marked"}
+MARKS = {"codel": "ecn_mark", "fq_codel": "ecn_mark", "pie": "ecn_mark", "red": "marked", "dualpi2": "ecn_mark"}
 """Name of the number of marked packets in the statistics of each discipline."""
 BUILD = "run tcpdelay testbed build-kernel, and use the backend uml-virtual"
+BUILD_NEWER = "it needs Linux 6.17: run tcpdelay testbed build-kernel --kernel 7.3, and use this kernel"
+ANY_ECT = 3
+"""Codepoints that DualPI2 takes for L4S: ECT(1) and ECT(0) (linux/pkt_sched.h, TC_DUALPI2_ECN_MASK_ANY_ECT)."""
 INTERVAL_OVER_TARGET = 20
 """Interval of CoDel over its target: RFC 8289, section 4.4, has 100 ms and 5 ms; `tc` has the same ratio for cake."""
 
@@ -83,6 +86,32 @@ class PieStatistics(common.stats2):  # type: ignore[misc]
             ("prob", "Q"),
             *((name, "I") for name in ("delay", "avg_dq_rate", "dq_rate_estimating", "packets_in", "dropped")),
             *((name, "I") for name in ("overlimit", "maxq", "ecn_mark")),
+        )
+
+
+class DualPi2Options(nla):  # type: ignore[misc]
+    """DualPI2's options of linux/pkt_sched.h, up to the last that is used here."""
+
+    nla_flags = NLA_F_NESTED
+    nla_map = (
+        ("TCA_DUALPI2_UNSPEC", "none"),
+        *((f"TCA_DUALPI2_{name}", "uint32") for name in ("LIMIT", "MEMORY_LIMIT", "TARGET", "TUPDATE", "ALPHA")),
+        *((f"TCA_DUALPI2_{name}", "uint32") for name in ("BETA", "STEP_THRESH_PKTS", "STEP_THRESH_US")),
+        ("TCA_DUALPI2_MIN_QLEN_STEP", "uint32"),
+        *((f"TCA_DUALPI2_{name}", "uint8") for name in ("COUPLING", "DROP_OVERLOAD", "DROP_EARLY", "C_PROTECTION")),
+        ("TCA_DUALPI2_ECN_MASK", "uint8"),
+    )
+
+
+class DualPi2Statistics(common.stats2):  # type: ignore[misc]
+    """DualPI2's statistics: struct tc_dualpi2_xstats of linux/pkt_sched.h."""
+
+    class stats_app(nla):  # type: ignore[misc]  # noqa: N801, D106
+        fields: ClassVar[Any] = (
+            *((name, "I") for name in ("prob", "delay_c", "delay_l", "packets_in_c", "packets_in_l", "maxq")),
+            *((name, "I") for name in ("ecn_mark", "step_marks")),
+            ("credit", "i"),
+            *((name, "I") for name in ("memory_used", "max_memory_used", "memory_limit")),
         )
 
 
@@ -125,6 +154,7 @@ _OURS = {
     "red": _plugin(RedOptions, stats2=RedStatistics),
     "pie": _plugin(PieOptions, stats2=PieStatistics),
     "cake": _plugin(sched_cake.options, stats2=sched_cake.stats2),
+    "dualpi2": _plugin(DualPi2Options, stats2=DualPi2Statistics),
     "bfifo": sched_pfifo,
 }
 plugins.update(_OURS)
@@ -212,17 +242,20 @@ def _add(netlink: IPRoute, kind: str, device: int, **settings: Any) -> None:
     except NetlinkError as error:
         if error.code != errno.ENOENT:
             raise
-        raise OSError(f"the kernel lacks the queueing discipline {kind}; {BUILD}") from None
+        remedy = BUILD_NEWER if kind == "dualpi2" else BUILD
+        raise OSError(f"the kernel lacks the queueing discipline {kind}; {remedy}") from None
 
 
 def _attributes(link: Link) -> list[tuple[str, int]]:
-    """Return the options of codel, fq_codel or pie; what is absent has the kernel's default."""
+    """Return the options of codel, fq_codel, pie or dualpi2; what is absent has the kernel's default."""
     prefix = f"TCA_{link.queue.upper()}"
-    attributes = [(f"{prefix}_ECN", 1)] if link.ecn else []
+    attributes = [(f"{prefix}_ECN", 1)] if link.ecn and link.queue != "dualpi2" else []
+    if link.l4s:
+        attributes.append((f"{prefix}_ECN_MASK", ANY_ECT))
     if link.queue_packets is not None:
         attributes.append((f"{prefix}_LIMIT", link.queue_packets))
-    if link.queue == "pie" and link.queue_target is not None:
-        return [*attributes, ("TCA_PIE_TARGET", round(link.queue_target * MICROSECONDS))]
+    if link.queue in ("pie", "dualpi2") and link.queue_target is not None:
+        return [*attributes, (f"{prefix}_TARGET", round(link.queue_target * MICROSECONDS))]
     return attributes + _codel_times(f"{prefix}_INTERVAL", link)
 
 

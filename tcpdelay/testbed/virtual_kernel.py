@@ -1,8 +1,8 @@
 """User-Mode Linux kernels with virtual time, built from Debian's kernel source and kept in the user's cache.
 
 Debian's User-Mode Linux can neither jump over idle time nor run its timer at the usual rates, so tcpdelay builds a
-kernel. `kernel/virtual_time.config` lists the additions to the smallest possible configuration;
-`kernel/virtual_time.patch` holds the changes to Debian's source.
+kernel. `kernel/virtual_time.config` lists the additions to the smallest possible configuration, and `kernel/since_6.17.config`
+those that older versions lack; `kernel/virtual_time.patch` holds the changes to Debian's source.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tcpdelay.testbed.kernel_cache import (
     packaged_file,
     read_record,
     record_of,
+    settings_of,
 )
 from tcpdelay.testbed.kernel_source import SourceError, fetch_source, find_source, version_of_tarball
 
@@ -303,7 +304,7 @@ def build_kernels(
                     build.unpack(tarball, packaged_file("virtual_time.patch"))
                     for hz in missing:
                         name = f"hz{hz}"
-                        build.configure(name, f"{packaged_file('virtual_time.config')}CONFIG_HZ={hz}\n")
+                        build.configure(name, f"{settings_of(version)}CONFIG_HZ={hz}\n")
                         program, release, compiler = build.compile(name)
                         record = {
                             "release": release,

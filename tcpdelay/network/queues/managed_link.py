@@ -12,9 +12,19 @@ from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import NEVER
-from tcpdelay.network.bottleneck import CAKE, CODEL, FQ_CODEL, NANOSECONDS, NANOSECONDS_PER_MICROSECOND, PIE, Bottleneck
+from tcpdelay.network.bottleneck import (
+    CAKE,
+    CODEL,
+    DUALPI2,
+    FQ_CODEL,
+    NANOSECONDS,
+    NANOSECONDS_PER_MICROSECOND,
+    PIE,
+    Bottleneck,
+)
 from tcpdelay.network.queues.cake import dequeue_cake, enqueue_cake, start_cake
 from tcpdelay.network.queues.codel import dequeue_codel
+from tcpdelay.network.queues.dualpi2 import dequeue_dualpi2, enqueue_dualpi2, start_dualpi2
 from tcpdelay.network.queues.fq_codel import dequeue_fq_codel, enqueue_fq_codel
 from tcpdelay.network.queues.pie import dequeue_pie, enqueue_pie, start_pie
 from tcpdelay.network.queues.waiting import DISCARDED, NOBODY, append, conclude, empty_queues, take_slot
@@ -31,6 +41,8 @@ def prepare_managed_link(link: Any, bottleneck: Bottleneck) -> None:
         start_pie(link)
     elif link.discipline == CAKE:
         start_cake(link, link.target)
+    elif link.discipline == DUALPI2:
+        start_dualpi2(link)
 
 
 @kernel()
@@ -67,6 +79,8 @@ def wait(link: Any, flow: Any, now: int, length: int, segment: int, following: i
         enqueue_fq_codel(link, slot)
     elif link.discipline == PIE:
         enqueue_pie(link, slot, time)
+    elif link.discipline == DUALPI2:
+        enqueue_dualpi2(link, slot, time)
     else:
         enqueue_cake(link, slot, time)
     if link.next_service == NEVER and link.queued > 0:
@@ -89,6 +103,8 @@ def serve(link: Any) -> None:
         slot = dequeue_codel(link, 0, now)
     elif link.discipline == PIE:
         slot = dequeue_pie(link, now)
+    elif link.discipline == DUALPI2:
+        slot = dequeue_dualpi2(link, now)
     else:
         slot = dequeue_cake(link, now)
     if slot == NOBODY:

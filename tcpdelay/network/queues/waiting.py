@@ -38,7 +38,7 @@ _QUEUE_FIELDS = (
 PACKET = np.dtype([(name, np.int64) for name in _PACKET_FIELDS.split()])
 """A packet at the link: the number of its flow, what the flow's transport needs to know it again (`segment`,
 `following`, the time `sent` [us], the number of the `transfer`), its `length` on the link [bytes], the time at which it
-was `enqueued` [ns], whether it may be marked and has been, and its `departure` [ns] or `DISCARDED`."""
+was `enqueued` [ns], the `ecn` of its flow, whether it has been `marked`, and its `departure` [ns] or `DISCARDED`."""
 QUEUE = np.dtype(
     [("rec_inv_sqrt", np.float64), ("p_drop", np.float64)] + [(name, np.int64) for name in _QUEUE_FIELDS.split()]
 )
@@ -48,7 +48,8 @@ named as in the kernel (`struct codel_vars`, `struct cobalt_vars`)."""
 LINK_FLOATS = "prob accu_prob"
 LINK_INTEGERS = (
     "managed next_service service_length free_slot first_outcome last_outcome target interval quantum queues_used "
-    "mtu_time bulk_flows qdelay qdelay_old burst_allowance dq_tstamp next_update"
+    "mtu_time bulk_flows qdelay qdelay_old burst_allowance dq_tstamp next_update "
+    "credit"
 )
 LINK_ARRAYS = [
     ("first_listed", np.int64, 3),
