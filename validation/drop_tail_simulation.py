@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.result import NetworkResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
+from tcpdelay.network.stacks import Dctcp, Udp
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 
@@ -32,6 +33,8 @@ SEEDS = 3
 """Number of simulations for the loss, each as long as the capture."""
 HEADERS = 66
 """Size of the Ethernet, IP and TCP headers with timestamps [bytes]; the router's queue counts them."""
+DATAGRAM_HEADERS = 42
+"""Size of the Ethernet, IP and UDP headers [bytes]."""
 BURST = 2000
 """Bucket of the router's rate limit [bytes]."""
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -43,9 +46,20 @@ def sources_of(capture: FlowCapture) -> list[Source]:
     kernel = kernel_of_release(capture.runs[0].kernel)
     path = SharedPath(access_delay=settings["rtt"] / 2, in_host=True)
     control = settings["congestion_control"]
-    prompt = td.Stack.linux(congestion_control=control, hz=hz, kernel=kernel)
-    delaying = replace(prompt, delayed_ack=True)
+    beside = settings.get("cross_control") or control
     link = {"path": path, "header": HEADERS, "ecn": settings.get("ecn", False)}
+
+    def options_of(name: str, delayed_ack: bool) -> dict[str, Any]:
+        """Return stack and link of a TCP connection with a congestion control."""
+        if name == "dctcp":
+            return link | {"stack": Dctcp(delayed_ack, hz), "ecn": True, "l4s": settings.get("l4s", False)}
+        return link | {"stack": td.Stack.linux(name, delayed_ack, hz=hz, kernel=kernel)}
+
+    if settings["application"] == "udp":
+        measured = link | {"stack": Udp(), "header": DATAGRAM_HEADERS, "l4s": settings.get("l4s", False)}
+    else:
+        measured = options_of(control, delayed_ack=False)
+    cross = options_of(beside, delayed_ack=True)
     flows = settings["flows"]
     source: td.Source = (
         capture.flow if "source" not in settings else SourceSettings.from_table(settings["source"]).source
@@ -54,9 +68,9 @@ def sources_of(capture: FlowCapture) -> list[Source]:
     starts = [number * between for number in range(flows)]
     thinking = np.random.default_rng(0).exponential(1.0, settings["web_flows"])
     return [
-        *(ConstantRate(flow=source, stack=prompt, start=start, **link) for start in starts),
-        *(Bulk(stack=delaying, **link) for _ in range(settings["bulk_flows"])),
-        *(Web(stack=delaying, start=float(start), opened_by="sender", **link) for start in thinking),
+        *(ConstantRate(flow=source, start=start, **measured) for start in starts),
+        *(Bulk(**cross) for _ in range(settings["bulk_flows"])),
+        *(Web(start=float(start), opened_by="sender", **cross) for start in thinking),
     ]
 
 

@@ -22,7 +22,7 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 
 HERE = Path(__file__).parent
-QUEUES = ("codel", "fq_codel", "pie", "cake")
+QUEUES = ("codel", "fq_codel", "pie", "cake", "dualpi2")
 SKIP = 10.0
 """Time at the start of every capture and simulation that is left out of the delays [s]: slow start of the long
 transfers."""

@@ -91,7 +91,7 @@ def prepare(stack: Udp, path: SharedPath, flow: Any, connection: Any, phase: int
 TRANSPORT = Transport(
     state=DATAGRAMS,
     header=IP_HEADER + UDP_HEADER,
-    features=frozenset({"constant rate", "messages", "ecn"}),
+    features=frozenset({"constant rate", "messages", "ecn", "l4s"}),
     prepare=prepare,
     next_time=next_time,
     step=step,

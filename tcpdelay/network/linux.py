@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.bbr import start as start_bbr
+from tcpdelay.models.simulator.dctcp import MAX_ALPHA
 from tcpdelay.models.simulator.delivery_rate import check_application_limited
 from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.path import ALWAYS
-from tcpdelay.models.simulator.receiver import arrive, expect_after_idle, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, CWR, KEPT, LOSS, MASK, NEVER, in_flight
-from tcpdelay.models.simulator.recovery import begin_reduction
+from tcpdelay.models.simulator.receiver import NO_SEGMENT, arrive, expect_after_idle, on_receiver_timer
+from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, KEPT, LOSS, MASK, NEVER, in_flight
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import restart_after_idle
 from tcpdelay.models.simulator.writes import message_record
 from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
 from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.network.dispatching import expected_delay
+from tcpdelay.network.marks import heed_marks, note_mark
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
@@ -37,6 +39,7 @@ from tcpdelay.network.records import (
     note_write,
 )
 from tcpdelay.network.send_buffer import has_room, packets_allowed
+from tcpdelay.network.stacks import Dctcp
 from tcpdelay.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, TIMESTAMPS, Transport
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
@@ -87,7 +90,7 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
         c.now = arrival
         c.first_ack += 1
         if flow.ecn:
-            _heed_marks(flow, c, wire, acknowledgement.acknowledged, acknowledgement.segment)
+            heed_marks(flow, c, wire, acknowledgement)
         on_acknowledgement(c, wire, acknowledgement)
     else:
         c.now = flow.next_write
@@ -286,6 +289,8 @@ def _receive(
     # A timer runs before a segment that arrives at the same time, but after segments that were sent together.
     while c.receiver_timer <= arrival - together:
         on_receiver_timer(c, wire)
+    if flow.ecn:
+        note_mark(c, wire, number, link.marked, arrival)
     arrive(c, wire, number, following, sent, arrival)
     if c.rcv_segment > received:
         _read(flow, c, wire, samples, received, arrival)
@@ -317,21 +322,6 @@ def _is_absorbed(wire: Any, number: int, before: int) -> bool:
     return bool(segment.state & COLLAPSED and segment.start < before)
 
 
-@kernel()
-def _heed_marks(flow: Any, c: Any, wire: Any, acknowledged: int, reported: int) -> None:
-    """Reduce the window if a segment that is acknowledged now was marked, once per round trip (`tcp_enter_cwr`)."""
-    marked = reported >= 0 and flow.marked[reported & MASK] == 1
-    number = c.first_segment
-    while number < c.next_segment and wire.segments[number & MASK].end <= acknowledged:
-        marked = marked or flow.marked[number & MASK] == 1
-        number += 1
-    if not marked or c.ca_state >= CWR:
-        return
-    begin_reduction(c)
-    c.undo_marker = 0
-    c.ca_state = CWR
-
-
 def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
     """Prepare a connection: to the sender the shared link is a path of constant delay whose arrivals are deferred."""
     constant_rate = flow.application in (CONSTANT_RATE, DISPATCHED)
@@ -349,7 +339,15 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
     for name, value in settings.items():
         connection[name] = value
     connection.host_delay = round(shared.access_delay * SECOND) if shared.in_host else 0
+    connection.cwr_segment = NO_SEGMENT
     connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
+
+
+def prepare_dctcp(stack: Dctcp, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection with DCTCP, which grows its window as Reno does."""
+    reno = Linux(congestion_control="reno", delayed_ack=stack.delayed_ack, hz=stack.hz, mss=stack.mss)
+    prepare(reno, shared, flow, connection, phase)
+    connection.dctcp, connection.dctcp_alpha = 1, MAX_ALPHA
 
 
 TRANSPORT = Transport(
@@ -369,3 +367,4 @@ TRANSPORT = Transport(
     write=write,
     transmit=transmit,
 )
+DCTCP = dataclasses.replace(TRANSPORT, features=TRANSPORT.features | {"l4s"}, prepare=prepare_dctcp)

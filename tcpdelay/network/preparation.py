@@ -19,6 +19,7 @@ from tcpdelay.network.dispatching import DISPATCHER
 from tcpdelay.network.linux import LARGEST_SEND_BUFFER
 from tcpdelay.network.message_schedule import MessageSchedule
 from tcpdelay.network.queues.managed_link import prepare_managed_link
+from tcpdelay.network.queues.waiting import ECT_0, ECT_1, NOT_ECT
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
@@ -228,7 +229,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "return_delay": round(path.back * SECOND),
         "return_jitter": round(path.return_jitter * SECOND),
         "header": source.header_size,
-        "ecn": int(source.ecn),
+        "ecn": ECT_1 if source.l4s else ECT_0 if source.ecn else NOT_ECT,
         **loss_settings(flow, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
         "section": 1,
         "pieces": 1,

@@ -25,7 +25,7 @@ from tcpdelay.models.simulator.records import (
 )
 from tcpdelay.network.bottleneck import DROPPED, NANOSECONDS_PER_MICROSECOND, WAITING, enqueue
 from tcpdelay.network.queues.managed_link import wait
-from tcpdelay.network.queues.waiting import DISCARDED
+from tcpdelay.network.queues.waiting import DISCARDED, NOT_ECT
 from tcpdelay.scenario.sources.message_stream import BLOCK
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
@@ -132,7 +132,7 @@ def cross_or_wait(flow: Any, link: Any, now: int, payload: int, segment: int, fo
             return WAITING
         flow.segments_dropped += 1
         return DROPPED
-    departure = enqueue(link, now + flow.access_delay, payload + flow.header, flow.ecn == 1)
+    departure = enqueue(link, now + flow.access_delay, payload + flow.header, flow.ecn != NOT_ECT)
     if departure == DROPPED:
         flow.segments_dropped += 1
         return DROPPED

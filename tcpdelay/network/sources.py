@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, get_args
 from tcpdelay.network.bottleneck import SharedPath, check_range
 from tcpdelay.network.dispatching import MOST_CONNECTIONS
 from tcpdelay.network.send_buffer import SendBufferLimit, require_limit
+from tcpdelay.network.stacks import Dctcp
 from tcpdelay.network.transport import Feature, Transport, segment_size
 from tcpdelay.network.transports import stacks_with, transport_of
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
@@ -41,6 +42,9 @@ class Source:
         Bytes of all headers of a packet on the link, 0 to 1000; by default the headers from IP on.
     ecn : bool
         Whether the queue may mark its packets instead of dropping them, and the sender reduces its window then.
+    l4s : bool
+        Whether its packets are those of an L4S sender (ECT(1)): `ecn`, and "dualpi2" puts them into its L4S queue.
+        `Dctcp` and `Udp` have it.
 
     Raises
     ------
@@ -57,6 +61,7 @@ class Source:
     stop: float = math.inf
     header: int | None = None
     ecn: bool = False
+    l4s: bool = False
 
     def __post_init__(self) -> None:
         transport = transport_of(self.stack)
@@ -66,8 +71,13 @@ class Source:
         check_range("start", self.start, 0, 1e7, "s")
         if not self.stop > self.start:
             raise InvalidValueError("stop", self.stop, f"be later than start, {self.start:g} s")
-        if self.ecn and not self.supports("ecn"):
-            raise InvalidValueError("ecn", self.ecn, f"be False with {type(self.stack).__name__}")
+        flags: tuple[Feature, ...] = ("ecn", "l4s")
+        for name in flags:
+            require_flag(name, getattr(self, name))
+            if getattr(self, name) and not self.supports(name):
+                raise InvalidValueError(name, getattr(self, name), f"be False with {type(self.stack).__name__}")
+        if isinstance(self.stack, Dctcp) and not (self.ecn or self.l4s):
+            raise InvalidValueError("ecn", self.ecn, "be True with Dctcp, unless l4s is")
         if self.header is not None:
             check_range("header", self.header, 0, 1000, "bytes")
 

@@ -1,4 +1,4 @@
-"""The settings of the transports beside the TCP of Linux: the TCP of the older literature, SCP, and UDP."""
+"""The settings of the transports beside the usual TCP of Linux: DCTCP, the older literature's TCP, SCP, and UDP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from tcpdelay.network.bottleneck import SMALLEST_PACKET
 from tcpdelay.scenario.fields import Choice, Flag, Quantity, described
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Mss, Stack
 
 Recovery = Literal["reno", "newreno", "sack"]
 
@@ -138,6 +138,52 @@ class TimeLined(Classic):
 
     recovery: Annotated[Literal["reno"], Choice(meaning="How lost segments are repaired.")] = "reno"
     deadline: Annotated[float, _time("Time after its write until which a section may be sent.", 0.001, 1e5, "5s")] = 5.0
+
+
+@described
+class Dctcp(Stack):
+    """The TCP of Linux with DCTCP, whose window shrinks in proportion to the share of marked segments (RFC 8257).
+
+    It grows as Reno does. It needs marks, so its sources have `ecn` or `l4s`. The receiver reports each mark exactly.
+
+    Parameters
+    ----------
+    delayed_ack : bool
+        Whether the receiver delays acknowledgements by the kernel's rules.
+    hz : int
+        Timer interrupts per second of both kernels, 100 to 1000.
+    mss : int
+        Largest segment payload [bytes], 88 to 65495.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    References
+    ----------
+    RFC 8257 (DCTCP), RFC 9331 (L4S; DCTCP meets its requirements on marks, and not those on fallback and on fairness
+    between different round-trip times).
+
+    Examples
+    --------
+    >>> Dctcp(delayed_ack=True).mss
+    1448
+    """
+
+    delayed_ack: Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")] = False
+    hz: Annotated[
+        int,
+        Quantity(
+            kind="count",
+            meaning="Timer interrupts per second (CONFIG_HZ).",
+            low=100,
+            high=1000,
+            unit="interrupts per second",
+            example="1000",
+        ),
+    ] = 250
+    mss: Mss = 1448
 
 
 @described

@@ -35,6 +35,7 @@ Feature = Literal[
     "transfers",
     "dispatching",
     "ecn",
+    "l4s",
     "send buffer",
     "notsent_lowat",
     "forging",

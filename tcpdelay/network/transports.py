@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from tcpdelay.network import datagrams, linux, quic
 from tcpdelay.network.literature import classic, scp
-from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
+from tcpdelay.network.stacks import Classic, Dctcp, Scp, TimeLined, Udp
 from tcpdelay.network.transport import Feature, Transport
 from tcpdelay.scenario.stack import Linux, Quic, Stack
 
 TRANSPORTS: dict[type, Transport] = {
     Linux: linux.TRANSPORT,
+    Dctcp: linux.DCTCP,
     Quic: quic.TRANSPORT,
     Classic: classic.TRANSPORT,
     TimeLined: classic.TIME_LINED,
@@ -52,7 +53,7 @@ def stacks_with(feature: Feature | None) -> list[str]:
     Examples
     --------
     >>> stacks_with("transfers")
-    ['Linux', 'Classic']
+    ['Linux', 'Dctcp', 'Classic']
     """
     return [
         stack.__name__ for stack, transport in TRANSPORTS.items() if feature is None or feature in transport.features

@@ -1,7 +1,7 @@
 """The queueing disciplines of a path: netem for delay and loss, a token bucket with a queue for a limited rate.
 
-pyroute2 does not support the loss models of netem, RED, PIE and DualPI2, and supports tbf only with a string for every number.
-This module therefore fills the option blocks; pyroute2 does the rest.
+pyroute2 does not support the loss models of netem, RED, PIE and DualPI2, and supports tbf only with a string for every
+number. This module therefore fills the option blocks; pyroute2 does the rest.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """User-Mode Linux kernels with virtual time, built from Debian's kernel source and kept in the user's cache.
 
 Debian's User-Mode Linux can neither jump over idle time nor run its timer at the usual rates, so tcpdelay builds a
-kernel. `kernel/virtual_time.config` lists the additions to the smallest possible configuration, and `kernel/since_6.17.config`
-those that older versions lack; `kernel/virtual_time.patch` holds the changes to Debian's source.
+kernel. `kernel/virtual_time.config` lists the additions to the smallest possible configuration, and
+`kernel/since_6.17.config` those that older versions lack; `kernel/virtual_time.patch` holds the changes to Debian's
+source.
 """
 
 from __future__ import annotations

@@ -285,10 +285,11 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     """
     if c.ca_state == OPEN:
         c.retrans_stamp = 0
-    elif in_reduction(c) and c.snd_una >= c.high_seq:
+    elif in_reduction(c) and c.snd_una >= c.high_seq + (1 if c.ca_state == CWR else 0):
+        # The receiver learns of a reduction after marks from the next segment, so CWR lasts until it is acknowledged.
         if c.ca_state == RECOVERY:
             _end_recovery(c, wire, echo)
-        if c.undo_marker and c.snd_ssthresh < tcp.INFINITE_THRESHOLD and not c.bbr:
+        if (c.undo_marker or c.ca_state == CWR) and c.snd_ssthresh < tcp.INFINITE_THRESHOLD and not c.bbr:
             c.snd_cwnd = c.snd_ssthresh
             c.snd_cwnd_stamp = ticks_now(c)
         c.ca_state = OPEN

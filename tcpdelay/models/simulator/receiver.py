@@ -98,6 +98,13 @@ def expect_after_idle(c: Any) -> None:
 
 
 @kernel()
+def begin_quick_acks(c: Any, count: int) -> None:
+    """Delay none of the next `count` ACKs (`tcp_enter_quickack_mode`)."""
+    c.quick = max(c.quick, count)
+    c.ato = _shortest_delay(c)
+
+
+@kernel()
 def _start(c: Any, wire: Any, number: int) -> int:
     """Return the position in the stream at which a segment begins, sent already or next to be sent."""
     return int(wire.segments[number & MASK].start if number < c.next_segment else c.snd_nxt)
@@ -125,7 +132,7 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
         c.unreported = 1
     c.rcv_wup = c.rcv_nxt
     c.receiver_timer = c.delayed_ack_at = c.compressed_at = c.read_at = NEVER
-    c.pushed = 0
+    c.pushed = c.ack_now = 0
     if c.quick > 0:
         c.quick -= 1
         if c.quick == 0:
@@ -238,11 +245,10 @@ def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> b
     """Return whether a segment is acknowledged at once; if not, schedule its ACK (`__tcp_ack_snd_check`)."""
     if not fresh:
         # The sender has sent an old segment again: it lacks ACKs.
-        c.quick = tcp.QUICK_ACKS
-        c.ato = _shortest_delay(c)
+        begin_quick_acks(c, tcp.QUICK_ACKS)
         return True
     filled = in_order and holes and c.out_of_order == 0
-    if filled or c.quick > 0:
+    if filled or c.quick > 0 or c.ack_now:
         return True
     if c.out_of_order:
         return _is_sack_due(c, arrival)

@@ -159,6 +159,7 @@ _GROUPS = {
     "timer": "timer_kind timer_at tlp_high_seq tlp_retrans frto",
     "cubic": "cubic_cnt cubic_last_max cubic_last_cwnd cubic_last_time cubic_origin cubic_k cubic_epoch "
     "cubic_ack_cnt cubic_tcp_cwnd",
+    "dctcp": "dctcp dctcp_alpha next_seq old_delivered delivered_ce ce_state ack_now cwr_segment",
     "hystart": "hystart_found hystart_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
     "hystart_samples",
     "pacing": "pacing_rate tcp_wstamp_ns pacing_at",

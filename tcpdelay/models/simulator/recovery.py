@@ -10,6 +10,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator import bbr
+from tcpdelay.models.simulator.dctcp import react_to_loss
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     EVER_RETRANSMITTED,
@@ -262,6 +263,7 @@ def enter_recovery(c: Any, wire: Any) -> None:
     if not in_reduction(c):
         save_threshold(c)
         begin_reduction(c)
+    react_to_loss(c)
     c.ca_state = RECOVERY
     c.recoveries += 1
     note(c, wire, IN_RECOVERY, c.snd_una, c.snd_nxt)

@@ -7,6 +7,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator import bbr
+from tcpdelay.models.simulator.dctcp import react_to_loss
 from tcpdelay.models.simulator.delivery_rate import note_sending
 from tcpdelay.models.simulator.pacing import is_paced, schedule_next
 from tcpdelay.models.simulator.path import is_dropped, send
@@ -328,6 +329,7 @@ def _time_out(c: Any, wire: Any) -> None:
         save_threshold(c)
         c.prior_cwnd = c.snd_cwnd
         c.snd_ssthresh = reduced_threshold(c)
+        react_to_loss(c)
         begin_episode(c)
     c.snd_cwnd = in_flight(c) + 1
     c.snd_cwnd_cnt = 0

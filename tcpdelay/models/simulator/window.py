@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.bbr import save_window
+from tcpdelay.models.simulator.dctcp import marked_threshold
 from tcpdelay.models.simulator.records import MOST_EVENTS, NEVER, OPEN, in_flight, in_reduction, ticks_now, to_ticks
 
 CUBIC_BITS = 10 + 3 * tcp.CUBIC_TIME_BITS
@@ -162,6 +163,8 @@ def reduced_threshold(c: Any) -> int:
     if c.bbr:
         save_window(c)
         return int(c.snd_ssthresh)
+    if c.dctcp:
+        return int(marked_threshold(c))
     if c.cubic:
         c.cubic_epoch = 0
         # Fast convergence: a new flow seems to share the link, so this flow leaves it a larger share.

@@ -17,10 +17,8 @@ from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import uniform
-from tcpdelay.network.queues.waiting import DISCARDED, FULL_PACKET, NOBODY, append, conclude, mark, take_first
+from tcpdelay.network.queues.waiting import DISCARDED, ECT_1, FULL_PACKET, NOBODY, append, conclude, mark, take_first
 
-NOT_ECT, ECT_0, ECT_1 = range(3)
-"""What a packet says about its sender: no ECN, ECN of RFC 3168, and L4S (RFC 9331)."""
 CLASSIC, L4S = range(2)
 """Numbers of the queues."""
 ALPHA, BETA = 44, 879

@@ -16,6 +16,8 @@ NOBODY = -1
 """In place of the number of a slot or a queue: there is none."""
 DISCARDED = -1
 """In place of the departure of a packet: it was dropped."""
+NOT_ECT, ECT_0, ECT_1 = range(3)
+"""What a packet says about its sender: no ECN, ECN of RFC 3168, or L4S (RFC 9331)."""
 SLOTS = 1 << 14
 """Number of packets that can wait, leave, or have an outcome that the engine has not processed."""
 LARGEST_LIMIT = 10_240
@@ -147,9 +149,12 @@ def take_outcome(link: Any) -> int:
 
 @kernel()
 def mark(link: Any, slot: int) -> bool:
-    """Mark a packet if its sender understands marks (`INET_ECN_set_ce`); return whether it is marked."""
+    """Mark a packet if its sender understands marks (`INET_ECN_set_ce`); return whether it is marked.
+
+    A packet that two rules of DualPI2 mark counts twice, as in the kernel's counts.
+    """
     packet = link.packets[slot]
-    if not packet.ecn:
+    if packet.ecn == NOT_ECT:
         return False
     packet.marked = 1
     link.marks += 1
