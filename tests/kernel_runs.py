@@ -34,7 +34,7 @@ from tcpdelay.models.quic.message_chain import quic_delays
 from tcpdelay.models.simulator.live import LiveConnection
 from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
-from tcpdelay.network.stacks import Classic, Scp, Udp
+from tcpdelay.network.stacks import Classic, Dctcp, Scp, Udp
 from tcpdelay.network.variable_link import LinkTrace
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
@@ -183,6 +183,9 @@ def call_all_kernels():
         sources = [
             ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=stack)
             for stack in (Stack.linux(), Stack.quic(), Udp())
+        ]
+        sources += [
+            ConstantRate(flow=VOICE, path=SharedPath(0.05), stack=stack, l4s=True) for stack in (Dctcp(True), Udp())
         ]
         # With so few places the longest queue is shortened.
         simulate_network(sources, Bottleneck(rate=1e5, capacity=3, discipline=discipline), duration=3)

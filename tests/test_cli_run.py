@@ -54,11 +54,11 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
         (["--rtt", "1s", "--queue", "codel", *TRUE], "--queue: must go with a rate"),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "sfq", *TRUE],
-            "--queue: 'sfq' is not one of 'fifo', 'codel', 'fq_codel', 'red', 'pie', 'cake'",
+            "--queue: 'sfq' is not one of 'fifo', 'codel', 'fq_codel', 'red', 'pie', 'cake', 'dualpi2'",
         ),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--ecn", *TRUE],
-            "--ecn: must go with a queue of codel, fq_codel, red, pie, cake, got True",
+            "--ecn: must go with a queue of codel, fq_codel, red, pie, cake, dualpi2, got True",
         ),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--queue-target", "5ms", *TRUE],

@@ -41,7 +41,7 @@ QUEUES = st.one_of(
             st.integers(1514, 10**8).map(lambda size: rate | {"queue_bytes": size}),
             st.fixed_dictionaries(
                 {
-                    "queue": st.sampled_from(["codel", "fq_codel", "red", "pie", "cake"]),
+                    "queue": st.sampled_from(["codel", "fq_codel", "red", "pie", "cake", "dualpi2"]),
                     "queue_target": st.none() | st.integers(1, 1000).map(lambda ms: ms / 1000),
                     "ecn": st.booleans(),
                 }
@@ -149,11 +149,18 @@ WRONG = [
     ({"bottleneck_rate": 1e6}, r"bottleneck_rate needs one of queue_packets and queue_bytes, got 0 of them"),
     ({**LIMITED, "queue_bytes": 9999}, r"bottleneck_rate needs one of .*, got 2 of them"),
     ({"queue": "codel"}, r"queue needs a bottleneck_rate"),
-    ({**LIMITED, "queue": "sfq"}, r"queue must be one of 'fifo', .*, 'cake', got 'sfq'"),
+    ({**LIMITED, "queue": "sfq"}, r"queue must be one of 'fifo', .*, 'dualpi2', got 'sfq'"),
     ({**LIMITED, "queue_target": 0.005}, r"queue_target must go with a queue other than 'fifo', got 0\.005"),
     ({**LIMITED, "ecn": True}, r"ecn must go with a queue other than 'fifo', got True"),
     ({**LIMITED, "queue": "codel", "queue_target": 2}, r"queue_target must lie between 0\.001 and 1 s, got 2"),
     ({**LIMITED, "queue": "cake"}, r"queue_packets must be absent with cake, got 50"),
+    ({**LIMITED, "l4s": True}, r"l4s must go with a queue other than 'fifo', got True"),
+    ({"bottleneck_rate": 1e6, "queue": "pie", "l4s": True}, r"l4s must go with the queue 'dualpi2', got True"),
+    (
+        {"bottleneck_rate": 1e6, "queue": "dualpi2", "l4s": True},
+        r"congestion_control must be 'dctcp' with l4s, got 'cubic'",
+    ),
+    ({"cross_control": "bic"}, r"cross_control must be one of 'reno', .*, 'dctcp', got 'bic'"),
     ({"bottleneck_rate": 1e6, "queue": "pie", "queue_bytes": 9999}, r"queue_bytes must be absent with pie, got 9999"),
     ({**LIMITED, "application": "adaptive", "pieces": 2}, r"pieces and connections are for .* 'cbr', not 'adaptive'"),
     ({"application": "udp", "connections": 2}, r"pieces and connections are for the application 'cbr', not 'udp'"),

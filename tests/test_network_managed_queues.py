@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tcpdelay.models.compilation import records
 from tcpdelay.network.bottleneck import LINK, MANAGED, Bottleneck, SharedPath, prepare_link
 from tcpdelay.network.queues.managed_link import prepare_managed_link, serve, wait
-from tcpdelay.network.queues.waiting import DISCARDED, NOBODY, take_outcome
+from tcpdelay.network.queues.waiting import DISCARDED, ECT_0, ECT_1, NOBODY, NOT_ECT, take_outcome
 from tcpdelay.network.records import FLOW
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
-from tcpdelay.network.stacks import Classic, Udp
+from tcpdelay.network.stacks import Classic, Dctcp, Udp
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.video import Video
@@ -39,10 +39,13 @@ def outcomes(link):
     return found
 
 
-def run(link, arrivals, ecn=False):
-    """Let packets arrive, given as rows (time [us], flow, bytes), until the link is empty; return all outcomes."""
+def run(link, arrivals, ecn=NOT_ECT):
+    """Let packets arrive, given as rows (time [us], flow, bytes), until the link is empty; return all outcomes.
+
+    `ecn` is the codepoint of the packets, or has one for each flow.
+    """
     flows = records(max(flow for _, flow, _ in arrivals) + 1, FLOW)
-    flows["number"], flows["ecn"] = np.arange(len(flows)), int(ecn)
+    flows["number"], flows["ecn"] = np.arange(len(flows)), ecn
     found = []
     for number, (time, flow, length) in enumerate(arrivals):
         while link.next_service <= 1000 * time:
@@ -86,7 +89,7 @@ def test_codel_without_drops_is_drop_tail(stack):
     discipline=st.sampled_from(MANAGED),
     gaps=st.lists(st.integers(0, 30_000), min_size=1, max_size=120),
     seed=st.integers(0, 99),
-    ecn=st.booleans(),
+    ecn=st.lists(st.sampled_from([NOT_ECT, ECT_0, ECT_1]), min_size=4, max_size=4),
     capacity=st.sampled_from([1, 7, None]),
 )
 def test_packets_leave_once_in_the_order_of_their_flow_and_not_faster_than_the_link(
@@ -96,7 +99,7 @@ def test_packets_leave_once_in_the_order_of_their_flow_and_not_faster_than_the_l
     times, flows = np.cumsum(gaps), random.integers(0, 4, len(gaps))
     arrivals = [(int(time), int(flow), int(random.integers(40, 1515))) for time, flow in zip(times, flows, strict=True)]
     link, _generator = managed_link(discipline, capacity=capacity)
-    found = run(link, arrivals, ecn)
+    found = run(link, arrivals, ecn[: 1 + max(flow for _, flow, _ in arrivals)])
     assert sorted(number for _, number, *_ in found) == list(range(len(arrivals)))
     left = [packet for packet in found if packet[3] != DISCARDED]
     assert (link.offered, link.dropped, link.queued, link.queued_bytes) == (len(found), len(found) - len(left), 0, 0)
@@ -110,7 +113,7 @@ def test_packets_leave_once_in_the_order_of_their_flow_and_not_faster_than_the_l
     # With CAKE a packet leaves when its transmission begins.
     for (_, before, *_), (_, after, *_), start, end in zip(order, order[1:], ends, ends[1:], strict=False):
         assert end - start >= 8000 * sizes[before if discipline == "cake" else after] - 1000
-    assert ecn or not any(marked for *_, marked in found)
+    assert not any(marked and ecn[flow] == NOT_ECT for flow, *_, marked in found)
 
 
 def test_codel_drops_an_interval_after_the_target_then_faster():
@@ -182,6 +185,72 @@ def test_pie_drops_what_exceeds_the_rate_and_holds_the_target():
     assert np.mean(waits) == pytest.approx(15e6, rel=0.1)
     # The burst allowance: nothing is dropped in the first 150 ms (RFC 8033, 4.4).
     assert all(arrival > 150e6 for _, _, arrival, departure, _ in found if departure == DISCARDED)
+
+
+def test_dualpi2_drops_what_exceeds_the_rate_and_holds_the_target():
+    # Without a reaction of the sender, a sixth of 1.2 times the rate must be dropped (RFC 9332: p_C = p^2).
+    link, _generator = managed_link("dualpi2", rate=1e7)
+    found = run(link, steady(0, 667, 1000, 30_000))
+    late = found[15_000:]
+    assert np.mean([departure == DISCARDED for *_, departure, _ in late]) == pytest.approx(1 / 6, abs=0.01)
+    assert link.prob**2 == pytest.approx(1 / 6, rel=0.1)
+    waits = [departure - arrival - 8e5 for _, _, arrival, departure, _ in late if departure != DISCARDED]
+    assert np.mean(waits) == pytest.approx(15e6, rel=0.1)
+
+
+def test_dualpi2_couples_both_queues():
+    # RFC 9332, 2.1: L4S packets are marked with k p, k = 2, where the drops of the other packets have p^2.
+    link, _generator = managed_link("dualpi2", rate=1e7)
+    found = run(link, sorted(steady(0, 727, 1000, 30_000) + steady(1, 20_000, 174, 1090)), [NOT_ECT, ECT_1])[15_000:]
+    p = np.sqrt(np.mean([departure == DISCARDED for flow, *_, departure, _ in found if flow == 0]))
+    marked = [mark for flow, *_, mark in found if flow == 1]
+    waits = [departure - arrival for flow, _, arrival, departure, _ in found if flow == 1]
+    assert 0.2 < p < 0.45
+    assert np.mean(marked) == pytest.approx(2 * p, abs=0.1)
+    # They wait for the packet that is being sent, of 0.8 ms, and once in a while for another one.
+    assert np.quantile(waits, 0.95) <= 939_200
+    assert max(waits) <= 1_739_200
+    assert not any(departure == DISCARDED for flow, *_, departure, _ in found if flow == 1)
+
+
+def test_dualpi2_marks_all_l4s_packets_beyond_the_threshold():
+    # Three packets of 0.8 ms each at once: they wait for 0, 0.8 and 1.6 ms, and the threshold is 1 ms (RFC 9332, A.1).
+    link, _generator = managed_link("dualpi2", rate=1e7)
+    bursts = [(100_000 * number + place, 0, 1000) for number in range(50) for place in range(3)]
+    assert [mark for *_, mark in run(link, bursts, ECT_1)] == 50 * [0, 0, 1]
+    link, _generator = managed_link("dualpi2", rate=1e7)
+    assert not any(mark for *_, mark in run(link, bursts, ECT_0))
+
+
+@pytest.mark.parametrize("length", [500, 1000])
+def test_dualpi2_lets_no_queue_starve(length):
+    # c_protection_wc: while both queues hold packets, a tenth of the bytes is left to the packets that are not L4S.
+    # Without updates of the probability nothing is dropped.
+    link, _generator = managed_link("dualpi2", rate=1e7, capacity=10_000, interval=100)
+    floods = steady(0, 500, 1000, 4000) + steady(1, length // 2, length, 2_000_000 * 2 // length)
+    found = run(link, sorted(floods), [NOT_ECT, ECT_1])
+    sizes = {0: 1000, 1: length}
+    sent = [sum(sizes[flow] for flow, _, _, at, _ in found if flow == own and 5e8 < at < 2e9) for own in (0, 1)]
+    assert sent[0] / sum(sent) == pytest.approx(0.1, abs=0.01)
+
+
+def test_dctcp_behind_dualpi2_is_marked_as_in_the_kernel():
+    # Linux 7.3, validation/queue-captures/dualpi2: voice and one transfer, both with DCTCP, at 20 Mbit/s and 20 ms. The
+    # router marked 0.1749 of the packets, and 95 % of the messages took less than 12.23 ms.
+    path = SharedPath(access_delay=0.01, in_host=True)
+    voice = ConstantRate(flow=Flow(174, 0.02), path=path, stack=Dctcp(), l4s=True, header=66)
+    bulk = Bulk(path=path, stack=Dctcp(delayed_ack=True), l4s=True, header=66)
+    result = simulate_network([voice, bulk], Bottleneck(2e7, discipline="dualpi2", burst=2000), duration=60, seed=1)
+    assert result.queue.marked / result.queue.offered == pytest.approx(0.1749, rel=0.01)
+    assert result.flows[0].delays.quantile(0.95) == pytest.approx(0.01223, rel=0.01)
+    assert result.queue.dropped == 0
+
+
+def test_dctcp_needs_marks_and_only_some_stacks_are_l4s():
+    with pytest.raises(InvalidValueError, match=r"^ecn must be True with Dctcp, unless l4s is, got False$"):
+        Bulk(path=PATH, stack=Dctcp())
+    with pytest.raises(InvalidValueError, match=r"^l4s must be False with Linux, got True$"):
+        Bulk(path=PATH, stack=Stack.linux(), l4s=True)
 
 
 @pytest.mark.parametrize("discipline", MANAGED)

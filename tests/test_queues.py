@@ -51,13 +51,38 @@ def test_the_mean_queue_shrinks_while_the_link_is_idle():
 
 
 class KernelWithoutQueues:
-    """A kernel that refuses each queueing discipline for one reason."""
+    """A kernel that refuses all queueing disciplines, or one, for one reason."""
 
-    def __init__(self, code):
-        self.code = code
+    def __init__(self, code, lacking=None):
+        self.code, self.lacking = code, lacking
 
     def tc(self, command, kind, device, **settings):
-        raise NetlinkError(self.code, "refused")
+        if self.lacking in (None, kind):
+            raise NetlinkError(self.code, "refused")
+
+
+class Recorder:
+    """A kernel that notes the options of each queueing discipline."""
+
+    def __init__(self):
+        self.options = {}
+
+    def tc(self, command, kind, device, **settings):
+        self.options[kind] = settings["block"]["attrs"]
+
+
+def test_dualpi2_has_the_kernels_defaults_unless_told_otherwise():
+    kernel = Recorder()
+    add_bottleneck(kernel, 1, Link(0.03, rate=1e6, queue="dualpi2", ecn=True))
+    # It always marks packets with ECN, and has no option for this.
+    assert kernel.options["dualpi2"] == []
+    add_bottleneck(kernel, 1, Link(0.03, rate=1e6, queue="dualpi2", queue_target=0.02, queue_packets=50, l4s=True))
+    # TC_DUALPI2_ECN_MASK_ANY_ECT is 3 in linux/pkt_sched.h; times are in microseconds.
+    assert dict(kernel.options["dualpi2"]) == {
+        "TCA_DUALPI2_ECN_MASK": 3,
+        "TCA_DUALPI2_LIMIT": 50,
+        "TCA_DUALPI2_TARGET": 20_000,
+    }
 
 
 def test_a_queue_that_the_kernel_lacks_is_named_with_the_remedy():
@@ -67,5 +92,8 @@ def test_a_queue_that_the_kernel_lacks_is_named_with_the_remedy():
         OSError, match=r"^the kernel lacks the queueing discipline cake; run tcpdelay testbed build-ker"
     ):
         add_bottleneck(KernelWithoutQueues(errno.ENOENT), 1, link)
+    newer = Link(0.03, rate=1e6, queue="dualpi2")
+    with pytest.raises(OSError, match=r"the queueing discipline .*; it needs Linux 6.17: run .* --kernel 7.3, and"):
+        add_bottleneck(KernelWithoutQueues(errno.ENOENT, "dualpi2"), 1, newer)
     with pytest.raises(NetlinkError):
         add_bottleneck(KernelWithoutQueues(errno.EPERM), 1, link)

@@ -150,6 +150,18 @@ def test_the_name_follows_what_the_kernel_is_made_of(monkeypatch, changed):
     assert before != after
 
 
+def test_settings_of_newer_versions_leave_the_name_of_older_kernels(monkeypatch):
+    # DualPI2 came with Linux 6.17.
+    versions = ("6.1", "6.16", "6.17", "7.3")
+    before = [kernel_path(250, version) for version in versions]
+    read = kernel_cache.packaged_file
+    monkeypatch.setattr(kernel_cache, "packaged_file", lambda name: read(name) + "#\n" * (name == "since_6.17.config"))
+    changed = [kernel_path(250, version) != path for version, path in zip(versions, before, strict=True)]
+    assert changed == [False, False, True, True]
+    assert "CONFIG_NET_SCH_DUALPI2=y" in kernel_cache.settings_of("6.17")
+    assert "DUALPI2" not in kernel_cache.settings_of("6.1")
+
+
 @pytest.mark.parametrize("hz", [99, 1001, 250.5, "250", -250])
 def test_tick_rates_out_of_range_are_refused(hz):
     for function in (kernel_path, find_kernel, lambda hz: build_kernels([250, hz])):
@@ -295,11 +307,11 @@ def makefile_of(version):
 @needs_programs
 def test_kernels_of_several_versions_lie_side_by_side(cache, source):
     build_kernels([250], source=source())
-    (path,) = build_kernels([250], source=source(Makefile=makefile_of("7.3")))
-    assert path == kernel_path(250, "7.3") == find_kernel(250, "7.3")
-    assert path.name == kernel_path(250).name.replace("6.1", "7.3")
+    (path,) = build_kernels([250], source=source(Makefile=makefile_of("6.12")))
+    assert path == kernel_path(250, "6.12") == find_kernel(250, "6.12")
+    assert path.name == kernel_path(250).name.replace("6.1", "6.12")
     build_kernels([1000], source=source(Makefile=makefile_of("6.12")))
-    assert built_kernels() == [("6.1", 250, "6.1.7"), ("6.12", 1000, "6.1.7"), ("7.3", 250, "6.1.7")]
+    assert built_kernels() == [("6.1", 250, "6.1.7"), ("6.12", 1000, "6.1.7"), ("6.12", 250, "6.1.7")]
 
 
 @needs_programs

@@ -245,8 +245,8 @@ class Bottleneck:
         and 15 ms for "pie" and "dualpi2". "cake" aims at the time of one and a half full packets if this is longer.
     interval : float, optional
         Time within which a sender reacts, for "codel", "fq_codel" and "cake" [s], 0.001 to 100; by default 20 times
-        `target`, which is 100 ms. For "pie" and "dualpi2" the time between two updates of the probability, by default 15 ms
-        and 16 ms.
+        `target`, which is 100 ms. For "pie" and "dualpi2" the time between two updates of the probability, by default
+        15 ms and 16 ms.
     quantum : int
         Bytes that a queue of "fq_codel" may send per turn, 256 to 65 535. "cake" derives them from the rate.
     flows : int

@@ -1,4 +1,4 @@
-"""How the sender and the receiver of Linux respond to marks: ECN (RFC 3168), and the exact feedback of DCTCP (RFC 8257).
+"""How the sender and the receiver of Linux respond to marks: ECN (RFC 3168), and DCTCP (RFC 8257).
 
 The sender learns of each mark with the ACK of its segment. Without DCTCP it reduces its window once per round trip, as
 the kernel does whose receiver repeats a mark until it hears of the reduction.
