@@ -114,7 +114,7 @@ def compare(
             "--queue",
             LINK,
             "Longest queue.",
-            "one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie and cake that of Linux",
+            "one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie, cake and dualpi2 that of Linux",
             metavar="PACKETS",
         ),
     ] = None,
@@ -124,8 +124,8 @@ def compare(
             "--discipline",
             LINK,
             "Packets that the queue drops: the last (drop-tail), some early (red), those beyond a threshold (dred), or "
-            "those that keep its delay short (codel, fq_codel, pie, cake; not with --link-trace or --outage). The "
-            "transports of the literature are left out with the last four.",
+            "those that keep its delay short (codel, fq_codel, pie, cake, dualpi2; not with --link-trace or "
+            "--outage). The transports of the literature are left out with the last five.",
             "drop-tail",
         ),
     ] = None,
@@ -135,8 +135,8 @@ def compare(
             "--queue-target",
             "time",
             LINK,
-            "Queueing delay at which codel, fq_codel, pie and cake aim.",
-            "5ms, or 15ms for pie",
+            "Queueing delay at which codel, fq_codel, pie, cake and dualpi2 aim.",
+            "5ms, or 15ms for pie and dualpi2",
         ),
     ] = None,
     bulk: Annotated[int, number("--bulk", LINK, "Number of long transfers on the link.")] = 0,

@@ -33,8 +33,8 @@ class Source:
     path : SharedPath
         Path of its packets over the shared link.
     stack : Stack
-        Settings of the transport that carries it: `Linux`, `Classic`, `TimeLined`, `Scp`, `Udp`, or a stack given to
-        `tcpdelay.network.transports.register`. `Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and
+        Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, `Udp`, or a stack
+        given to `tcpdelay.network.transports.register`. `Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and
         `Scp` do not carry transfers.
     start, stop : float
         Time of the first write, and time after which nothing is written [s], 0 or more; `stop` is infinite by default.
