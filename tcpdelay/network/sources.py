@@ -34,8 +34,8 @@ class Source:
         Path of its packets over the shared link.
     stack : Stack
         Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, `Udp`, or a stack
-        given to `tcpdelay.network.transports.register`. `Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and
-        `Scp` do not carry transfers.
+        given to `tcpdelay.network.transports.register`. `Udp` and `TimeLined` do not carry bulk data, and `Udp`,
+        `TimeLined` and `Scp` do not carry transfers.
     start, stop : float
         Time of the first write, and time after which nothing is written [s], 0 or more; `stop` is infinite by default.
     header : int, optional

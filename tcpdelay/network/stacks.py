@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from tcpdelay.network.bottleneck import SMALLEST_PACKET
 from tcpdelay.scenario.fields import Choice, Flag, Quantity, described
-from tcpdelay.scenario.stack import Mss, Stack
+from tcpdelay.scenario.stack import DelayedAck, Hz, Mss, Stack
 
 Recovery = Literal["reno", "newreno", "sack"]
 
@@ -171,18 +171,8 @@ class Dctcp(Stack):
     1448
     """
 
-    delayed_ack: Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")] = False
-    hz: Annotated[
-        int,
-        Quantity(
-            kind="count",
-            meaning="Timer interrupts per second (CONFIG_HZ).",
-            low=100,
-            high=1000,
-            unit="interrupts per second",
-            example="1000",
-        ),
-    ] = 250
+    delayed_ack: DelayedAck = False
+    hz: Hz = 250
     mss: Mss = 1448
 
 

@@ -24,6 +24,18 @@ StackName = Literal["linux", "newreno_2008", "quic"]
 QuicControl = Literal["newreno", "cubic"]
 Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
+DelayedAck: TypeAlias = Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")]
+Hz: TypeAlias = Annotated[
+    int,
+    Quantity(
+        kind="count",
+        meaning="Timer interrupts per second (CONFIG_HZ).",
+        low=100,
+        high=1000,
+        unit="interrupts per second",
+        example="1000",
+    ),
+]
 Mss: TypeAlias = Annotated[
     int,
     Quantity(kind="size", meaning="Largest segment payload.", low=88, high=65495, unit="bytes", example="1448B"),
@@ -145,19 +157,9 @@ class Linux(Stack):
     """
 
     congestion_control: Annotated[CongestionControl, Choice(meaning=_CONTROL_MEANING)] = "cubic"
-    delayed_ack: Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")] = False
+    delayed_ack: DelayedAck = False
     window_validation: WindowValidation = True
-    hz: Annotated[
-        int,
-        Quantity(
-            kind="count",
-            meaning="Timer interrupts per second (CONFIG_HZ).",
-            low=100,
-            high=1000,
-            unit="interrupts per second",
-            example="1000",
-        ),
-    ] = 250
+    hz: Hz = 250
     rto_min: Annotated[
         float,
         Quantity(
