@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +137,15 @@ def compare(capture: FlowCapture) -> dict[str, str | float]:
 def main() -> None:
     """Write the table of all comparisons, and print a summary."""
     rows = []
-    for file in sorted((HERE / "captures" / "drop-tail").glob("*.parquet")):
-        rows.append(compare(read_capture(file)))
-        figures = ", ".join(
-            f"{name} {rows[-1][f'{name}_measured']:.4g} {rows[-1][f'{name}_simulated']:.4g}"
-            for name in ("loss", "mean", *QUANTILES)
-        )
-        print(f"{file.stem}: {figures}", file=sys.stderr)
+    files = sorted((HERE / "captures" / "drop-tail").glob("*.parquet"))
+    with ProcessPoolExecutor() as pool:
+        for row in pool.map(compare, map(read_capture, files)):
+            rows.append(row)
+            figures = ", ".join(
+                f"{name} {row[f'{name}_measured']:.4g} {row[f'{name}_simulated']:.4g}"
+                for name in ("loss", "mean", *QUANTILES)
+            )
+            print(f"{row['capture']}: {figures}", file=sys.stderr)
     with (HERE / "results" / "drop-tail-simulation.csv").open("w", newline="", encoding="utf-8") as output:
         table = csv.DictWriter(output, rows[0], lineterminator="\n")
         table.writeheader()

@@ -48,6 +48,9 @@ from tcpdelay.scenario.stack import Linux
 
 LARGEST_SEND_BUFFER = 4 << 20
 """Largest send buffer that the kernel sets by itself [bytes] (sysctl tcp_wmem)."""
+FIRST_RECEIVE_WINDOW, LARGEST_RECEIVE_WINDOW = 65_535, 4 << 20
+"""The receive window at the start (`tcp_select_initial_window`), and when it has grown [bytes]: half of the memory of a
+receive buffer of 4 MiB (SO_RCVBUF), as in the testbed."""
 CONTINUOUS = 1 << 60
 """Size of the writes of a source that always writes on [bytes]: no segment ends with a push."""
 ANY_WRITE = 1
@@ -340,6 +343,7 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
         connection[name] = value
     connection.host_delay = round(shared.access_delay * SECOND) if shared.in_host else 0
     connection.cwr_segment = NO_SEGMENT
+    connection.rcv_room = LARGEST_RECEIVE_WINDOW - FIRST_RECEIVE_WINDOW
     connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
 
 

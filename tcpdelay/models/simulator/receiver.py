@@ -203,7 +203,8 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
     pushes = False
     for other in range(number, following):
         pushes = pushes or ends_message(c, wire, _start(c, wire, other + 1))
-    _measure_receive_mss(c, _start(c, wire, following) - wire.segments[number & MASK].start, pushes)
+    size = _start(c, wire, following) - wire.segments[number & MASK].start
+    _measure_receive_mss(c, size, pushes)
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     gap = now - c.lrcvtime
     c.lrcvtime = now
@@ -216,6 +217,10 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
         c.ato = min((c.ato >> 1) + gap, c.receiver_rto)
     elif gap > c.receiver_rto:
         c.quick = tcp.QUICK_ACKS
+    if c.rcv_room > 0 and size >= c.rcv_mss:
+        # A full segment lets the receive window grow, which the sender learns at once (`tcp_grow_window`).
+        c.rcv_room -= 2 * c.mss
+        c.quick |= 1
 
 
 @kernel()

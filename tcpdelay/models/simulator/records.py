@@ -179,7 +179,7 @@ _GROUPS = {
     "loss_round_end rest_lost",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
     "delayed_ack_timeout read_at merging_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size "
-    "pushed quick ato lrcvtime receiver_rto",
+    "pushed quick ato lrcvtime receiver_rto rcv_room",
     "counts": "segments_sent segments_lost segments_retransmitted recoveries timeouts probes reordering_timeouts "
     "undone acks_sent acks_lost skipped events",
 }
