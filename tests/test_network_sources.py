@@ -231,12 +231,12 @@ def carried(flow=VIDEO, stack=LINUX, **options):
     [
         (
             lambda: carried(stack=Classic()),
-            "stack must be Linux or Quic or Udp with a source that is no Flow, got Classic",
+            "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Classic",
         ),
-        (lambda: carried(stack=Scp()), "stack must be Linux or Quic or Udp with a source that is no Flow, got Scp"),
+        (lambda: carried(stack=Scp()), "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Scp"),
         (
             lambda: carried(stack=TimeLined()),
-            "stack must be Linux or Quic or Udp with a source that is no Flow, got TimeLined",
+            "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got TimeLined",
         ),
         (lambda: carried(pieces=2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(connections=2), "flow must be a Flow where packets are split, .*, got Video"),

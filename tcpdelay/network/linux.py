@@ -343,7 +343,8 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
         connection[name] = value
     connection.host_delay = round(shared.access_delay * SECOND) if shared.in_host else 0
     connection.cwr_segment = NO_SEGMENT
-    connection.rcv_room = LARGEST_RECEIVE_WINDOW - FIRST_RECEIVE_WINDOW
+    if flow.application in (BULK, TRANSFERS):
+        connection.rcv_room = LARGEST_RECEIVE_WINDOW - FIRST_RECEIVE_WINDOW
     connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
 
 
