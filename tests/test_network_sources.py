@@ -233,7 +233,10 @@ def carried(flow=VIDEO, stack=LINUX, **options):
             lambda: carried(stack=Classic()),
             "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Classic",
         ),
-        (lambda: carried(stack=Scp()), "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Scp"),
+        (
+            lambda: carried(stack=Scp()),
+            "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Scp",
+        ),
         (
             lambda: carried(stack=TimeLined()),
             "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got TimeLined",
