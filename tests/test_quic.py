@@ -230,6 +230,15 @@ def test_an_overtaken_packet_is_lost_by_the_time_threshold(interval, spurious):
     assert found.counts["spurious_losses"] == (pytest.approx(overtaken, abs=20) if spurious else 0)
 
 
+@pytest.mark.parametrize(("implementation", "acks"), [("rfc9002", 2), ("quic-go", 1)])
+def test_quic_go_acknowledges_what_arrives_at_one_instant_together(implementation, acks):
+    # Four packets per message, which leave together, and arrive so: RFC 9000, 13.2.2, acknowledges every second one.
+    # quic-go reads all that have arrived before it sends an ACK (connection.go, handlePackets).
+    stack = td.Stack.quic(implementation)
+    found = simulate(td.Flow(4200, 0.100), td.Path(rtt=0.050, loss=0.0), stack, packets=2000, seed=1)
+    assert found.counts["packets_sent"] / found.counts["acks_sent"] == pytest.approx(4 / acks, rel=0.01)
+
+
 @pytest.mark.parametrize(("jitter", "spurious"), [(0.003, False), (0.0045, True)])
 def test_a_packet_that_three_overtake_is_lost_by_the_packet_threshold(jitter, spurious):
     # A packet every millisecond: with 3 ms of jitter, two later ones overtake at most (RFC 9002, 6.1.1). Both are far

@@ -6,7 +6,7 @@ from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.records import DATAGRAMS, LOST, ONE_STREAM, packet_record, stream_record
-from tcpdelay.models.simulator.path import leave_transit
+from tcpdelay.models.simulator.path import leave_transit, next_arrival
 from tcpdelay.models.simulator.records import NEVER, uniform
 from tcpdelay.models.simulator.writes import message_end, message_record, written_at
 
@@ -31,7 +31,10 @@ def take_arrival(c: Any, wire: Any) -> None:
         c.largest_received, c.largest_received_at = number, now
     c.unacknowledged += 1
     if c.unacknowledged >= c.ack_every or (c.acks_gaps and beside_gap) or (c.acks_stream_ends and ended):
-        acknowledge(c, wire)
+        c.ack_due = 1
+    if c.ack_due:
+        if not (c.acks_together and next_arrival(c, wire) == now):
+            acknowledge(c, wire)
     elif c.receiver_timer == NEVER:
         c.receiver_timer = now + c.ack_delay
 
@@ -39,7 +42,7 @@ def take_arrival(c: Any, wire: Any) -> None:
 @kernel()
 def acknowledge(c: Any, wire: Any) -> None:
     """Send an ACK of all packets that have arrived."""
-    c.receiver_timer, c.unacknowledged = NEVER, 0
+    c.receiver_timer, c.unacknowledged, c.ack_due = NEVER, 0, 0
     c.acks_sent += 1
     if c.ack_loss > 0.0 and uniform(wire.next_double, wire.random_state) < c.ack_loss:
         c.acks_lost += 1

@@ -47,7 +47,7 @@ _GROUPS = {
     "application_limited epoch last_acknowledged",
     "pacer": "tokens_at pacing_at",
     "path": "first_transit next_transit",
-    "receiver": "received largest_received largest_received_at unacknowledged receiver_timer ranges "
+    "receiver": "received largest_received largest_received_at unacknowledged ack_due receiver_timer ranges "
     "completions",
     "acknowledgements": "first_ack next_ack",
     "counts": "packets_sent packets_lost declared_lost spurious_losses reductions probe_timeouts acks_sent acks_lost failed",
