@@ -131,8 +131,8 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
     # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
-    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity), and processes all
-    # packets that wait to be read before it sends an ACK (connection.go, handlePackets).
+    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity), and processes
+    # all packets that wait to be read before it sends an ACK (connection.go, handlePackets).
     "quic-go": QuicRules(
         **vars(QUIC_PACKETS["quic-go"]),
         initial_window=32,

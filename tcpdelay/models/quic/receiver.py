@@ -83,7 +83,9 @@ def _read(c: Any, wire: Any, stream: Any, start: int, end: int, now: int) -> boo
         finish(c, wire, number, now - written_at(c, wire, number))
         stream.unread += 1
     # Data that arrive again after the end of their stream are ignored.
-    return bool(stream.unread > first and c.delivery != ONE_STREAM and (c.group == 1 or stream.last < c.packets_written - 1))
+    if stream.unread == first or c.delivery == ONE_STREAM:
+        return False
+    return bool(c.group == 1 or stream.last < c.packets_written - 1)
 
 
 @kernel()
