@@ -311,7 +311,7 @@ class Experiment:
 
     @property
     def lossy_path(self) -> Path:
-        """The configured path with its jitter, the bursts of its losses and the lost acknowledgements, for the simulator."""
+        """The configured path with jitter, bursts of losses and lost acknowledgements, for the simulator."""
         return Path(
             self.rtt,
             self.loss,
