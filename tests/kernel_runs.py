@@ -102,6 +102,8 @@ def figures():
             Stack.quic(delivery="datagram"),
         )
     ]
+    reordered = Path(rtt=0.04, loss=0.02, jitter=0.030, reordering=0.01)
+    quic.append(simulate(VOICE, reordered, Stack.quic(), packets=1000, seed=1))
     return {
         "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),

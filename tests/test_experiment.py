@@ -23,6 +23,7 @@ COMMON = {
     "loss": st.integers(1, 400).map(lambda permille: permille / 1000),
     "loss_burst": st.integers(10, 99).map(lambda tenths: tenths / 10),
     "ack_loss": st.integers(0, 400).map(lambda permille: permille / 1000),
+    "jitter": st.integers(0, 1000).map(lambda ms: ms / 1000),
     "delayed_ack": st.booleans(),
     "sack": st.booleans(),
     "slow_start_after_idle": st.booleans(),

@@ -47,3 +47,18 @@ def test_the_page_counts_the_losses_that_both_find(log):
     page = quic_traces.report(log.parent)
     assert "1 losses, of which the simulator finds 1, and 0 more; largest difference" in page
     assert "| packet threshold | K_PACKET_THRESHOLD = 3 | packetThreshold = 3 | 3 |" in page
+
+
+def test_the_rtt_is_sampled_if_the_largest_packet_is_newly_acknowledged():
+    # RFC 9002, 5.1: the first packet is overtaken by the second, whose ACK gives a sample of 70 ms; the ACK of both,
+    # 80 ms after the first was sent, gives none.
+    replay = quic_traces.Replay("rfc9002", dict.fromkeys(quic_traces.ESTIMATES, RTT))
+    replay.begin(0)
+    for number in range(2):
+        replay.send(number, 5.0 * number, 201)
+    replay.acknowledge([[1, 1]], 0.0, 75.0)
+    sampled = replay.estimate
+    assert sampled == pytest.approx(7 / 8 * RTT + 70 / 8)
+    replay.acknowledge([[0, 1]], 0.0, 80.0)
+    assert replay.estimate == sampled
+    assert not replay.lost

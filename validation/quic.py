@@ -26,7 +26,7 @@ from tcpdelay.testbed.experiment import Experiment
 HERE = FilePath(__file__).parent
 CAPTURES, RESULTS = HERE / "quic-captures", HERE / "results"
 ERRORS = (*QUANTITIES, "added")
-"""Quantities whose errors are listed; `added` is the mean delay beyond the one-way delay of the path."""
+"""Quantities whose errors are listed; `added` is the mean delay beyond the mean one-way delay of the path."""
 
 
 def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay | None) -> dict[str, object]:
@@ -47,7 +47,8 @@ def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay 
         The row of the table. Errors are beyond the capture's interval, relative to the measured value; NaN where it is
         infinite.
     """
-    experiment, one_way = measured.experiment, measured.path.forward_delay
+    experiment = measured.experiment
+    one_way = measured.path.forward_delay + experiment.jitter / 2
     predicted = predictions.of(SIMULATOR.name, measured)
     assert predicted is not None
     found: dict[str, object] = {
@@ -56,6 +57,7 @@ def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay 
         "delivery": experiment.delivery,
         "rtt": experiment.rtt,
         "loss": experiment.loss,
+        "jitter": experiment.jitter,
         "utilization": measured.utilization,
         "messages": measured.offered,
         "lost": measured.unread,
@@ -83,12 +85,13 @@ def summary(table: pd.DataFrame) -> str:
         for one in table.loc[table.loc[~near, f"{name}_beyond"].abs().nlargest(3).index].to_dict("records"):
             keys = {key: one[key] for key in ("source", "implementation", "delivery")}
             path = {"RTT [ms]": f"{1e3 * one['rtt']:g}", "loss": f"{one['loss']:.1%}"}
+            path["jitter [ms]"] = f"{1e3 * one['jitter']:g}"
             listed.append(keys | path | {"quantity": name, "error": f"{one[f'{name}_beyond']:+.1%}"})
     said = [
         f"{len(table)} captures of aioquic 1.7.2 and quic-go 0.59.0, {table['messages'].sum():,} messages. "
         "Mean errors of the simulator beyond the 95 % intervals of the captures; `added` is the mean delay less the "
-        "one-way delay of the path. In brackets: the other implementation as a prediction of the same captures, where "
-        "both have been captured. Delays of lost datagrams are infinite, and do not count.\n",
+        "mean one-way delay of the path. In brackets: the other implementation as a prediction of the same captures, "
+        "where both have been captured. Delays of lost datagrams are infinite, and do not count.\n",
         "## Below 0.9 of the rate that Reno over TCP carries\n",
         _errors(table[~near], "source", "implementation", "delivery"),
         "",

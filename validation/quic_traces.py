@@ -91,6 +91,11 @@ class Replay:
             MICROSECONDS * estimates[name] for name in ESTIMATES
         )
 
+    @property
+    def estimate(self) -> float:
+        """Smoothed round-trip time [ms]."""
+        return float(self._connection.smoothed_rtt / MICROSECONDS)
+
     def begin(self, number: int) -> None:
         """Begin with the packet of a number."""
         self._connection.first_packet = self._connection.next_packet = number

@@ -9,9 +9,10 @@ import numpy as np
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.engine import new_connection, next_event, process
 from tcpdelay.models.quic.records import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
-from tcpdelay.models.quic.recovery import SKIPPED
+from tcpdelay.models.quic.recovery import SKIPPED, drop
 from tcpdelay.models.quic.sender import send
 from tcpdelay.models.quic.streams import put_message
+from tcpdelay.models.simulator.path import put_in_transit
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.models.simulator.writes import message_record
 from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
@@ -40,10 +41,6 @@ fields, and would call kernels that were compiled for the other.
 """
 
 
-UNKNOWN = NEVER + 1
-"""Arrival of a packet that waits in a managed queue: no later packet arrives before it."""
-
-
 @kernel()
 def next_time(flow: Any, c: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
@@ -66,7 +63,8 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
         c.first_uncrossed += 1
         if packet.frames != SKIPPED:
             arrival = cross_or_wait(flow, link, c.now, packet.length, c.first_uncrossed - 1, 0)
-            packet.arrival = UNKNOWN if arrival == WAITING else NEVER if arrival == DROPPED else arrival
+            if arrival != WAITING:
+                _take_from_link(c, c.first_uncrossed - 1, arrival)
     add_return_jitter(flow, c, first_new_ack, c.next_ack)
     for place in range(c.completions):
         _count(flow, c, samples, c.completed[place])
@@ -78,9 +76,17 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
 @kernel()
 def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
     """Note when a packet that leaves a managed queue arrives, or that it is dropped; return the next event."""
-    arrival = leave(flow, link, packet)
-    packet_record(c, packet.segment).arrival = NEVER if arrival == DROPPED else arrival
+    _take_from_link(c, packet.segment, leave(flow, link, packet))
     return int(next_time(flow, c, wire))
+
+
+@kernel()
+def _take_from_link(c: Any, number: int, arrival: int) -> None:
+    """Put a packet that leaves the link in transit until it arrives [us], unless the link drops it."""
+    if arrival == DROPPED:
+        drop(c, c, packet_record(c, number))
+    else:
+        put_in_transit(c, c, number, number + 1, arrival)
 
 
 @kernel()

@@ -84,6 +84,9 @@ class Experiment:
         it, above `loss` to 1. A timer changes netem's loss at the end of each state.
     ack_loss : float
         Probability that a packet from the receiver to the sender is dropped, 0 to 0.5.
+    jitter : float
+        Largest additional delay of a packet from the sender to the receiver [s], 0 to 1; each is drawn uniformly from 0
+        to this, so packets may overtake each other.
     bottleneck_rate : float, optional
         Rate of a bottleneck link [bit/s], 1e4 to 1e9.
     queue_packets, queue_bytes : int, optional
@@ -152,6 +155,7 @@ class Experiment:
     bad_time: float = 0.0
     bad_loss: float = 1.0
     ack_loss: float = 0.0
+    jitter: float = 0.0
     bottleneck_rate: float | None = None
     queue_packets: int | None = None
     queue_bytes: int | None = None
@@ -321,12 +325,13 @@ class Experiment:
 
     @property
     def lossy_path(self) -> Path:
-        """The configured path with the bursts of its losses and the lost acknowledgements, for the simulator."""
+        """The configured path with jitter, bursts of losses and lost acknowledgements, for the simulator."""
         return Path(
             self.rtt,
             self.loss,
             loss_burst=self.loss_burst,
             ack_loss=self.ack_loss,
+            jitter=self.jitter,
             bad_time=self.bad_time,
             bad_loss=self.bad_loss,
         )
@@ -359,7 +364,7 @@ class Experiment:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
         unused += _OF_TCP if self.application == "quic" else _OF_QUIC
-        unused += tuple(name for name in ("rto_min", "l4s", "cross_control") if not getattr(self, name))
+        unused += tuple(name for name in ("rto_min", "jitter", "l4s", "cross_control") if not getattr(self, name))
         if self.queue == "fifo":
             unused += _OF_QUEUE
         if self.source is not None:
@@ -396,6 +401,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "bad_time": (*bounds(Path, "bad_time"), "s"),
     "bad_loss": (*bounds(Path, "bad_loss"), "of the packets"),
     "ack_loss": (0, 0.5, "of the packets"),
+    "jitter": (*bounds(Path, "jitter"), "s"),
     "bottleneck_rate": (1e4, 1e9, "bit/s"),
     "queue_packets": (1, 100_000, "packets"),
     "queue_bytes": (1514, 100_000_000, "bytes"),
@@ -421,6 +427,7 @@ _LABELS = {
     "bad_time": "bad{}s",
     "bad_loss": "badloss{}",
     "ack_loss": "ackloss{}",
+    "jitter": "jitter{}s",
     "bottleneck_rate": "rate{}",
     "queue_packets": "queue{}p",
     "queue_bytes": "queue{}B",

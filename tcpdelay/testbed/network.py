@@ -14,7 +14,7 @@ import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -176,6 +176,7 @@ class Network:
             delay,
             loss,
             experiment.loss_burst,
+            experiment.jitter,
             rate=experiment.bottleneck_rate,
             queue=experiment.queue,
             queue_packets=experiment.queue_packets or (DEVICE_LIMIT if experiment.queue == "red" else None),
@@ -242,7 +243,7 @@ class Network:
     def set_loss(self, loss: float) -> None:
         """Change the probability that a packet from the sender to the receiver is dropped, 0 to 1."""
         node, device = self._queues["data"]
-        set_netem(node.netlink, "change", device, Link(self._forward.delay, loss))
+        set_netem(node.netlink, "change", device, replace(self._forward, loss=loss))
 
     def set_rto_min(self, rto_min: float) -> None:
         """Set the smallest retransmission timeout [s] of later connections of the sender to the receiver."""

@@ -43,6 +43,7 @@ _PARSERS: dict[str, Any] = {
     "bad_time": parse_time,
     "bad_loss": partial(parse_fraction, allow_one=True),
     "ack_loss": parse_fraction,
+    "jitter": parse_time,
     "bottleneck_rate": parse_rate,
     "packet_size": parse_size,
     "queue_bytes": parse_size,

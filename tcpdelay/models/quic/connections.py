@@ -20,6 +20,7 @@ COUNTS = (
     "packets_sent",
     "packets_lost",
     "declared_lost",
+    "spurious_losses",
     "reductions",
     "probe_timeouts",
     "acks_sent",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.receiver import acknowledge, next_arrival, take_arrival
+from tcpdelay.models.quic.receiver import acknowledge, take_arrival
 from tcpdelay.models.quic.records import (
     CONNECTION,
     DATAGRAMS,
@@ -24,11 +24,18 @@ from tcpdelay.models.quic.records import (
     packet_record,
     wire_type,
 )
-from tcpdelay.models.quic.recovery import SKIPPED, on_acknowledgement, on_timer, timer_at
+from tcpdelay.models.quic.recovery import SKIPPED, drop, on_acknowledgement, on_timer, timer_at
 from tcpdelay.models.quic.sender import send
 from tcpdelay.models.quic.streams import put_message
 from tcpdelay.models.simulator.engine import EVENTS_PER_CALL, TIE_BREAK
-from tcpdelay.models.simulator.path import PATH_FIELDS, drop_tail_settings, is_dropped, loss_settings
+from tcpdelay.models.simulator.path import (
+    depart,
+    drop_tail_settings,
+    is_dropped,
+    loss_settings,
+    next_arrival,
+    path_settings,
+)
 from tcpdelay.models.simulator.records import NEVER, Wire
 from tcpdelay.models.simulator.writes import WriteSchedule, written_at
 from tcpdelay.models.stopping import give_up_if_stopped
@@ -45,8 +52,6 @@ _DELIVERIES: dict[Delivery, int] = {
     "stream_per_group": GROUPS,
     "datagram": DATAGRAMS,
 }
-QUIC_PATH_FIELDS = PATH_FIELDS - {"jitter", "reordering"}
-"""Fields of a path that a simulation of QUIC knows: packets arrive in the order of sending."""
 UNLIMITED = 1e15
 """Slow-start threshold before the first loss [bytes]."""
 
@@ -79,9 +84,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
     settings = rules.settings(stack.max_ack_delay) | {
         "mss": rules.datagram_size,
         "datagram_payload": rules.payload,
-        "one_way_delay": round(path.forward_delay * SECOND),
         "rtt": rtt,
-        "ack_loss": path.ack_loss,
         "delivery": _DELIVERIES[stack.delivery],
         "group": group,
         "cubic": int(stack.congestion_control == "cubic"),
@@ -99,6 +102,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "pacing_at": NEVER,
         "receiver_timer": NEVER,
         "free_piece": NONE,
+        **path_settings(path),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }
@@ -155,17 +159,19 @@ def compile_loop(connection: Any, wire: Wire) -> None:
 
 @kernel()
 def cross(c: Any, wire: Any) -> None:
-    """Let the packets that have just been sent cross the path: each is lost, or arrives after the one-way delay."""
+    """Let the packets that have just been sent cross the path: each is dropped, or in transit until it arrives."""
     while c.first_uncrossed < c.next_packet:
-        packet = packet_record(wire, c.first_uncrossed)
+        number = c.first_uncrossed
+        packet = packet_record(wire, number)
         c.first_uncrossed += 1
         if packet.frames == SKIPPED:
             continue
         if is_dropped(c, wire, packet.length):
-            packet.arrival = NEVER
-            c.packets_lost += 1
+            drop(c, wire, packet)
         else:
-            packet.arrival = c.now + c.one_way_delay
+            depart(c, wire, number, number + 1)
+    if c.next_transit - c.first_transit >= wire.transit.shape[0] // 2:
+        c.failed = 1
 
 
 @kernel()

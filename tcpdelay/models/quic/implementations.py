@@ -69,6 +69,8 @@ class QuicRules(QuicPacket):
         What the receiver adds to `max_ack_delay` when it announces this delay to the sender [us].
     acks_stream_ends : bool
         Whether the end of a stream is answered at once, with a new limit of streams and with an ACK.
+    acks_together : bool
+        Whether packets that arrive at the same instant are acknowledged by one ACK.
     datagrams_per_packet : int
         Most DATAGRAM frames of a packet.
     lost_first : bool
@@ -96,6 +98,7 @@ class QuicRules(QuicPacket):
     ack_delay: int | None = None
     ack_granularity: int = 0
     acks_stream_ends: bool = False
+    acks_together: bool = False
     datagrams_per_packet: int = 16
     lost_first: bool = True
 
@@ -128,7 +131,8 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
     # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
-    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity).
+    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity), and processes
+    # all packets that wait to be read before it sends an ACK (connection.go, handlePackets).
     "quic-go": QuicRules(
         **vars(QUIC_PACKETS["quic-go"]),
         initial_window=32,
@@ -143,6 +147,7 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         adjusts_latest=True,
         ack_granularity=1_000,
         acks_stream_ends=True,
+        acks_together=True,
         datagrams_per_packet=1,
         lost_first=False,
     ),

@@ -5,27 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.quic.records import DATAGRAMS, ONE_STREAM, packet_record, stream_record
+from tcpdelay.models.quic.records import DATAGRAMS, LOST, ONE_STREAM, packet_record, stream_record
+from tcpdelay.models.simulator.path import leave_transit, next_arrival
 from tcpdelay.models.simulator.records import NEVER, uniform
 from tcpdelay.models.simulator.writes import message_end, message_record, written_at
 
 
 @kernel()
-def next_arrival(c: Any, wire: Any) -> int:
-    """Return when the next packet arrives [us]; packets arrive in the order of sending."""
-    while c.first_arrival < c.first_uncrossed and packet_record(wire, c.first_arrival).arrival == NEVER:
-        c.first_arrival += 1
-    return int(packet_record(wire, c.first_arrival).arrival) if c.first_arrival < c.first_uncrossed else NEVER
-
-
-@kernel()
 def take_arrival(c: Any, wire: Any) -> None:
     """Take the packet that arrives now: read what is complete, and acknowledge by the rules."""
-    number, now = c.first_arrival, c.now
+    number, now = leave_transit(c, wire).segment, c.now
     packet = packet_record(wire, number)
-    c.first_arrival += 1
+    if c.next_packet - number > wire.packets.shape[0]:
+        c.failed = 1
+        return
     c.received += 1
     packet.rank = c.received
+    if packet.state == LOST:
+        c.spurious_losses += 1
     ended = False
     for frame in range(packet.frames):
         ended |= _take_frame(c, wire, packet.start[frame], packet.end[frame], packet.stream[frame], now)
@@ -34,7 +31,10 @@ def take_arrival(c: Any, wire: Any) -> None:
         c.largest_received, c.largest_received_at = number, now
     c.unacknowledged += 1
     if c.unacknowledged >= c.ack_every or (c.acks_gaps and beside_gap) or (c.acks_stream_ends and ended):
-        acknowledge(c, wire)
+        c.ack_due = 1
+    if c.ack_due:
+        if not (c.acks_together and next_arrival(c, wire) == now):
+            acknowledge(c, wire)
     elif c.receiver_timer == NEVER:
         c.receiver_timer = now + c.ack_delay
 
@@ -42,7 +42,7 @@ def take_arrival(c: Any, wire: Any) -> None:
 @kernel()
 def acknowledge(c: Any, wire: Any) -> None:
     """Send an ACK of all packets that have arrived."""
-    c.receiver_timer, c.unacknowledged = NEVER, 0
+    c.receiver_timer, c.unacknowledged, c.ack_due = NEVER, 0, 0
     c.acks_sent += 1
     if c.ack_loss > 0.0 and uniform(wire.next_double, wire.random_state) < c.ack_loss:
         c.acks_lost += 1
@@ -73,7 +73,8 @@ def _take_frame(c: Any, wire: Any, start: int, end: int, number: int, now: int) 
 
 @kernel()
 def _read(c: Any, wire: Any, stream: Any, start: int, end: int, now: int) -> bool:
-    """Read what is complete of a stream, within a range that the receiver has; return whether the stream has ended."""
+    """Read what is complete of a stream, within a range that the receiver has; return whether that ends the stream."""
+    first = stream.unread
     while stream.unread <= stream.last:
         number = stream.unread
         begin = message_end(c, wire, number - 1) if number else 0
@@ -81,7 +82,10 @@ def _read(c: Any, wire: Any, stream: Any, start: int, end: int, now: int) -> boo
             return False
         finish(c, wire, number, now - written_at(c, wire, number))
         stream.unread += 1
-    return bool(c.delivery != ONE_STREAM and (c.group == 1 or stream.last < c.packets_written - 1))
+    # Data that arrive again after the end of their stream are ignored.
+    if stream.unread == first or c.delivery == ONE_STREAM:
+        return False
+    return bool(c.group == 1 or stream.last < c.packets_written - 1)
 
 
 @kernel()

@@ -13,7 +13,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.implementations import QuicRules
-from tcpdelay.models.simulator.records import LOSS_FIELDS
+from tcpdelay.models.simulator.records import LOSS_FIELDS, TRANSIT
 
 FRAMES = 16
 """Most frames of a packet: one of a stream for each message of 64 bytes or more."""
@@ -25,18 +25,20 @@ ONE_STREAM, GROUPS, DATAGRAMS = range(3)
 """How messages travel; each on a stream of its own is a group of one."""
 NONE = -1
 """No piece."""
+NEVER_ARRIVES = -1
+"""Rank of a packet that the path drops."""
 NEVER_READ = 1 << 40
 """Delay of a datagram that is lost [us]; a million of them can be added."""
 
 _FLOATS = (
     *LOSS_FIELDS,
-    *("ack_loss", "loss_factor", "pacing_gain", "smoothed_rtt", "rtt_variation", "latest_rtt"),
+    *("ack_loss", "reordering", "loss_factor", "pacing_gain", "smoothed_rtt", "rtt_variation", "latest_rtt"),
     *("congestion_window", "slow_start_threshold", "window_before_loss", "cubic_k", "estimated_window"),
     *("tokens", "token_limit", "packet_time"),
 )
 _GROUPS = {
-    "scenario": "packet_size interval mss one_way_delay rtt correlated byte_queue until_loss state_time in_burst "
-    "loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
+    "scenario": "packet_size interval mss one_way_delay jitter rtt correlated byte_queue until_loss state_time "
+    "in_burst loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
     "rules": " ".join(rule.name for rule in fields(QuicRules) if rule.name not in _FLOATS),
     "application": "now next_write packets_written written packets_read messages_known",
     "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
@@ -44,10 +46,12 @@ _GROUPS = {
     "recovery": "smallest_rtt loss_time probe_count largest_acknowledged recovery_start counted "
     "application_limited epoch last_acknowledged",
     "pacer": "tokens_at pacing_at",
-    "receiver": "first_arrival received largest_received largest_received_at unacknowledged receiver_timer ranges "
+    "path": "first_transit next_transit",
+    "receiver": "received largest_received largest_received_at unacknowledged ack_due receiver_timer ranges "
     "completions",
     "acknowledgements": "first_ack next_ack",
-    "counts": "packets_sent packets_lost declared_lost reductions probe_timeouts acks_sent acks_lost failed",
+    "counts": "packets_sent packets_lost declared_lost spurious_losses reductions probe_timeouts acks_sent "
+    "acks_lost failed",
 }
 CONNECTION = np.dtype(
     [(name, np.float64) for name in _FLOATS]
@@ -62,14 +66,13 @@ wait to be sent, new or lost; `eliciting` the number of packets in flight. `comp
 """
 PACKET = np.dtype(
     [
-        *((name, np.int64) for name in ("sent", "length", "state", "arrival", "rank", "frames")),
+        *((name, np.int64) for name in ("sent", "length", "state", "rank", "frames")),
         ("start", np.int64, FRAMES),
         ("end", np.int64, FRAMES),
         ("stream", np.int64, FRAMES),
     ]
 )
-"""A sent packet: its frames are ranges of positions, each of a stream. `arrival` is `NEVER` if the path loses it, and
-`rank` 0 before it arrives."""
+"""A sent packet: its frames are ranges of positions, each of a stream. `rank` is 0 before it arrives."""
 STREAM = np.dtype([(name, np.int64) for name in ("unsent", "end", "lost", "active", "unread", "untransmitted", "last")])
 """A stream: the position of its first unsent byte and of its end, its first lost piece, whether it waits to send, its
 first message that is not read, its first whose end was never sent, and its last message."""
@@ -94,6 +97,7 @@ def wire_type(packets: int, messages: int) -> np.dtype[Any]:
         [
             ("packets", PACKET, packets),
             ("acknowledgements", ACKNOWLEDGEMENT, packets),
+            ("transit", TRANSIT, packets),
             ("streams", STREAM, messages),
             ("active", np.int64, messages),
             ("pieces", PIECE, packets),

@@ -13,6 +13,7 @@ from tcpdelay.models.quic.records import (
     DATAGRAMS,
     IN_FLIGHT,
     LOST,
+    NEVER_ARRIVES,
     NEVER_READ,
     packet_record,
 )
@@ -151,14 +152,39 @@ def detect_lost(c: Any, wire: Any) -> None:
 
 @kernel()
 def declare_lost(c: Any, wire: Any, packet: Any) -> None:
-    """Take a packet for lost: its streams send its data again, its datagrams are given up."""
+    """Take a packet for lost: its streams send its data again, its datagrams are given up.
+
+    It may still arrive, if others have overtaken it. An ACK of it then changes nothing: the window that it has reduced
+    stays so (RFC 9002, 7.3.2, allows to undo this), as in aioquic and in quic-go, which only logs such a loss.
+    """
     _leave_flight(c, packet, LOST)
     c.declared_lost += 1
+    if packet.rank > 0:
+        c.spurious_losses += 1
+    if c.delivery == DATAGRAMS:
+        _give_up(c, wire, packet)
+        return
+    for frame in range(packet.frames):
+        put_lost(c, wire, packet.stream[frame], packet.start[frame], packet.end[frame])
+
+
+@kernel()
+def drop(c: Any, wire: Any, packet: Any) -> None:
+    """Note that the path drops a packet, before the sender knows, or after it has taken the packet for lost."""
+    c.packets_lost += 1
+    packet.rank = NEVER_ARRIVES
+    if c.delivery == DATAGRAMS and packet.state == LOST:
+        _give_up(c, wire, packet)
+
+
+@kernel()
+def _give_up(c: Any, wire: Any, packet: Any) -> None:
+    """Give up the messages of a packet whose datagrams never arrive."""
+    if packet.rank != NEVER_ARRIVES:
+        return
     for frame in range(packet.frames):
         number = packet.stream[frame]
-        if c.delivery != DATAGRAMS:
-            put_lost(c, wire, number, packet.start[frame], packet.end[frame])
-        elif packet.rank == 0 and not message_record(wire, number).done:
+        if not message_record(wire, number).done:
             finish(c, wire, number, NEVER_READ)
 
 
@@ -177,7 +203,7 @@ def on_timer(c: Any, wire: Any) -> None:
     c.probe_timeouts += 1
     if c.skips_at_probe:
         packet = packet_record(wire, c.next_packet)
-        packet.state, packet.rank, packet.frames, packet.arrival = LOST, 0, SKIPPED, NEVER
+        packet.state, packet.rank, packet.frames = LOST, 0, SKIPPED
         c.next_packet += 1
     for _ in range(c.probes):
         _forget(c, wire)

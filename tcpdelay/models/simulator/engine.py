@@ -18,6 +18,7 @@ from tcpdelay.models.simulator.path import (
     is_reordering,
     loss_settings,
     next_arrival,
+    path_settings,
     take_arrival,
 )
 from tcpdelay.models.simulator.receiver import expect_after_idle, on_receiver_timer
@@ -127,13 +128,10 @@ def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = Fals
     """Return the fields of a connection that describe its path."""
     rtt = round(path.rtt * SECOND) + (0 if exact_ties else TIE_BREAK)
     return {
-        "one_way_delay": round(path.forward_delay * SECOND),
         "rtt": rtt,
-        "jitter": round(path.jitter * SECOND),
         "deferred": int(is_reordering(path)),
         "compression_delay": _compression_delay(stack.kernel, rtt),
-        "ack_loss": path.ack_loss,
-        "reordering": path.reordering,
+        **path_settings(path),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }

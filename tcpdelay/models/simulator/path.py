@@ -54,6 +54,16 @@ def drop_tail_settings(path: Path) -> dict[str, int]:
     return {"correlated": int(path.loss_pattern == "correlated"), "byte_queue": int(path.bottleneck == "bytes")}
 
 
+def path_settings(path: Path) -> dict[str, float]:
+    """Return the fields of a connection by which segments cross the path, without those of its losses."""
+    return {
+        "one_way_delay": round(path.forward_delay * SECOND),
+        "jitter": round(path.jitter * SECOND),
+        "reordering": path.reordering,
+        "ack_loss": path.ack_loss,
+    }
+
+
 def loss_settings(wire: Any, loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> dict[str, float]:
     """Return the initial state of the losses, as fields of the record that `is_lost` reads."""
     return {
@@ -150,28 +160,39 @@ def send(c: Any, wire: Any, number: int) -> int:
     Where arrivals are `deferred`, the segment is put in transit, and the event loop delivers it later.
     """
     following = beyond(c, wire, number)
-    arrival = c.now + c.one_way_delay
     if c.deferred:
-        if c.jitter > 0:
-            arrival += int(uniform(wire.next_double, wire.random_state) * (c.jitter + 1))
-        put_in_transit(c, wire, number, following, arrival)
-        if c.reordering > 0.0 and uniform(wire.next_double, wire.random_state) < c.reordering:
-            overtake(c, wire)
-    else:
-        arrive(c, wire, number, following, c.now, arrival)
+        return depart(c, wire, number, following)
+    arrival = c.now + c.one_way_delay
+    arrive(c, wire, number, following, c.now, arrival)
+    return int(arrival)
+
+
+@kernel()
+def depart(c: Any, wire: Any, number: int, following: int) -> int:
+    """Put a transmission that is sent now and not lost in transit; return when it arrives unless overtaken [us].
+
+    Each transmission takes longer by a random time up to the jitter, and may overtake the transmission ahead.
+    """
+    arrival = c.now + c.one_way_delay
+    if c.jitter > 0:
+        arrival += int(uniform(wire.next_double, wire.random_state) * (c.jitter + 1))
+    put_in_transit(c, wire, number, following, arrival)
+    if c.reordering > 0.0 and uniform(wire.next_double, wire.random_state) < c.reordering:
+        overtake(c, wire)
     return int(arrival)
 
 
 @kernel()
 def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
     """Put the segments from `number` to before `following` in transit, which is sorted by the time of arrival [us]."""
+    mask = wire.transit.shape[0] - 1
     place = c.next_transit
-    while place > c.first_transit and wire.transit[(place - 1) & MASK].arrival > arrival:
-        earlier, later = wire.transit[(place - 1) & MASK], wire.transit[place & MASK]
+    while place > c.first_transit and wire.transit[(place - 1) & mask].arrival > arrival:
+        earlier, later = wire.transit[(place - 1) & mask], wire.transit[place & mask]
         later.arrival, later.segment = earlier.arrival, earlier.segment
         later.following, later.sent = earlier.following, earlier.sent
         place -= 1
-    segment = wire.transit[place & MASK]
+    segment = wire.transit[place & mask]
     segment.arrival, segment.segment, segment.following, segment.sent = arrival, number, following, c.now
     c.next_transit += 1
 
@@ -181,7 +202,8 @@ def overtake(c: Any, wire: Any) -> None:
     """Let the last segment in transit overtake the segment ahead, which then arrives 1 us after it."""
     if c.next_transit - c.first_transit < 2:
         return
-    first, second = wire.transit[(c.next_transit - 2) & MASK], wire.transit[(c.next_transit - 1) & MASK]
+    mask = wire.transit.shape[0] - 1
+    first, second = wire.transit[(c.next_transit - 2) & mask], wire.transit[(c.next_transit - 1) & mask]
     first.segment, second.segment = second.segment, first.segment
     first.following, second.following = second.following, first.following
     first.sent, second.sent = second.sent, first.sent
@@ -194,12 +216,19 @@ def next_arrival(c: Any, wire: Any) -> int:
     """Return when the next segment in transit arrives, or `NEVER`."""
     if c.first_transit == c.next_transit:
         return NEVER
-    return int(wire.transit[c.first_transit & MASK].arrival)
+    return int(wire.transit[c.first_transit & (wire.transit.shape[0] - 1)].arrival)
+
+
+@kernel()
+def leave_transit(c: Any, wire: Any) -> Any:
+    """Take the next segment in transit from the path."""
+    segment = wire.transit[c.first_transit & (wire.transit.shape[0] - 1)]
+    c.first_transit += 1
+    return segment
 
 
 @kernel()
 def take_arrival(c: Any, wire: Any) -> None:
     """Deliver the next segment in transit."""
-    segment = wire.transit[c.first_transit & MASK]
-    c.first_transit += 1
+    segment = leave_transit(c, wire)
     arrive(c, wire, segment.segment, segment.following, segment.sent, segment.arrival)

@@ -16,9 +16,8 @@ from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
 from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
-from tcpdelay.models.interface import UnsupportedError, unknown_fields
+from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.quic.connections import QuicConnections
-from tcpdelay.models.quic.engine import QUIC_PATH_FIELDS
 from tcpdelay.models.quic.records import NEVER_READ
 from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
 from tcpdelay.models.simulator.connections import (
@@ -355,8 +354,6 @@ def segments_per_message(source: Source, stack: Linux | Quic) -> int:
 
 def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator[UnsupportedError]:
     """Yield the reasons for which the simulator cannot hold the segments or messages of a source, or not their path."""
-    if isinstance(stack, Quic):
-        yield from unknown_fields(path, QUIC_PATH_FIELDS, "in a simulation of QUIC")
     segments = segments_per_message(source, stack) * ((path.rtt + path.jitter) * source.message_rate + 1)
     if segments > LARGEST_FLIGHT / 2:
         allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
