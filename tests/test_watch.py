@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tcpdelay.addresses import Address
 from tcpdelay.advice.watched_path import MoveAdvice
 from tcpdelay.capture.get_stats import read_reports, stream_samples
 from tcpdelay.capture.path_sample import PathSample, PathWindow
@@ -123,8 +124,9 @@ def test_a_live_connection_is_found_by_process_and_by_host(connect):
     assert query.sample(connection) is None or query.sample(connection)[0].sent > 0
 
 
-def test_metrics_are_served(capsys):
-    with metrics_server(("127.0.0.1", 0)) as publish:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_metrics_are_served(capsys, host):
+    with metrics_server(Address(host, 0)) as publish:
         publish("tcpdelay_rtt_seconds 0.1\n")
         address = capsys.readouterr().err.split()[-1]
         with urllib.request.urlopen(address) as answer:
@@ -141,6 +143,18 @@ def test_a_replay_ends_with_a_summary(run):
     assert last["predicted_low"] <= last["predicted_quantile"] <= last["predicted_high"]
     # The packet captures of the recorded run: 95 % within 140 ms, to within a packet interval and 60 samples.
     assert last["measured_quantile_low"] - 0.02 <= 0.140 <= last["measured_quantile_high"] + 0.02
+
+
+def test_a_video_is_predicted_as_frames_of_one_size(run):
+    arguments = ("watch", "--replay", RECORDED, "--format", "jsonl", "--quantile", "0.95", "--limit", "5s")
+    status, printed, errors = run(*arguments, "--app", "live-video", "--bitrate", "300kbit/s", "--fps", "15")
+    assert status == 0
+    assert "frames of one size" in errors
+    # 300 kbit/s in 15 frames a second are 2500 B a frame.
+    _, same, _ = run(*arguments, "--packet-size", "2500B", "--interval", f"{1000 / 15}ms")
+    video, flow = (json.loads(each.splitlines()[-1]) for each in (printed, same))
+    assert video["predicted_quantile"] == pytest.approx(flow["predicted_quantile"], rel=1e-6)
+    assert video["predicted_quantile"] is not None
 
 
 @pytest.mark.parametrize(
