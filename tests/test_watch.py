@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,16 @@ import pytest
 
 from tcpdelay.addresses import Address
 from tcpdelay.advice.watched_path import MoveAdvice
+from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.get_stats import read_reports, stream_samples
 from tcpdelay.capture.path_sample import PathSample, PathWindow
-from tcpdelay.capture.replay import read_replay
+from tcpdelay.capture.replay import read_replay, run_samples
 from tcpdelay.capture.ss import read_ss
 from tcpdelay.capture.ss_query import SsQuery
 from tcpdelay.cli.metrics import metrics_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
 RECORDED = EXAMPLES / "ss-minute.txt"
 VOIP = ("--app", "voip")
 
@@ -52,8 +55,32 @@ def test_the_backlog_gives_the_delays_of_a_queue_that_releases_in_order():
 def test_the_recording_has_the_counters_of_the_kernel():
     samples = [sample for sample, _ in read_replay(str(RECORDED))]
     assert len(samples) == 60
-    assert (samples[-1].sent, samples[-1].lost, samples[-1].mss) == (2789, 52, 1448)
+    assert (samples[-1].sent, samples[-1].lost, samples[-1].mss) == (2789, 2789 - (2729 - 1) - 5, 1448)
     assert samples[-1].time - samples[0].time == pytest.approx(59.0, abs=0.1)
+
+
+@pytest.mark.parametrize("case", ["rtt100ms-loss10pct-cubic", "rtt20ms-loss2pct-reno"])
+def test_the_losses_are_those_that_the_path_dropped(case):
+    # One retransmission repeats several segments in the first capture; a third of them is spurious in the second.
+    capture = read_capture(CAPTURES / f"cbr-174B-20ms-{case}-hz250.parquet")
+    last, dropped = run_samples(capture, capture.runs[0])[-1], capture.runs[0].packets["data_dropped"]
+    assert last.lost == pytest.approx(dropped, rel=0.005)
+    assert abs(capture.runs[0].counters["RetransSegs"] - dropped) > 100
+
+
+def test_the_interval_of_losses_in_bursts_contains_the_loss():
+    # A second of 50 packets loses each with a chance of 2 % in the mean: none, or 40 % in one of twenty seconds.
+    rng = np.random.default_rng(5)
+    contained = {True: 0, False: 0}
+    for _ in range(200):
+        chance = np.where(rng.random(300) < 0.05, 0.4, 0.0)
+        lost, window = np.cumsum(rng.binomial(50, chance)), PathWindow(300.0)
+        for second in range(300):
+            window.add(PathSample(source="ss", time=second, rtt=0.1, sent=50 * (second + 1), lost=int(lost[second])))
+        for estimate in ((found := window.estimate()), replace(found, dispersion=1.0)):
+            low, high = estimate.loss_interval
+            contained[estimate is found] += low <= 0.02 <= high
+    assert contained[True] >= 180 > 150 > contained[False]
 
 
 def test_the_window_forgets():
