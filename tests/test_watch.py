@@ -168,6 +168,10 @@ def test_a_replay_ends_with_a_summary(run):
     last = lines[-1]
     assert (last["verdict"], last["advice"], last["changes_of_advice"]) == ("works", "stay on TCP", 0)
     assert last["predicted_low"] <= last["predicted_quantile"] <= last["predicted_high"]
+    # The range is at least as wide as the expected error of the chain on either side.
+    factor = 1 + last["expected_error_p95_p90"]
+    assert last["predicted_low"] * factor <= last["predicted_quantile"] * (1 + 1e-9)
+    assert last["predicted_quantile"] <= last["predicted_high"] / factor * (1 + 1e-9)
     # The packet captures of the recorded run: 95 % within 140 ms, to within a packet interval and 60 samples.
     assert last["measured_quantile_low"] - 0.02 <= 0.140 <= last["measured_quantile_high"] + 0.02
 

@@ -91,7 +91,7 @@ def watches(capture: FlowCapture, measured: MeasuredDelay, group: str) -> Iterat
                         verdict = outlook.verdict
                         delays = outlook.answer.distribution
                         row["predicted"] = np.nan if delays is None else delays.quantile(QUANTILE)
-                        row["predicted_low"], row["predicted_high"] = (each.quantile for each in outlook.alternatives)
+                        row["predicted_low"], row["predicted_high"] = outlook.quantile_range
                     row |= {f"verdict_{limit:g}": verdict, f"truth_{limit:g}": truth(measured, limit)}
             yield row
 
