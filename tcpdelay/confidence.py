@@ -221,6 +221,44 @@ def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Inter
     return Interval(count / of if of else float("nan"), low, high)
 
 
+def dispersion(of: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    r"""Return the factor by which successes in groups of trials vary more than independent successes.
+
+    With :math:`k_i` successes of :math:`n_i` trials in m groups, and the share :math:`p = \sum k_i / \sum n_i`, the
+    factor is Pearson's
+
+    .. math:: \varphi = \frac{1}{m - 1} \sum \frac{(k_i - n_i p)^2}{n_i p (1 - p)}
+
+    Parameters
+    ----------
+    of, counts : ndarray, shape (m,)
+        Trials and successes of each group; groups without trials are left out.
+
+    Returns
+    -------
+    float
+        The factor, at least 1: chance alone makes it smaller than 1 as often as larger. It is 1 with fewer than two
+        groups, or a share of 0 or 1.
+
+    References
+    ----------
+    McCullagh, Nelder, "Generalized Linear Models", 2nd edition, 1989, section 4.5 (over-dispersion).
+
+    Examples
+    --------
+    >>> dispersion(np.full(4, 100.0), np.array([2.0, 2.0, 2.0, 2.0]))
+    1.0
+    >>> round(dispersion(np.full(4, 100.0), np.array([8.0, 0.0, 0.0, 0.0])), 2)
+    8.16
+    """
+    of, counts = of[of > 0], counts[of > 0]
+    share = counts.sum() / of.sum() if of.size else 0.0
+    if of.size < 2 or not 0 < share < 1:
+        return 1.0
+    squares = (counts - of * share) ** 2 / (of * share * (1 - share))
+    return max(1.0, float(squares.sum()) / (of.size - 1))
+
+
 def count_interval(count: int, confidence: float = CONFIDENCE) -> Interval:
     """Return a number of events and the confidence interval of its mean, for events of a Poisson process.
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "tcpdelay"
 
 ORDER = (
-    ("units", "files"),
+    ("units", "files", "addresses"),
     ("scenario",),
     ("distribution", "confidence"),
     ("models",),

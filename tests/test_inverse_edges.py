@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models import chain as model
 from tcpdelay.models.accuracy import expected_error
+from tcpdelay.models.predict import solved_once
 from tcpdelay.questions.margins import margins
 from tcpdelay.questions.quantities import bitrate_axis
 from tcpdelay.questions.search import bracket
@@ -93,7 +94,8 @@ def test_margins_and_answers_agree():
 @given(limit=st.floats(0.08, 0.4), more=st.floats(1.05, 2.0))
 def test_a_more_patient_target_bears_no_less(limit, more):
     for solve in (td.largest_loss, td.largest_rtt):
-        found = [_value_or_zero(solve, td.Target(bound)) for bound in (limit, limit * more)]
+        with solved_once():
+            found = [_value_or_zero(solve, td.Target(bound)) for bound in (limit, limit * more)]
         assert found[0] <= found[1] * 1.011
 
 

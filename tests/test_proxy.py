@@ -16,6 +16,7 @@ import pytest
 
 from cli_process import process
 from tcpdelay import Path, Stack
+from tcpdelay.addresses import Address
 from tcpdelay.proxy.activity import Activity
 from tcpdelay.proxy.control import controlled
 from tcpdelay.proxy.server import Proxy, reset
@@ -183,7 +184,7 @@ def test_the_control_changes_the_path_of_connections_that_are_open():
 
     async def run():
         async with running(FAST, log=log) as (proxy, port):
-            with controlled(proxy, LOCAL, 0) as address:
+            with controlled(proxy, Address(LOCAL, 0)) as address:
                 reader, writer = await asyncio.open_connection(LOCAL, port)
                 loop = asyncio.get_running_loop()
 
@@ -222,11 +223,11 @@ GIVEN = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--rtt", "80ms", "--l
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--listen", "9000"], "--listen: must be HOST:PORT, such as 127.0.0.1:9000, got '9000'"),
-        (["--to", "host:99999"], "--to: must be HOST:PORT, such as 127.0.0.1:9000, got 'host:99999'"),
+        (["--listen", "9000"], "--listen: must be HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000, got '9000'"),
+        (["--to", "host:99999"], "--to: must be HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000, got 'host:99999'"),
         (
             ["--listen", f"{LOCAL}:{'9' * 5000}"],
-            "--listen: must be HOST:PORT, such as 127.0.0.1:9000, got '127.0.0.1:9",
+            "--listen: must be HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000, got '127.0.0.1:9",
         ),
         (["--to", "127.0.0.1:0"], "--to: the port of the server must be 1 or more, got 0"),
         (["--to", "a..b:80"], "--to: a..b:80: no host can have this name"),
@@ -245,12 +246,15 @@ def test_bad_input_is_answered_by_one_line(run, arguments, complaint):
     assert errors.count("\n") == 1
 
 
-def test_a_server_that_is_the_proxy_itself_is_refused(run):
+@pytest.mark.parametrize(
+    ("listen", "to"), [(LOCAL, "localhost"), ("0.0.0.0", LOCAL), (LOCAL, "0.0.0.0"), ("[::]", "[::1]")]
+)
+def test_a_server_that_is_the_proxy_itself_is_refused(run, listen, to):
     with socket.create_server((LOCAL, 0)) as unused:
         port = unused.getsockname()[1]
-    status, printed, errors = run("proxy", *GIVEN, "--listen", f"{LOCAL}:{port}", "--to", f"localhost:{port}")
+    status, printed, errors = run("proxy", *GIVEN, "--listen", f"{listen}:{port}", "--to", f"{to}:{port}")
     assert (status, printed) == (2, "")
-    assert errors == f"tcpdelay proxy: --to: localhost:{port} is the address of --listen\n"
+    assert errors == f"tcpdelay proxy: --to: {to}:{port} is the proxy itself, at --listen\n"
 
 
 @pytest.mark.parametrize("option", ["--listen", "--control"])

@@ -4,20 +4,24 @@ import json
 import os
 import shutil
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tcpdelay.addresses import Address
 from tcpdelay.advice.watched_path import MoveAdvice
+from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.get_stats import read_reports, stream_samples
 from tcpdelay.capture.path_sample import PathSample, PathWindow
-from tcpdelay.capture.replay import read_replay
+from tcpdelay.capture.replay import read_replay, run_samples
 from tcpdelay.capture.ss import read_ss
 from tcpdelay.capture.ss_query import SsQuery
 from tcpdelay.cli.metrics import metrics_server
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
 RECORDED = EXAMPLES / "ss-minute.txt"
 VOIP = ("--app", "voip")
 
@@ -51,8 +55,32 @@ def test_the_backlog_gives_the_delays_of_a_queue_that_releases_in_order():
 def test_the_recording_has_the_counters_of_the_kernel():
     samples = [sample for sample, _ in read_replay(str(RECORDED))]
     assert len(samples) == 60
-    assert (samples[-1].sent, samples[-1].lost, samples[-1].mss) == (2789, 52, 1448)
+    assert (samples[-1].sent, samples[-1].lost, samples[-1].mss) == (2789, 2789 - (2729 - 1) - 5, 1448)
     assert samples[-1].time - samples[0].time == pytest.approx(59.0, abs=0.1)
+
+
+@pytest.mark.parametrize("case", ["rtt100ms-loss10pct-cubic", "rtt20ms-loss2pct-reno"])
+def test_the_losses_are_those_that_the_path_dropped(case):
+    # One retransmission repeats several segments in the first capture; a third of them is spurious in the second.
+    capture = read_capture(CAPTURES / f"cbr-174B-20ms-{case}-hz250.parquet")
+    last, dropped = run_samples(capture, capture.runs[0])[-1], capture.runs[0].packets["data_dropped"]
+    assert last.lost == pytest.approx(dropped, rel=0.005)
+    assert abs(capture.runs[0].counters["RetransSegs"] - dropped) > 100
+
+
+def test_the_interval_of_losses_in_bursts_contains_the_loss():
+    # A second of 50 packets loses each with a chance of 2 % in the mean: none, or 40 % in one of twenty seconds.
+    rng = np.random.default_rng(5)
+    contained = {True: 0, False: 0}
+    for _ in range(200):
+        chance = np.where(rng.random(300) < 0.05, 0.4, 0.0)
+        lost, window = np.cumsum(rng.binomial(50, chance)), PathWindow(300.0)
+        for second in range(300):
+            window.add(PathSample(source="ss", time=second, rtt=0.1, sent=50 * (second + 1), lost=int(lost[second])))
+        for estimate in ((found := window.estimate()), replace(found, dispersion=1.0)):
+            low, high = estimate.loss_interval
+            contained[estimate is found] += low <= 0.02 <= high
+    assert contained[True] >= 180 > 150 > contained[False]
 
 
 def test_the_window_forgets():
@@ -123,8 +151,9 @@ def test_a_live_connection_is_found_by_process_and_by_host(connect):
     assert query.sample(connection) is None or query.sample(connection)[0].sent > 0
 
 
-def test_metrics_are_served(capsys):
-    with metrics_server(("127.0.0.1", 0)) as publish:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_metrics_are_served(capsys, host):
+    with metrics_server(Address(host, 0)) as publish:
         publish("tcpdelay_rtt_seconds 0.1\n")
         address = capsys.readouterr().err.split()[-1]
         with urllib.request.urlopen(address) as answer:
@@ -139,8 +168,24 @@ def test_a_replay_ends_with_a_summary(run):
     last = lines[-1]
     assert (last["verdict"], last["advice"], last["changes_of_advice"]) == ("works", "stay on TCP", 0)
     assert last["predicted_low"] <= last["predicted_quantile"] <= last["predicted_high"]
+    # The range is at least as wide as the expected error of the chain on either side.
+    factor = 1 + last["expected_error_p95_p90"]
+    assert last["predicted_low"] * factor <= last["predicted_quantile"] * (1 + 1e-9)
+    assert last["predicted_quantile"] <= last["predicted_high"] / factor * (1 + 1e-9)
     # The packet captures of the recorded run: 95 % within 140 ms, to within a packet interval and 60 samples.
     assert last["measured_quantile_low"] - 0.02 <= 0.140 <= last["measured_quantile_high"] + 0.02
+
+
+def test_a_video_is_predicted_as_frames_of_one_size(run):
+    arguments = ("watch", "--replay", RECORDED, "--format", "jsonl", "--quantile", "0.95", "--limit", "5s")
+    status, printed, errors = run(*arguments, "--app", "live-video", "--bitrate", "300kbit/s", "--fps", "15")
+    assert status == 0
+    assert "frames of one size" in errors
+    # 300 kbit/s in 15 frames a second are 2500 B a frame.
+    _, same, _ = run(*arguments, "--packet-size", "2500B", "--interval", f"{1000 / 15}ms")
+    video, flow = (json.loads(each.splitlines()[-1]) for each in (printed, same))
+    assert video["predicted_quantile"] == pytest.approx(flow["predicted_quantile"], rel=1e-6)
+    assert video["predicted_quantile"] is not None
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def watches(capture: FlowCapture, measured: MeasuredDelay, group: str) -> Iterat
     """Yield a line for each watch of a capture, and each time at which it is scored."""
     run, stack = capture.runs[0], Stack.linux(str(capture.settings["congestion_control"]))
     duration = capture.settings["duration"]
+    dropped, carried = (run.packets[f"data_{fate}"] for fate in ("dropped", "sent"))
     for horizon in HORIZONS:
         starts = np.arange(min(STARTS, int(duration / horizon))) * max(horizon, duration / STARTS)
         for start in starts[starts + horizon <= duration]:
@@ -69,6 +70,7 @@ def watches(capture: FlowCapture, measured: MeasuredDelay, group: str) -> Iterat
                 "capture": capture.name,
                 "rtt": capture.settings["rtt"],
                 "loss": capture.settings["loss"],
+                "dropped": dropped / (dropped + carried),
                 "start": start,
                 "horizon": horizon,
                 "p95": measured.p95.value,
@@ -89,7 +91,7 @@ def watches(capture: FlowCapture, measured: MeasuredDelay, group: str) -> Iterat
                         verdict = outlook.verdict
                         delays = outlook.answer.distribution
                         row["predicted"] = np.nan if delays is None else delays.quantile(QUANTILE)
-                        row["predicted_low"], row["predicted_high"] = (each.quantile for each in outlook.alternatives)
+                        row["predicted_low"], row["predicted_high"] = outlook.quantile_range
                     row |= {f"verdict_{limit:g}": verdict, f"truth_{limit:g}": truth(measured, limit)}
             yield row
 
@@ -141,6 +143,12 @@ def in_words(count: int, of: int) -> str:
     return f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%})" if of else "–"
 
 
+def inside(table: pd.DataFrame, column: str, interval: str) -> str:
+    """Return the share of the watches in which an interval contains the value of a column."""
+    contains = (table[f"{interval}_low"] <= table[column]) & (table[column] <= table[f"{interval}_high"])
+    return in_words(int(contains.sum()), len(table))
+
+
 def summary(table: pd.DataFrame, advice: pd.DataFrame) -> str:
     """Return the errors, the verdicts and the advice as Markdown."""
     limits = ", ".join(f"{limit * 1e3:g}" for limit in PLAYOUT_DELAYS)
@@ -155,7 +163,6 @@ def summary(table: pd.DataFrame, advice: pd.DataFrame) -> str:
     for group, own in table.groupby("set", sort=False):
         rows, verdicts = [], []
         for horizon, part in own.groupby("horizon"):
-            inside = (part["loss_low"] <= part["loss"]) & (part["loss"] <= part["loss_high"])
             rows.append(
                 {
                     "after": f"{horizon:g} s",
@@ -164,7 +171,9 @@ def summary(table: pd.DataFrame, advice: pd.DataFrame) -> str:
                     "nine of ten": with_interval(part, "predicted", 0.9),
                     "p95 by the backlog, median error": with_interval(part, "by_backlog", 0.5),
                     "nine of ten ": with_interval(part, "by_backlog", 0.9),
-                    "loss within its interval": in_words(int(inside.sum()), len(part)),
+                    "path's loss within the interval": inside(part, "loss", "loss"),
+                    "share of dropped segments within the interval": inside(part, "dropped", "loss"),
+                    "p95 within the predicted interval": inside(part[np.isfinite(part["p95"])], "p95", "predicted"),
                 }
             )
             counts = decisions(part)

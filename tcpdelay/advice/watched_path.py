@@ -11,7 +11,7 @@ from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.path_sample import MeasuredDelays, PathSample, PathWindow
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import supports
-from tcpdelay.models.verdict import Verdict, judge
+from tcpdelay.models.verdict import Verdict, judge, relative_error
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -103,6 +103,17 @@ class Outlook:
     answer: Answer
     alternatives: tuple[Alternative, ...]
     verdict: WatchVerdict
+
+    @property
+    def quantile_range(self) -> tuple[float, float]:
+        """Range of the target's quantile [s]: from the best to the worst path, by the expected error of the chain.
+
+        The shorter end is divided by one plus the error that nine of ten predictions do not exceed, and the longer end
+        is multiplied by it.
+        """
+        best, worst = (each.quantile for each in self.alternatives)
+        factor = 1 + relative_error(self.answer.scenario.stack, self.answer.expected_error)
+        return best / factor, worst * factor
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ class PathEstimate:
         Standard deviation of the round-trip time [s]; from `ss`, its smoothed mean deviation.
     rtt_interval : tuple of float, optional
         95 % confidence interval of the mean round-trip time [s].
+    dispersion : float
+        Variance of the number of losses, divided by its variance with independent losses, at least 1.
     mss : int, optional
         Largest segment payload in use [bytes].
     congestion_window : int, optional
@@ -64,6 +66,7 @@ class PathEstimate:
     rtt_max: float | None = None
     rtt_deviation: float | None = None
     rtt_interval: tuple[float, float] | None = None
+    dispersion: float = 1.0
     mss: int | None = None
     congestion_window: int | None = None
 
@@ -74,6 +77,8 @@ class PathEstimate:
             raise InvalidValueError("sent", self.sent, "be at least 1")
         if not 0 <= self.lost <= self.sent:
             raise InvalidValueError("lost", self.lost, f"lie between 0 and sent = {self.sent}")
+        if not self.dispersion >= 1:
+            raise InvalidValueError("dispersion", self.dispersion, "be 1 or more")
 
     @property
     def loss(self) -> float:
@@ -84,12 +89,14 @@ class PathEstimate:
     def loss_interval(self) -> tuple[float, float]:
         """95 % confidence interval of the loss, two fractions from 0 to 1.
 
-        The exact interval of Clopper and Pearson, Biometrika 26, 1934, doi 10.1093/biomet/26.4.404. It assumes
-        independent losses; on a path that loses several packets in a row, the true interval is wider.
+        The exact interval of Clopper and Pearson, Biometrika 26, 1934, doi 10.1093/biomet/26.4.404. Losses in bursts
+        tell as much as fewer independent packets: both counts are divided by `dispersion` (Rao and Scott, "A Simple
+        Method for the Analysis of Clustered Binary Data", Biometrics 48(2), 1992). At a dispersion of 1 the losses
+        count as independent, and on a path that loses several packets in a row the true interval is wider.
         """
-        kept = self.sent - self.lost
-        low = float(betaincinv(self.lost, kept + 1, 0.025)) if self.lost else 0.0
-        high = float(betaincinv(self.lost + 1, kept, 0.975)) if kept else 1.0
+        lost, kept = self.lost / self.dispersion, (self.sent - self.lost) / self.dispersion
+        low = float(betaincinv(lost, kept + 1, 0.025)) if lost else 0.0
+        high = float(betaincinv(lost + 1, kept, 0.975)) if kept else 1.0
         return low, high
 
     @property

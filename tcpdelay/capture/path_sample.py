@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate, Source
 from tcpdelay.capture.ss import Connection
-from tcpdelay.confidence import BATCHES, Interval, mean_interval, quantile_interval
+from tcpdelay.confidence import BATCHES, Interval, dispersion, mean_interval, quantile_interval
 from tcpdelay.scenario.fields import InvalidValueError
 
 
@@ -186,9 +186,18 @@ class PathWindow:
             rtt_min=min(times),
             rtt_max=max(times),
             rtt_interval=None if mean is None else (max(mean.low, min(times)), mean.high),
+            dispersion=self._dispersion(),
             mss=last.mss,
             congestion_window=last.congestion_window,
         )
+
+    def _dispersion(self) -> float:
+        """Return how much more the losses vary over the batches of the window than independent losses would."""
+        counters = np.array([(sample.sent, sample.lost) for sample in self._samples], np.float64)
+        batches = min(len(counters) - 1, BATCHES)
+        ends = np.linspace(0, len(counters) - 1, batches + 1).round().astype(int)
+        sent, lost = np.diff(counters[ends], axis=0).T
+        return dispersion(sent, lost)
 
     def delays(self, way_back: float, quantile: float) -> MeasuredDelays | None:
         r"""Return the delays that follow from the backlog, for a program that writes at a constant rate.

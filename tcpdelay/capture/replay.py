@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -104,9 +104,11 @@ def recorded_samples(
 def run_samples(capture: FlowCapture, run: FlowRun, start: float = 0.0, interval: float = 1.0) -> list[PathSample]:
     """Return what `ss` would have shown of a measured flow, once at a random moment of each interval.
 
-    Round-trip time and retransmissions are the sampled TCP_INFO. A capture does not hold the number of segments sent
-    at a time. It is the share of the packets written, times the number of segments of the run (OutSegs), and the
-    retransmissions. The backlog holds the packets that are not read, or whose acknowledgement takes its way back.
+    Round-trip time and retransmissions are the sampled TCP_INFO. A capture does not hold the numbers of segments sent
+    and delivered at a time. The segments sent are the share of the packets written, times the number of segments of the
+    run (OutSegs), and the retransmissions. The losses are the share of the retransmissions, times the losses of the
+    run: all segments sent that the kernel does not count as delivered, less one for the SYN. The backlog holds the
+    packets that are not read, or whose acknowledgement takes its way back.
 
     Parameters
     ----------
@@ -136,6 +138,7 @@ def run_samples(capture: FlowCapture, run: FlowRun, start: float = 0.0, interval
     # The application reads in order, so times of acknowledgements are sorted.
     acknowledged = np.maximum.accumulate(written + run.delays) + way_back
     segments = run.counters.get("OutSegs", written.size) / written.size
+    losses_per_retransmission = _losses_per_retransmission(run.counters)
     found = []
     for time in times_between(max(start, sampled[0]), min(sampled[-1], written[-1]), interval, run.seed):
         place = int(np.searchsorted(sampled, time, side="right")) - 1
@@ -147,10 +150,16 @@ def run_samples(capture: FlowCapture, run: FlowRun, start: float = 0.0, interval
                 time=float(time),
                 rtt=float(columns["rtt"][place]) / MICROSECONDS or None,
                 sent=round(int(before) * segments) + retransmitted,
-                lost=retransmitted,
+                lost=round(retransmitted * losses_per_retransmission),
                 backlog=int(before - done) * size,
                 acknowledged=int(done) * size,
                 congestion_window=int(columns["cwnd"][place]),
             )
         )
     return found
+
+
+def _losses_per_retransmission(counters: Mapping[str, int]) -> float:
+    """Return the quotient of the kernel's counters; 1 if it did not count them."""
+    sent, delivered, again = (counters.get(name, 0) for name in ("TCPOrigDataSent", "TCPDelivered", "RetransSegs"))
+    return max(sent + again - delivered + 1, 0) / again if sent and delivered and again else 1.0

@@ -34,6 +34,8 @@ _COUNTERS = {
     "data_segs_out": "data_segments_out",
     "data_segs_in": "data_segments_in",
     "delivered": "delivered",
+    "unacked": "unacknowledged",
+    "sacked": "selectively_acknowledged",
     "lost": "marked_lost",
     "notsent": "unsent_bytes",
     "dsack_dups": "spurious_retransmissions",
@@ -65,12 +67,14 @@ class Connection:
         Numbers of segments sent, and of data segments sent and received, all including retransmissions.
     retransmissions_in_flight, retransmissions : int
         Numbers of retransmitted segments that are not acknowledged yet, and of all retransmitted segments.
+    unacknowledged, selectively_acknowledged : int
+        Numbers of segments that are sent and not acknowledged in order, and of those that a SACK reported as arrived.
     marked_lost : int, optional
-        Number of segments in flight that the sender considers lost.
+        Number of unacknowledged segments that the sender considers lost.
     spurious_retransmissions : int, optional
         Number of retransmissions that the receiver reported as duplicates (D-SACK).
     delivered : int, optional
-        Number of data segments that arrived.
+        Number of segments that arrived, with the SYN, and with retransmissions that arrived as duplicates.
     send_rate, delivery_rate : float, optional
         Congestion window divided by the round-trip time, and the last measured delivery rate [bit/s].
     app_limited : bool
@@ -100,6 +104,8 @@ class Connection:
     data_segments_in: int | None = None
     retransmissions_in_flight: int = 0
     retransmissions: int = 0
+    unacknowledged: int = 0
+    selectively_acknowledged: int = 0
     marked_lost: int | None = None
     spurious_retransmissions: int | None = None
     delivered: int | None = None
@@ -122,8 +128,20 @@ class Connection:
 
     @property
     def segments_lost(self) -> int:
-        """Number of lost segments: retransmissions without those that the receiver reported as duplicates (D-SACK)."""
-        return max(self.retransmissions - (self.spurious_retransmissions or 0), 0)
+        """Number of lost segments: those sent that have not arrived and are no longer in flight.
+
+        The kernel counts a segment as delivered when it is acknowledged, by a SACK too, and a spurious retransmission
+        when a D-SACK reports it (`tcp_dsack_seen`); one delivery is the SYN (`tcp_rcv_synsent_state_process`). Segments
+        in flight are those of `tcp_packets_in_flight`. The difference also counts the small segments that one
+        retransmission repeats together. A kernel that does not print these counts (before 4.18) leaves the
+        retransmissions without reported duplicates. A loss that was not repaired yet is not counted before the first
+        retransmission.
+        """
+        if self.delivered is None or self.data_segments_out is None or not self.retransmissions:
+            return max(self.retransmissions - (self.spurious_retransmissions or 0), 0)
+        left = self.selectively_acknowledged + (self.marked_lost or 0)
+        in_flight = self.unacknowledged - left + self.retransmissions_in_flight
+        return max(self.data_segments_out - (self.delivered - 1) - in_flight, 0)
 
     @property
     def shortcoming(self) -> str | None:
@@ -132,7 +150,7 @@ class Connection:
             return "shows no round-trip time (was it recorded with the option -i, as in 'ss -tin'?)"
         if not self.segments_sent:
             return "has sent no data, so its loss is unknown; record at the end that sends"
-        if self.retransmissions >= self.segments_sent:
+        if max(self.retransmissions, self.segments_lost) >= self.segments_sent:
             return (
                 f"has sent {self.segments_sent} segments, {self.retransmissions} of them again: too few to predict from"
             )
@@ -142,14 +160,13 @@ class Connection:
         """Return the path estimate of this connection.
 
         The round-trip time is the kernel's smoothed RTT: it shows the last dozen acknowledgements, not the whole
-        connection. The loss is the share of retransmissions among all data segments sent, without retransmissions that
-        the receiver reported as duplicates. This loss is an upper estimate: further retransmissions are spurious if
-        the sender took reordering for loss, if only the acknowledgements were lost, or if the report was lost.
+        connection. The loss is the share of lost segments among all data segments sent. It is an upper estimate: a
+        spurious retransmission counts as a loss if the acknowledgement that reports the duplicate was lost.
 
         Returns
         -------
         PathEstimate
-            The path; `lost` counts retransmissions without reported duplicates, `sent` counts segments.
+            The path; `lost` is `segments_lost`, `sent` counts segments.
 
         Raises
         ------

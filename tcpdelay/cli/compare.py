@@ -101,7 +101,7 @@ def compare(
             "--outage-every",
             "time",
             LINK,
-            "Time between two outages of the link, such as handovers. Example: 15s.",
+            "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s.",
             "none",
         ),
     ] = None,

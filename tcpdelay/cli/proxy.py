@@ -9,10 +9,11 @@ import sys
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tcpdelay.addresses import Address, address_in_words, parse_address, reaches
 from tcpdelay.cli.errors import argument_errors, printable
 from tcpdelay.cli.options import (
     FLOW_OPTIONS,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tcpdelay.proxy.server import Proxy
 
 PROXY = "The proxy"
-LARGEST_PORT = 65_535
 SUMMARY = "Let real programs talk through a simulated TCP, without root."
 EXAMPLES = """
 \b
@@ -49,38 +49,6 @@ Examples:
       --control 127.0.0.1:9002
   curl -X PUT -d '{"loss": "3%"}' http://127.0.0.1:9002/path
 """
-
-
-class Address(NamedTuple):
-    """A host and a port."""
-
-    host: str
-    port: int
-
-
-def parse_address(text: str, name: str) -> Address:
-    """Read a host and a port.
-
-    Raises
-    ------
-    ValueError
-        If the text has another form.
-
-    Examples
-    --------
-    >>> parse_address("127.0.0.1:9000", "--listen")
-    Address(host='127.0.0.1', port=9000)
-    >>> parse_address("[::1]:9000", "--listen").host
-    '::1'
-    >>> parse_address("9000", "--listen")
-    Traceback (most recent call last):
-    ValueError: --listen: must be HOST:PORT, such as 127.0.0.1:9000, got '9000'
-    """
-    host, _, port = text.rpartition(":")
-    is_port = port.isdecimal() and len(port) <= len(str(LARGEST_PORT)) and int(port) <= LARGEST_PORT
-    if not host or not is_port or (":" in host and host[0] != "["):
-        raise ValueError(f"{name}: must be HOST:PORT, such as 127.0.0.1:9000, got {text[:64]!r}")
-    return Address(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def _address(name: str, description: str, default: str | bool = False) -> Any:
@@ -164,7 +132,7 @@ def proxy(
 async def _serve(running: Proxy, listen: Address, to: Address, control: Address | None, longest: float | None) -> None:
     """Run the proxy until a signal or the end of its time."""
     from tcpdelay.proxy.control import controlled
-    from tcpdelay.proxy.server import address_in_words, fault_in_words
+    from tcpdelay.proxy.server import fault_in_words
 
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -177,12 +145,12 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
         server = await running.listen(*listen, to)
         with ExitStack() as controls:
             controls.callback(server.close)
-            if targets & {each.getsockname() for each in server.sockets}:
-                raise typer.BadParameter(f"--to: {address_in_words(to)} is the address of --listen")
+            if any(reaches(target, each.getsockname()) for target in targets for each in server.sockets):
+                raise typer.BadParameter(f"--to: {address_in_words(to)} is the proxy itself, at --listen")
             option = "--control"
             if control is not None:
                 address = control
-                at = controls.enter_context(controlled(running, *control))
+                at = controls.enter_context(controlled(running, control))
                 _report(f"Control: http://{address_in_words(at)}")
             _report(f"Listening at {address_in_words(server.sockets[0].getsockname())}; Ctrl-C ends")
             option = ""
@@ -205,8 +173,6 @@ def _report(line: str) -> None:
 
 
 def _report_refusal(to: Address, fault: str) -> None:
-    from tcpdelay.proxy.server import address_in_words
-
     _report(printable(f"warning: a client was turned away: {address_in_words(to)}: {fault}"))
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
+from tcpdelay.addresses import Address, parse_address
 from tcpdelay.cli.errors import announce_prediction, argument_errors, erase_progress
-from tcpdelay.cli.metrics import listening_address, metrics_server
+from tcpdelay.cli.metrics import metrics_server
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -29,6 +30,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, profiles_with
 from tcpdelay.units import format_duration
 
@@ -142,14 +144,20 @@ def watch(
         Format, make_option("--format", OUTPUT, "A table that is redrawn, or one JSON object per line.")
     ] = "text",
     prometheus: Annotated[
-        str | None,
-        make_option("--prometheus", OUTPUT, "Serve metrics at this address.", False, metavar="HOST:PORT"),
+        Address | None,
+        make_option(
+            "--prometheus",
+            OUTPUT,
+            "Serve metrics at this address; port 0 is any free port.",
+            False,
+            metavar="HOST:PORT",
+            parser=partial(parse_address, name="--prometheus"),
+        ),
     ] = None,
 ) -> None:
     """Predict the delay over TCP from a live connection, beside what is measured, and say when a move is advised."""
     if options.stack == "quic":
         raise typer.BadParameter("--stack: watch predicts the delays over TCP, got 'quic'")
-    address = None if prometheus is None else listening_address(prometheus)
     sources = {"--ss": ss, "--dst": dst, "--get-stats": get_stats, "--replay": replay}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
@@ -169,13 +177,13 @@ def watch(
     def watched_path(first: Connection | None) -> WatchedPath:
         from tcpdelay.advice.watched_path import HOLD, WINDOW, WatchedPath
 
-        flow, stack, target = read_demand(_with_settings_of(options, first))
+        flow, stack, target = read_demand(_in_equal_frames(_with_settings_of(options, first)))
         others = {name: value for name, value in options.values.items() if FIELDS[name][0] == "path"}
         return WatchedPath(
             flow, stack, target, now_on, window or WINDOW, HOLD if hold is None else hold, whole_connection, others
         )
 
-    _watch(samples, given[0], watched_path, longest, _output(output_format), address)
+    _watch(samples, given[0], watched_path, longest, _output(output_format), prometheus)
 
 
 def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -> ScenarioOptions:
@@ -189,6 +197,16 @@ def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -
     return options.changed(
         **{name: value for name, value in found.items() if options[name] is None and profile in profiles_with(name)}
     )
+
+
+def _in_equal_frames(options: ScenarioOptions) -> ScenarioOptions:
+    """Return the options with frames of one size for a video: the chain predicts messages of one size."""
+    source = None if options.app is None else options.app.source
+    if not isinstance(source, Video) or options["packet_size"] or options["interval"] or options.over is not None:
+        return options
+    rate = options.fps or source.frame_rate
+    print("frames of one size: the delay of key frames is not predicted", file=sys.stderr)
+    return options.changed(bitrate=options.bitrate or source.bitrate, interval=1 / rate, fps=None)
 
 
 def _live_samples(process: int | None, host: str | None, requested: str | None, interval: float) -> Iterator[Sampled]:
@@ -301,7 +319,7 @@ def _watch(
     watched_path: Callable[[Connection | None], WatchedPath],
     longest: float | None,
     output: _Output,
-    address: tuple[str, int] | None,
+    address: Address | None,
 ) -> None:
     """Predict and show each sample, until the samples end, the time is over, or the command is interrupted."""
     watched: WatchedPath | None = None

@@ -236,7 +236,8 @@ class LinkTrace:
     def with_outages(self, every: float, duration: float) -> LinkTrace:
         """Return the trace with periodic outages, such as handovers: nothing leaves at the beginning of each period.
 
-        The periods begin anew whenever the trace repeats.
+        The periods begin anew whenever the trace repeats. The first outage is at time 0 in every run, whatever the
+        seed: flows that start at other times meet other phases.
 
         Parameters
         ----------

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tcpdelay.addresses import Address, http_server
 from tcpdelay.proxy.server import Proxy
 from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.scenario.path import Path
@@ -58,7 +59,7 @@ def changed_path(path: Path, changes: object) -> Path:
 
 
 @contextmanager
-def controlled(proxy: Proxy, host: str, port: int) -> Iterator[tuple[str, int]]:
+def controlled(proxy: Proxy, address: Address) -> Iterator[tuple[str, int]]:
     """Serve the control of a proxy that runs in the event loop of the caller; return its address.
 
     Raises
@@ -115,12 +116,12 @@ def controlled(proxy: Proxy, host: str, port: int) -> Iterator[tuple[str, int]]:
             self.end_headers()
             self.wfile.write(body)
 
-    with ThreadingHTTPServer((host, port), Control) as server:
-        server.daemon_threads, server.block_on_close = True, False
+    with http_server(address, Control) as server:
+        server.block_on_close = False
         serving = threading.Thread(target=server.serve_forever, args=(POLL_INTERVAL,), daemon=True)
         serving.start()
         try:
-            yield host, int(server.server_address[1])
+            yield address.host, int(server.server_address[1])
         finally:
             # The threads of requests end with the process: they may wait for the loop, which waits here.
             server.shutdown()

@@ -7,13 +7,14 @@ import math
 import os
 import socket
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 
+from tcpdelay.addresses import address_in_words
 from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.tcp import SECOND
@@ -37,18 +38,6 @@ def reversed_path(path: Path) -> Path:
     0.07
     """
     return path if path.one_way_delay is None else replace(path, one_way_delay=path.rtt - path.one_way_delay)
-
-
-def address_in_words(address: Sequence[Any]) -> str:
-    """Return the address of a socket: host and port.
-
-    Examples
-    --------
-    >>> address_in_words(("127.0.0.1", 9000)), address_in_words(("::1", 9000, 0, 0))
-    ('127.0.0.1:9000', '[::1]:9000')
-    """
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def fault_in_words(error: OSError | UnicodeError) -> str:

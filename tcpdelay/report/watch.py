@@ -71,7 +71,7 @@ def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
     estimate, sample, outlook, measured = seen.estimate, seen.sample, seen.outlook, seen.measured
     loss_low, loss_high = (None, None) if estimate is None else estimate.loss_interval
     rtt_low, rtt_high = (None, None) if estimate is None else estimate.rtt_interval or (None, None)
-    best, worst = (None, None) if outlook is None else (each.quantile for each in outlook.alternatives)
+    best, worst = (None, None) if outlook is None else outlook.quantile_range
     delays = None if outlook is None else outlook.answer.distribution
     error = None if outlook is None else outlook.answer.expected_error
     record: dict[str, Any] = {
@@ -211,7 +211,7 @@ def _predicted(seen: Observation, target: Target) -> str:
     delays = seen.outlook.answer.distribution
     if delays is None:
         return f"no answer: {seen.outlook.answer.refusal}"
-    ends = [alternative.quantile for alternative in seen.outlook.alternatives]
+    ends = seen.outlook.quantile_range
     value = format_delay(delays.quantile(target.quantile))
     shown = [UNKNOWN if math.isnan(end) else format_delay(end) for end in ends]
     return value if len(set(shown)) == 1 else f"{value} ({shown[0]} to {shown[1]})"
