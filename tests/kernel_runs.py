@@ -33,9 +33,9 @@ from tcpdelay.models.interface import Requested
 from tcpdelay.models.quic.message_chain import quic_delays
 from tcpdelay.models.simulator.live import LiveConnection
 from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
+from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Dctcp, Scp, Udp
-from tcpdelay.network.variable_link import LinkTrace
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 

@@ -52,6 +52,11 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
         ),
         (["--rtt", "100s", *TRUE], "--rtt: must lie between 1e-06 and 10 s, got 100"),
         (["--rtt", "1s", "--queue", "codel", *TRUE], "--queue: must go with a rate"),
+        (["--rtt", "1s", "--burst", "20000B", *TRUE], "--burst: must go with a rate"),
+        (
+            ["--rtt", "1s", "--rate", "10kbit/s", "--burst", "900000B", *TRUE],
+            "--burst: must last at most 274 s at the rate",
+        ),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "sfq", *TRUE],
             "--queue: 'sfq' is not one of 'fifo', 'codel', 'fq_codel', 'red', 'pie', 'cake', 'dualpi2'",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tcpdelay import Flow, Stack, simulate_network
 from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace
 from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.variable_link import OPPORTUNITY, LinkTrace, read_link_trace
 from tcpdelay.scenario import InvalidValueError
 
 ALIVE = []

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from link_traces import SEED, lte
 from tcpdelay.network.bottleneck import LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.network.link_trace import LinkTrace, read_link_trace
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.variable_link import LinkTrace, read_link_trace
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import VirtualTimeBackend

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
+from tcpdelay.cli.link_options import link_trace_option, outage_every_option, outage_option, read_varying_link
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -30,7 +31,6 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
 from tcpdelay.cli.source_options import SourceOptions, with_source
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path_presets import Discipline
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcpdelay.network.bottleneck import Bottleneck
+    from tcpdelay.network.link_trace import LinkTrace
     from tcpdelay.network.sources import Source
-    from tcpdelay.network.variable_link import LinkTrace
     from tcpdelay.questions.transports import Comparison
     from tcpdelay.scenario.path_presets import PathPreset
 
@@ -84,30 +84,9 @@ def compare(
     link: Annotated[
         float | None, quantity("--link", "rate", LINK, "Rate of the link. Example: 3Mbit/s.", "unlimited")
     ] = None,
-    link_trace: Annotated[
-        Path | None,
-        make_option(
-            "--link-trace",
-            LINK,
-            "Link whose rate varies: a trace of mahimahi (.up, .down), or a .csv with the columns time (s), rate "
-            "(bit/s) and optionally delay (s). The trace repeats.",
-            False,
-            metavar="FILE",
-        ),
-    ] = None,
-    outage_every: Annotated[
-        float | None,
-        quantity(
-            "--outage-every",
-            "time",
-            LINK,
-            "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s.",
-            "none",
-        ),
-    ] = None,
-    outage: Annotated[
-        float | None, quantity("--outage", "time", LINK, "Duration of each outage. Example: 300ms.", "none")
-    ] = None,
+    link_trace: Annotated[Path | None, link_trace_option(LINK)] = None,
+    outage_every: Annotated[float | None, outage_every_option(LINK)] = None,
+    outage: Annotated[float | None, outage_option(LINK)] = None,
     queue: Annotated[
         int | None,
         make_option(
@@ -189,8 +168,9 @@ def compare(
         )
     if not isinstance(scenario.stack, Linux):
         raise typer.BadParameter("--stack: compare simulates --stack linux only")
-    trace = _trace(link, link_trace, outage_every, outage)
-    if link is None and trace is None:
+    shares_link = link is not None or link_trace is not None
+    trace = read_varying_link(link, link_trace, outage_every, outage) if shares_link else None
+    if not shares_link:
         of_link = {"--outage": outage, "--queue": queue, "--discipline": discipline, "--queue-target": queue_target}
         for name, given in (of_link | {"--bulk": bulk, "--web": web, "--cbr": cbr}).items():
             if given is not None and given != 0:
@@ -231,26 +211,6 @@ def _with_preset(
         path = replace(path, rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean, jitter=0.0)
         print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
     return replace(scenario, path=path), link, queue, discipline, bulk
-
-
-def _trace(link: float | None, file: Path | None, outage_every: float | None, outage: float | None) -> LinkTrace | None:
-    """Return the trace of a link: that of a file, or the outages of a link with one rate; None if it never varies."""
-    from tcpdelay.network.variable_link import LinkTrace, read_link_trace
-
-    if link is None and file is None:
-        return None
-    with argument_errors():
-        trace = LinkTrace.of_rates([0.0], [link]) if link is not None else None
-    if file is not None:
-        with argument_errors("--link-trace"):
-            trace = read_link_trace(file)
-    if trace is None or outage_every is None or outage is None:
-        return trace if file is not None else None
-    try:
-        return trace.with_outages(outage_every, outage)
-    except InvalidValueError as error:
-        option = {"every": "--outage-every", "duration": "--outage"}[error.name]
-        raise typer.BadParameter(f"{option}: {error.fault}") from error
 
 
 def _link(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import ERASE_LINE, argument_errors, erase_progress, option_name, predicting, printable
+from tcpdelay.cli.link_options import link_trace_option, outage_every_option, outage_option, read_varying_link
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -85,6 +86,10 @@ def run(
     loss_burst: Annotated[float | None, _path_option("loss_burst")] = None,
     jitter: Annotated[float | None, _path_option("jitter")] = None,
     rate: Annotated[float | None, _path_option("rate")] = None,
+    burst: Annotated[int | None, _path_option("burst")] = None,
+    link_trace: Annotated[Path | None, link_trace_option(PATH)] = None,
+    outage_every: Annotated[float | None, outage_every_option(PATH)] = None,
+    outage: Annotated[float | None, outage_option(PATH)] = None,
     queue: Annotated[QueueKind | None, _path_option("queue")] = None,
     queue_packets: Annotated[int | None, _path_option("queue_packets")] = None,
     queue_target: Annotated[float | None, _path_option("queue_target")] = None,
@@ -177,13 +182,16 @@ def run(
         raise typer.BadParameter(f"the guest runs on Linux only, not on {sys.platform!r}")
     if find_spec("pyroute2") is None:
         raise typer.BadParameter("the guest needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
+    trace = read_varying_link(rate, link_trace, outage_every, outage)
     given: dict[str, Any] = {
         "rtt": rtt,
         "loss": loss,
         "server_loss": server_loss,
         "loss_burst": loss_burst,
+        "burst": burst,
         "jitter": jitter,
-        "rate": rate,
+        "rate": rate if trace is None else None,
+        "trace": trace,
         "queue": queue,
         "queue_packets": queue_packets,
         "queue_target": queue_target,

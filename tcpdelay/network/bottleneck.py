@@ -21,6 +21,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
+from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.queues.cake import DEFAULT_LIMIT
 from tcpdelay.network.queues.waiting import (
     FULL_PACKET,
@@ -30,7 +31,7 @@ from tcpdelay.network.queues.waiting import (
     LINK_INTEGERS,
     MOST_QUEUES,
 )
-from tcpdelay.network.variable_link import TRACE_INTEGERS, LinkTrace, trace_departure
+from tcpdelay.network.variable_link import TRACE_INTEGERS, trace_departure
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
 from tcpdelay.scenario.path_presets import Discipline

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
-from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, described
+from tcpdelay.network.link_trace import LinkTrace
+from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
 from tcpdelay.testbed.link import Link, QueueKind
+from tcpdelay.testbed.trace_schedule import Schedule
+
+
+def _checked_trace(value: object) -> LinkTrace | None:
+    if value is not None and not isinstance(value, LinkTrace):
+        raise InvalidValueError("trace", value, "be a LinkTrace")
+    return value
 
 
 @described
@@ -37,6 +45,12 @@ class EmulatedPath:
         for pie and dualpi2.
     ecn : bool
         Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
+    burst : int, optional
+        Token bucket of the rate [bytes], 2000 to 1e6; one packet by default. After an idle time, so many bytes pass
+        the bottleneck at once (net/sched/sch_tbf.c). Not with cake, which has no token bucket.
+    trace : LinkTrace, optional
+        What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
+        a fifo. `tcpdelay.network.link_trace.read_link_trace` reads one.
 
     Raises
     ------
@@ -168,6 +182,25 @@ class EmulatedPath:
         bool,
         Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo."),
     ] = False
+    burst: (
+        Annotated[
+            int,
+            Quantity(
+                kind="size",
+                meaning="Token bucket of the rate: after an idle time, so many bytes pass the bottleneck at once.",
+                low=2000,
+                high=1_000_000,
+                unit="bytes",
+                example="20000B",
+                default_words="one packet",
+            ),
+        ]
+        | None
+    ) = None
+    trace: Annotated[
+        Any,
+        Content(meaning="What the bottleneck carries over time, in place of a rate.", check=_checked_trace),
+    ] = None
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
@@ -176,9 +209,21 @@ class EmulatedPath:
                 raise InvalidValueError(
                     "loss", loss, f"be at most {largest:g} with a loss_burst of {self.loss_burst:g}"
                 )
-        if self.rate is None and (self.queue != "fifo" or self.queue_packets is not None):
+        if self.trace is not None:
+            if self.rate is not None:
+                raise InvalidValueError("rate", self.rate, "be absent with a trace of the link")
+            if self.queue != "fifo":
+                raise InvalidValueError("queue", self.queue, "be 'fifo' with a trace of the link or outages")
+        elif self.rate is None and (self.queue != "fifo" or self.queue_packets is not None):
             name = "queue" if self.queue != "fifo" else "queue_packets"
             raise InvalidValueError(name, getattr(self, name), "go with a rate")
+        if self.burst is not None:
+            if self.rate is None:
+                raise InvalidValueError("burst", self.burst, "go with a rate")
+            if self.queue == "cake":
+                raise InvalidValueError("burst", self.burst, "be absent with cake, which has no token bucket")
+            if 8 * self.burst / self.rate > LONGEST_BURST:
+                raise InvalidValueError("burst", self.burst, f"last at most {LONGEST_BURST} s at the rate")
         for name in ("queue_target", "ecn"):
             if self.queue == "fifo" and getattr(self, name):
                 raise InvalidValueError(name, getattr(self, name), f"go with a queue of {', '.join(MANAGED)}")
@@ -207,10 +252,18 @@ class EmulatedPath:
             limit,
             queue_target=self.queue_target,
             ecn=self.ecn,
+            burst=self.burst,
+            trace=None if self.trace is None else _schedule(self.trace),
         )
+
+
+def _schedule(trace: LinkTrace) -> Schedule:
+    return Schedule(trace.times.tolist(), trace.period, trace.rates.tolist(), trace.delays.tolist())
 
 
 DEVICE_LIMIT = 1000
 """Length of the queue of a device in Linux [packets]."""
+LONGEST_BURST = 274
+"""Longest time that a token bucket lasts in the kernel [s]: 32 bits in units of 64 ns."""
 MANAGED = tuple(kind for kind in get_args(QueueKind) if kind != "fifo")
 """Queues that the kernel keeps short."""

@@ -119,7 +119,7 @@ class EventLoop:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._periodic: dict[int, int] = {}
-        self._pending: list[tuple[int, int, Callable[[], None]]] = []
+        self._pending: list[tuple[int, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._alarm = timer()
         self._alarm_time = NEVER
@@ -172,7 +172,7 @@ class EventLoop:
             self.forget(descriptor)
             os.close(descriptor)
 
-    def at(self, when: int, handler: Callable[[], None]) -> None:
+    def at(self, when: int, handler: Callable[[], object]) -> None:
         """Call `handler()` once at time `when`, or immediately if `when` is past."""
         heapq.heappush(self._pending, (when, next(self._order), handler))
         self._set_alarm()

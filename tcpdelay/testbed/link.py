@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from tcpdelay.testbed.trace_schedule import Schedule
 
 QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"]
 
@@ -35,6 +37,10 @@ class Link:
         always do.
     l4s : bool
         Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
+    burst : int, optional
+        Token bucket of the rate [bytes]; None: one packet.
+    trace : Schedule, optional
+        What the bottleneck carries over time, in place of a rate; the queue is then a fifo with a limit in packets.
     """
 
     delay: float
@@ -48,6 +54,14 @@ class Link:
     queue_target: float | None = None
     ecn: bool = False
     l4s: bool = False
+    burst: int | None = None
+    trace: Schedule | None = None
+
+    @classmethod
+    def from_table(cls, table: dict[str, Any]) -> Link:
+        """Return the link whose fields are in a table, as `dataclasses.asdict` makes it."""
+        trace = table["trace"]
+        return cls(**table | {"trace": trace if trace is None else Schedule(**trace)})
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.link import DuplexLink, Link
 from tcpdelay.testbed.queues import add_bottleneck, packet_counts, set_netem
+from tcpdelay.testbed.trace_shaper import Crossing, TraceShaper
 
 PORT = 5001
 SENDER, RECEIVER = "sender", "receiver"
@@ -102,6 +103,10 @@ class Segment:
         """Return the index of the device of one of both nodes."""
         return self.left_device if node is self.left else self.right_device
 
+    def device_name(self, node: Node) -> str:
+        """Return the name of the device of one of both nodes."""
+        return str(node.netlink.link("get", index=self.device(node))[0].get_attr("IFLA_IFNAME"))
+
 
 class Network:
     """Hosts and routers, joined by links.
@@ -135,6 +140,7 @@ class Network:
         self._between: list[Node] = []
         self._segments: list[Segment] = []
         self._queues: dict[str, tuple[Node, int]] = {}
+        self._shapers: dict[str, TraceShaper] = {}
         self._forward = links[0].forward
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -190,7 +196,7 @@ class Network:
 
     def _add(self, link: DuplexLink, sysctls: dict[str, str], traced: bool) -> None:
         """Add the nodes, devices and queues of a link between two nodes."""
-        routed = link.forward.rate is not None or link.backward.rate is not None
+        routed = any(way.rate is not None or way.trace is not None for way in (link.forward, link.backward))
         between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(traced + routed)]
         self._between += between
         chain = [
@@ -209,14 +215,19 @@ class Network:
             node, device = queues[queue]
             set_netem(node.netlink, "add", device, way)
         # The router of the bottleneck is the last node before the second end.
-        for queue, way, device in (
-            ("bottleneck", link.forward, last.left_device),
-            ("bottleneck_back", link.backward, chain[-2].right_device if routed else 0),
+        before = f"{link.name}_" if link.name else ""
+        for queue, way, entry, exit_ in (
+            ("bottleneck", link.forward, chain[-2], last),
+            ("bottleneck_back", link.backward, last, chain[-2]),
         ):
             if way.rate is not None:
+                device = exit_.device(last.left)
                 queues[queue] = (last.left, device)
                 add_bottleneck(last.left.netlink, device, way)
-        before = f"{link.name}_" if link.name else ""
+            if way.trace is not None:
+                with last.left.entered():
+                    crossing = _crossing(last.left, entry, exit_)
+                    self._shapers[before + queue] = TraceShaper(crossing, way.trace, way.queue_packets or DEVICE_LIMIT)
         self._queues |= {f"{before}{queue}": place for queue, place in queues.items()}
 
     @property
@@ -237,8 +248,8 @@ class Network:
     def device_of(self, host: str) -> str:
         """Return the name of the device of a host."""
         node = self.nodes[host]
-        (index,) = [one.device(node) for one in self._segments if node in (one.left, one.right)]
-        return str(node.netlink.link("get", index=index)[0].get_attr("IFLA_IFNAME"))
+        (own,) = [one for one in self._segments if node in (one.left, one.right)]
+        return own.device_name(node)
 
     def set_loss(self, loss: float) -> None:
         """Change the probability that a packet from the sender to the receiver is dropped, 0 to 1."""
@@ -260,10 +271,14 @@ class Network:
         for name, (node, device) in self._queues.items():
             for what, count in packet_counts(node.netlink, device).items():
                 counts[f"{name}_{what}"] = count
+        for name, shaper in self._shapers.items():
+            counts |= {f"{name}_{what}": count for what, count in shaper.packet_counts().items()}
         return counts
 
     def close(self) -> None:
         """Remove the network."""
+        for shaper in self._shapers.values():
+            shaper.close()
         for node in (*self.nodes.values(), *self._between):
             node.close()
 
@@ -294,13 +309,27 @@ def _add_routes(segments: Sequence[Segment], host: Node, own: Segment) -> None:
                     node.netlink.route("add", dst=f"10.0.{own.number}.0/24", gateway=segment.address(gateway))
 
 
+def _hardware_address(address: str) -> str:
+    """Return the hardware address of the device with an address."""
+    return f"02:00:00:00:{address.split('.')[2]:0>2}:{address.split('.')[3]:0>2}"
+
+
+def _crossing(router: Node, entry: Segment, exit_: Segment) -> Crossing:
+    """Return the way through a router from one segment to another."""
+    after = exit_.right if router is exit_.left else exit_.left
+    source, target = (
+        bytes.fromhex(_hardware_address(exit_.address(node)).replace(":", "")) for node in (router, after)
+    )
+    return Crossing(entry.device_name(router), exit_.device_name(router), source, target)
+
+
 def _join(left: Node, right: Node, number: int) -> Segment:
     """Join two nodes by a veth pair without segmentation offload."""
     left_address, right_address = f"10.0.{number}.1", f"10.0.{number}.2"
     # The hardware addresses are fixed: they feed the kernel's entropy, so a repeated run needs the same addresses.
     name = f"to-{right_address}"
     ends = [(left, left_address), (right, right_address)]
-    hardware = [f"02:00:00:00:{address.split('.')[2]:0>2}:{address.split('.')[3]:0>2}" for _, address in ends]
+    hardware = [_hardware_address(address) for _, address in ends]
     peer = {"ifname": name, "address": hardware[1], "net_ns_fd": right.descriptor}
     left.netlink.link("add", ifname=name, kind="veth", address=hardware[0], peer=peer)
     indices = []

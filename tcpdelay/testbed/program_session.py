@@ -96,7 +96,7 @@ class ProgramPlan:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         topology = content.pop("topology")
         links = [
-            DuplexLink(**link | {way: Link(**link[way]) for way in ("forward", "backward")})
+            DuplexLink(**link | {way: Link.from_table(link[way]) for way in ("forward", "backward")})
             for link in topology.pop("links")
         ]
         programs = [Program(**program) for program in topology.pop("programs")]

@@ -216,7 +216,7 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
         "rate___reserved": 1,  # the link layer: Ethernet
         "rate": bytes_per_second,
         "limit": 2**31,
-        "buffer": round(TBF_BURST * 1e9 / bytes_per_second / TICK),
+        "buffer": round((link.burst or TBF_BURST) * 1e9 / bytes_per_second / TICK),
     }
     # pyroute2 fills the rate table from the parameters.
     block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}

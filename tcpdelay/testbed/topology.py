@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tcpdelay.files import read_toml
+from tcpdelay.network.link_trace import varying_link
 from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.link import DuplexLink
@@ -23,7 +24,9 @@ NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 ALLOWED_NAME = "be a small letter, then up to 30 small letters, digits and hyphens"
 LATEST_START = 3600.0
 _PROGRAM_KEYS = ("run", "host", "after", "port", "start")
-_LINK_KEYS = tuple(name for name in declarations(EmulatedPath) if name != "server_loss")
+_VARYING_KEYS = ("link_trace", "outage_every", "outage")
+"""Keys of a link whose rate varies, as the options of `tcpdelay run`."""
+_LINK_KEYS = (*(name for name in declarations(EmulatedPath) if name not in ("server_loss", "trace")), *_VARYING_KEYS)
 _ONE_VALUE = ("rtt",)
 """Keys of a link that hold for both directions together."""
 
@@ -132,8 +135,9 @@ def read_topology(file: Path) -> Topology:
     file : Path
         A TOML file. Each table `[programs.NAME]` has a program: `run`, its command line; `host`, by default its name;
         `after`, the programs that must be ready before; `port`, on which it is ready; `start`, a further time. Each
-        table of `[[links]]` has the names of its ends, `between`, and settings of `EmulatedPath`. A setting other than
-        rtt may be a list of two values: from the first end to the second, and back.
+        table of `[[links]]` has the names of its ends, `between`, and settings of `EmulatedPath`; `link_trace` names a
+        file, from the folder of this one, and `outage_every` and `outage` are times. A setting other than rtt may be a
+        list of two values: from the first end to the second, and back.
 
     Returns
     -------
@@ -160,7 +164,7 @@ def read_topology(file: Path) -> Topology:
             raise ValueError("there must be at least one table [programs.NAME]")
         if not isinstance(links, list):
             raise ValueError("there must be at least one table [[links]]")
-        joined = [_link(f"links {number}", table) for number, table in enumerate(links, start=1)]
+        joined = [_link(f"links {number}", table, file.parent) for number, table in enumerate(links, start=1)]
         ecn = any(link.forward.ecn or link.backward.ecn for link in joined)
         return Topology([_program(name, table) for name, table in programs.items()], joined, ecn)
     except ValueError as error:
@@ -191,7 +195,7 @@ def _program(name: str, table: object) -> Program:
     return Program(name, command, host, after, port, float(start))
 
 
-def _link(place: str, table: object) -> DuplexLink:
+def _link(place: str, table: object, folder: Path) -> DuplexLink:
     content = _keys(place, table, ("between", *_LINK_KEYS))
     between = content.pop("between", None)
     if not isinstance(between, list) or len(between) != 2 or between[0] == between[1]:
@@ -205,12 +209,28 @@ def _link(place: str, table: object) -> DuplexLink:
         if len(values) != 2:
             raise InvalidValueError(f"{place}: {key}", value, "be one value, or a list of two, one for each direction")
         for way, one in zip(ways, values, strict=True):
-            way[key] = declarations(EmulatedPath)[key].read(f"{place}: {key}", one)
+            way[key] = _setting(f"{place}: {key}", key, one, folder)
     try:
-        forward, backward = (EmulatedPath(**way) for way in ways)
+        forward, backward = (EmulatedPath(**_with_trace(way)) for way in ways)
     except InvalidValueError as error:
         raise InvalidValueError(f"{place}: {error.name}", error.value, error.allowed, error.hint) from None
     return DuplexLink(first, second, forward.forward, backward.forward, f"{first}-{second}")
+
+
+def _setting(place: str, key: str, written: object, folder: Path) -> Any:
+    """Return a setting of a link; the file of a trace is looked for from the folder of the topology."""
+    if key not in _VARYING_KEYS:
+        return declarations(EmulatedPath)[key].read(place, written)
+    if not isinstance(written, str):
+        raise InvalidValueError(place, written, "be the name of a file" if key == "link_trace" else "be a time")
+    return folder / written if key == "link_trace" else parse_time(written, place)
+
+
+def _with_trace(way: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of one direction of a link, with its trace in place of the file, the rate and the outages."""
+    file, every, outage = (way.pop(key, None) for key in _VARYING_KEYS)
+    trace = varying_link(way.get("rate"), file, every, outage)
+    return way if trace is None else way | {"rate": None, "trace": trace}
 
 
 def _keys(place: str, table: object, allowed: Sequence[str]) -> dict[str, Any]:

@@ -1,0 +1,130 @@
+"""A router's way over a link whose rate varies: a process takes packets at one device and sends them at another."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from tcpdelay.testbed.event_loop import READABLE, EventLoop, die_with_parent, wake_exactly
+from tcpdelay.testbed.trace_schedule import Departures, Schedule
+
+ETH_P_IP = 0x0800
+SO_RCVBUFFORCE = 33
+SOL_PACKET, PACKET_VNET_HDR = 263, 15
+"""Option of packet(7): before each frame is a header with the state of its checksum, which veth does not compute."""
+STATE, ETHERNET, ADDRESS = 10, 14, 6
+"""Lengths of this header, of that of Ethernet, and of a hardware address [bytes]."""
+RECEIVE_BUFFER = 1 << 26
+"""Room for frames that this process has not read yet [bytes]."""
+LONGEST_FRAME = 2048
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """The way of packets through a router.
+
+    Attributes
+    ----------
+    entry, exit : str
+        Names of the devices at which packets come and leave.
+    source, target : bytes
+        Hardware addresses of the exit, and of the next router or host.
+    """
+
+    entry: str
+    exit: str
+    source: bytes
+    target: bytes
+
+
+class TraceShaper:
+    """A process that forwards packets in place of the kernel, when the schedule of a link lets them pass.
+
+    The queue is first in, first out. The process must be made in the router's namespace; it ends with its parent.
+
+    Parameters
+    ----------
+    crossing : Crossing
+        The devices.
+    schedule : Schedule
+        What the link carries; it begins now.
+    limit : int
+        Limit of the queue [packets].
+
+    Raises
+    ------
+    OSError
+        If a privilege is missing.
+    """
+
+    def __init__(self, crossing: Crossing, schedule: Schedule, limit: int) -> None:
+        # The kernel must not forward them too.
+        Path("/proc/sys/net/ipv4/conf", crossing.entry, "forwarding").write_text("0", encoding="ascii")
+        # Sent, and dropped.
+        self._counts = mmap.mmap(-1, 16)
+        incoming, outgoing = (
+            socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(protocol)) for protocol in (ETH_P_IP, 0)
+        )
+        with incoming, outgoing:
+            incoming.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
+            outgoing.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, RECEIVE_BUFFER)
+            for own, device, protocol in ((incoming, crossing.entry, ETH_P_IP), (outgoing, crossing.exit, 0)):
+                own.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+                own.setblocking(False)
+                own.bind((device, protocol))
+            self._process = os.fork()
+            if self._process == 0:
+                try:
+                    die_with_parent(signal.SIGKILL)
+                    wake_exactly()
+                    self._forward(incoming, outgoing, crossing.target + crossing.source, schedule, limit)
+                finally:
+                    os._exit(1)
+
+    def _forward(
+        self, incoming: socket.socket, outgoing: socket.socket, addresses: bytes, schedule: Schedule, limit: int
+    ) -> None:
+        """Forward packets for ever."""
+        loop, link, begin = EventLoop(), Departures(schedule), time.monotonic_ns()
+        waiting: deque[int] = deque()
+        sent = dropped = 0
+
+        def arrived(_: int) -> None:
+            nonlocal sent, dropped
+            while True:
+                try:
+                    frame = incoming.recv(LONGEST_FRAME)
+                except BlockingIOError:
+                    break
+                now = time.monotonic_ns() - begin
+                while waiting and waiting[0] <= now:
+                    waiting.popleft()
+                if len(waiting) >= limit:
+                    dropped += 1
+                    continue
+                departed, arrives = link.after(now, len(frame) - STATE - ETHERNET)
+                waiting.append(departed)
+                sent += 1
+                passed = frame[:STATE] + addresses + frame[STATE + 2 * ADDRESS :]
+                loop.at(begin + arrives, partial(outgoing.send, passed))
+            self._counts[:] = struct.pack("qq", sent, dropped)
+
+        loop.watch(incoming.fileno(), READABLE, arrived)
+        loop.run(lambda: False)
+
+    def packet_counts(self) -> dict[str, int]:
+        """Return the numbers of packets that the queue has taken and dropped."""
+        return dict(zip(("sent", "dropped"), struct.unpack("qq", self._counts), strict=True))
+
+    def close(self) -> None:
+        """End the process."""
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
