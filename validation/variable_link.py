@@ -2,8 +2,9 @@
 
 Bursts of datagrams go to an emulator of `examples/link-traces/lte.up` in the guest: the algorithm of mahimahi's mm-link
 on the guest's clock (`program_ends/shaper_ends.py`, which shares no code with the package). The simulated link gets the
-same arrivals. Then a call and a long transfer share a link with a trace of ten minutes. It needs
-`tcpdelay testbed build-kernel --hz 250`, and writes `results/variable-link.md`.
+same arrivals. A call over TCP and a long transfer share such a link in the guest and in the simulator. Then both are
+simulated over a trace of ten minutes. It needs `tcpdelay testbed build-kernel --hz 250`, and writes
+`results/variable-link.md`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,58 @@ HZ, SECONDS = 250, 120.0
 LOADS = (50.0, 110.0, 150.0)
 """Mean numbers of datagrams per second, of half a full size in the mean; the trace carries 153 full packets."""
 MINUTES = 10
+CALL_ENDS = HERE / "program_ends" / "call_ends.py"
+RTT, QUEUE, CALL_SECONDS, WARM_UP = 0.050, 100, 300.0, 10.0
+"""Round-trip time [s], queue [packets], duration of a call, and the time at its beginning that does not count [s]."""
+SEEDS = 8
+SHARES = (0.5, 0.95, 0.99)
+BESIDE = ("none", "cubic", "bbr")
+"""Congestion controls of the transfer beside the call."""
+
+
+def captured_call(trace: LinkTrace, beside: str) -> tuple[NDArray[np.float64], float]:
+    """Return the delays of a call in the guest [s], and the rate of the transfer beside it [bit/s]."""
+    command = [sys.executable, str(CALL_ENDS)]
+    with tempfile.TemporaryDirectory() as place:
+        directory = Path(place, "run")
+        path = EmulatedPath(rtt=RTT, trace=trace, queue_packets=QUEUE)
+        client, server = [*command, "send", str(CALL_SECONDS), beside], [*command, "receive"]
+        run = run_programs(
+            client, server, path, directory, VirtualTimeBackend(HZ), duration=2 * CALL_SECONDS, linger=20.0
+        )
+        if run.status["server"] != 0:
+            raise RuntimeError((directory / "server.stderr").read_text(encoding="utf-8"))
+        delays = np.fromfile(directory / "scratch" / "delays", np.int64) / 1e9
+        transferred = int((directory / "scratch" / "transferred").read_text(encoding="ascii"))
+    return delays[round(WARM_UP / 0.020) :], 8 * transferred / CALL_SECONDS
+
+
+def simulated_call(trace: LinkTrace, beside: str, seed: int) -> tuple[NDArray[np.float64], float]:
+    """Return the quantiles of the delays of a simulated call [s], and the rate of the transfer beside it [bit/s]."""
+    path, call = SharedPath(access_delay=RTT / 2), Stack.linux(delayed_ack=True)
+    sources: list[ConstantRate | Bulk] = [ConstantRate(flow=Flow(174, 0.020), path=path, stack=call)]
+    if beside != "none":
+        sources.append(Bulk(path=path, stack=Stack.linux(delayed_ack=True, congestion_control=beside)))
+    link = Bottleneck(rate=trace.mean_rate, capacity=QUEUE, trace=trace)
+    found = simulate_network(sources, link, duration=CALL_SECONDS, warm_up=WARM_UP, seed=seed).flows
+    quantiles = np.array([found[0].delays.quantile(share) for share in SHARES])
+    return quantiles, 0.0 if beside == "none" else found[1].throughput
+
+
+def call_rows(trace: LinkTrace) -> list[str]:
+    """Return the rows of the table of calls."""
+    rows = []
+    for beside in BESIDE:
+        delays, rate = captured_call(trace, beside)
+        found = [simulated_call(trace, beside, seed) for seed in range(SEEDS)]
+        cells = [beside, "guest", *(f"{1e3 * np.quantile(delays, share):.1f} ms" for share in SHARES)]
+        rows.append(f"| {' | '.join(cells)} | {rate / 1e6:.2f} Mbit/s |")
+        spread = [np.array([quantiles[place] for quantiles, _ in found]) for place in range(len(SHARES))]
+        cells = [f"{1e3 * one.mean():.1f} ms ({1e3 * one.min():.1f} to {1e3 * one.max():.1f})" for one in spread]
+        mean_rate = np.mean([each for _, each in found])
+        rows.append(f"| {beside} | simulated | {' | '.join(cells)} | {mean_rate / 1e6:.2f} Mbit/s |")
+        print("\n".join(rows[-2:]))
+    return rows
 
 
 def emulated(load: float) -> NDArray[np.int64]:
@@ -79,6 +132,19 @@ def main() -> None:
         same = 100 * float((apart < 0.1).mean())
         lines.append(f"| {len(passed)} | {' | '.join(cells)} | {same:.2f} % | {apart.max():.1f} ms |")
         print(lines[-1])
+    lines += [
+        "",
+        "A datagram that arrives in the microsecond of an opportunity may use it in one and miss it in the other; the "
+        "difference is then the time to the next opportunity.",
+        "",
+        f"A call over TCP (174 B every 20 ms, CUBIC, {CALL_SECONDS:g} s, RTT {1e3 * RTT:g} ms) through the same trace, "
+        f"with a queue of {QUEUE} packets, beside a long transfer from the same host. One run in the guest; the mean, "
+        f"least and largest of {SEEDS} simulations.",
+        "",
+        "| transfer | | p50 | p95 | p99 | rate of the transfer |",
+        "|---|---|---:|---:|---:|---:|",
+        *call_rows(trace),
+    ]
     long_trace = LinkTrace.of_opportunities(lte(np.random.default_rng(SEED), 60.0 * MINUTES))
     path, stack = SharedPath(access_delay=0.025), Stack.linux(delayed_ack=True)
     sources = [ConstantRate(flow=Flow(174, 0.020), path=path, stack=stack), Bulk(path=path, stack=stack)]
@@ -87,9 +153,6 @@ def main() -> None:
     begin = time.perf_counter()
     found = simulate_network(sources, link, duration=60.0 * MINUTES)
     lines += [
-        "",
-        "A datagram that arrives in the microsecond of an opportunity may use it in one and miss it in the other; the "
-        "difference is then the time to the next opportunity.",
         "",
         f"A call and a long transfer over a trace of {MINUTES} minutes and {len(long_trace.times)} opportunities take "
         f"{time.perf_counter() - begin:.1f} s to simulate ({found.queue.offered} packets).",
