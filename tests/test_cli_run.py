@@ -37,6 +37,7 @@ print("to errors", file=sys.stderr)
 sys.exit(3)
 """
 TRUE = ["--", "true", "--client", "true"]
+LTE = str(Path(__file__).parents[1] / "examples" / "link-traces" / "lte.up")
 BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CLIENT]
 
 
@@ -53,6 +54,31 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
         (["--rtt", "100s", *TRUE], "--rtt: must lie between 1e-06 and 10 s, got 100"),
         (["--rtt", "1s", "--queue", "codel", *TRUE], "--queue: must go with a rate"),
         (["--rtt", "1s", "--burst", "20000B", *TRUE], "--burst: must go with a rate"),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "cake", "--burst", "20000B", *TRUE],
+            "--burst: must be absent with cake",
+        ),
+        (["--rtt", "1s", "--link-trace", "none.up", *TRUE], "--link-trace: none.up: No such file or directory"),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--link-trace", LTE, *TRUE],
+            f"--link-trace: must be absent with a rate, got '{LTE}'",
+        ),
+        (
+            ["--rtt", "1s", "--link-trace", LTE, "--queue", "codel", *TRUE],
+            "--queue: must be 'fifo' with a trace of the link or outages",
+        ),
+        (
+            ["--rtt", "1s", "--outage-every", "5s", *TRUE],
+            "--outage-every: must go with the duration of an outage, got 5",
+        ),
+        (
+            ["--rtt", "1s", "--outage-every", "5s", "--outage", "1s", *TRUE],
+            "--outage: must go with a rate or a trace of the link",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--outage-every", "5s", "--outage", "6s", *TRUE],
+            "--outage-every: must lie between the duration of 6 s and 1e+06 s",
+        ),
         (
             ["--rtt", "1s", "--rate", "10kbit/s", "--burst", "900000B", *TRUE],
             "--burst: must last at most 274 s at the rate",

@@ -380,7 +380,7 @@ def test_every_packet_is_counted_once(sources, rate, capacity, seed):
         (lambda: Scp(rate_gain=2.0), "rate_gain must"),
         (lambda: Scp(rto_min=0.0), "rto_min must"),
         (lambda: Scp(mss=10), "mss must"),
-        (lambda: Web(path=PATH, stack=Scp()), "stack of Web must be Linux or Classic, got Scp"),
+        (lambda: Web(path=PATH, stack=Scp()), "stack of Web must be Linux or Dctcp or Classic, got Scp"),
         (lambda: Bulk(path=PATH, stack=Scp(), send_buffer=10_000), "send_buffer and min_buf must"),
         (lambda: Bulk(path=PATH, stack=Scp(), ecn=True), "ecn must"),
         (lambda: scp_share(0.0), "link_rate must"),

@@ -357,8 +357,8 @@ def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline
     [
         (lambda: TimeLined(recovery="sack"), "recovery must be one of 'reno', got 'sack'"),
         (lambda: TimeLined(deadline=0.0), "deadline must lie between 0.001 and 100000 s, got 0"),
-        (lambda: Bulk(path=PATH, stack=TimeLined()), "stack of Bulk must be Linux or Classic"),
-        (lambda: Transfers(path=PATH, stack=TimeLined()), "stack of Transfers must be Linux or Classic"),
+        (lambda: Bulk(path=PATH, stack=TimeLined()), "stack of Bulk must be Linux or Dctcp or Classic or Scp"),
+        (lambda: Transfers(path=PATH, stack=TimeLined()), "stack of Transfers must be Linux or Dctcp or Classic"),
         (lambda: Sections(path=PATH, stack=td.Stack.linux(), size=1000, interval=1.0), "stack of Sections must be"),
         (lambda: Sections(path=PATH, stack=TimeLined(), size=0, interval=1.0), "size must lie between 1"),
         (lambda: Sections(path=PATH, stack=TimeLined(), size=1000, interval=0.0), "interval must lie between 0.001"),

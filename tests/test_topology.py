@@ -13,6 +13,7 @@ from tcpdelay.testbed.topology import read_topology
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "shared-link.toml"
+TRACE = ROOT / "examples" / "link-traces" / "lte.up"
 GUEST = VirtualTimeBackend(250)
 PROGRAMS = """
 [programs.server]
@@ -46,9 +47,23 @@ def test_values_of_a_link_are_read_with_units_and_for_each_direction(tmp_path):
     assert [program.host for program in topology.programs] == ["server", "client"]
 
 
+def test_a_link_may_have_a_trace_or_outages_in_one_direction(tmp_path):
+    (tmp_path / "two.up").write_text("5\n10\n")
+    more = 'link_trace = ["two.up", "two.up"]\nqueue_packets = 7\n'
+    (link,) = read_topology(written(tmp_path, PROGRAMS + LINK + more)).links
+    assert (link.forward.trace.times, link.forward.trace.period) == ([5_000_000, 10_000_000], 10_000_000)
+    assert (link.forward.rate, link.forward.queue_packets) == (None, 7)
+    more = 'rate = "8Mbit/s"\noutage_every = "15s"\noutage = "300ms"\n'
+    (link,) = read_topology(written(tmp_path, PROGRAMS + LINK + more)).links
+    assert (link.backward.trace.rates, link.backward.trace.times) == ([0, 8_000_000], [0, 300_000_000])
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (PROGRAMS + LINK + 'link_trace = "none.up"\n', "none.up: No such file or directory"),
+        (PROGRAMS + LINK + "link_trace = 3\n", "links 1: link_trace must be the name of a file, got 3"),
+        (PROGRAMS + LINK + 'outage = "1s"\noutage_every = "2s"\n', "links 1: outage must go with a rate or a trace"),
         (LINK, "there must be at least one table [programs.NAME]"),
         (PROGRAMS, "there must be at least one table [[links]]"),
         (PROGRAMS + LINK + "delay = 3\n", "links 1: 'delay' is no key; there are between, rtt, loss,"),
@@ -86,6 +101,9 @@ def test_options_of_the_path_belong_into_the_file(run):
     status, _, errors = run("run", "--loss", "1%", str(EXAMPLE))
     assert (status, errors.count("\n")) == (2, 1)
     assert "--loss: belongs into" in errors
+    status, _, errors = run("run", "--link-trace", str(TRACE), str(EXAMPLE))
+    assert (status, errors.count("\n")) == (2, 1)
+    assert "--link-trace: belongs into" in errors
     status, _, errors = run("run", str(EXAMPLE), "--seed", "3")
     assert (status, errors.count("\n")) == (2, 1)
     assert "--seed: must be in front of" in errors

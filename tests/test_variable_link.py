@@ -12,7 +12,10 @@ from tcpdelay import Flow, Stack, simulate_network
 from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
 from tcpdelay.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace
 from tcpdelay.network.sources import Bulk, ConstantRate
+from tcpdelay.network.variable_link import trace_departure
 from tcpdelay.scenario import InvalidValueError
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.trace_schedule import Departures
 
 ALIVE = []
 """Traces whose arrays the links of the tests use."""
@@ -112,6 +115,23 @@ def test_rates_serve_as_a_fluid_link_does(rows, packets):
         now += gap
         free = fluid_departure(trace, max(now / 1e6, free), 8 * size)
         assert enqueue(link, now, size, False) == pytest.approx(1e6 * free, abs=2)
+
+
+@settings(max_examples=60)
+@given(GAPS, RATES, PACKETS, st.booleans())
+def test_the_testbeds_link_serves_as_the_simulated_one(gaps, rows, packets, opportunities):
+    if opportunities:
+        trace = LinkTrace.of_opportunities(np.cumsum(gaps))
+    else:
+        times = np.cumsum([0, *(gap / 1000 for gap, _ in rows[1:])]).tolist()
+        trace = LinkTrace.of_rates(times, [rate for _, rate in rows], [gap / 1e4 for gap, _ in rows])
+    link, now = link_of(trace), 0
+    departures = Departures(EmulatedPath(rtt=0.1, trace=trace).forward.trace)
+    for gap, size in packets:
+        now += 1000 * gap
+        departed = trace_departure(link, now, size)
+        link.last_departure = departed
+        assert departures.after(now, size) == (departed, departed + link.added_delay)
 
 
 @given(PACKETS)

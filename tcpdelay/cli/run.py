@@ -257,6 +257,7 @@ def find_topology(words: list[str], given: dict[str, Any]) -> Topology:
         if len(words) > 1:
             raise typer.BadParameter(f"{words[1]}: must be in front of {words[0]}, as all options")
         for name in given:
+            name = "link_trace" if name == "trace" else name
             raise typer.BadParameter(f"{option_name(name)}: belongs into {words[0]}, which describes the links")
         with argument_errors():
             return read_topology(Path(words[0]))

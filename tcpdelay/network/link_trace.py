@@ -331,8 +331,9 @@ def varying_link(
     if rate is not None and file is not None:
         raise InvalidValueError("link_trace", str(file), "be absent with a rate")
     if (outage_every is None) != (outage is None):
-        name, given = ("outage", outage) if outage is None else ("outage_every", outage_every)
-        raise InvalidValueError(name, given, "be given, as outage_every and outage go together")
+        if outage is None:
+            raise InvalidValueError("outage_every", outage_every, "go with the duration of an outage")
+        raise InvalidValueError("outage", outage, "go with the time between two outages")
     trace = None if file is None else read_link_trace(file)
     if outage_every is None or outage is None:
         return trace
