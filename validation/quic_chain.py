@@ -136,7 +136,9 @@ def captured(folder: FilePath) -> pd.DataFrame:
     rows = []
     for one in measure_all(folder, sys.exit):
         experiment = one.experiment
-        if experiment.delivery != "stream_per_message" or not isinstance(one.source, Flow):
+        # The chain does not know jitter.
+        jitter = experiment.jitter > 0
+        if jitter or experiment.delivery != "stream_per_message" or not isinstance(one.source, Flow):
             continue
         stack = td.Stack.quic(implementation=experiment.implementation, delivery="stream_per_message")
         chain, seconds = solved(one.source, one.path, stack)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
 from tcpdelay.testbed.link import Link, QueueKind
 from tcpdelay.testbed.trace_schedule import Schedule
 
+if TYPE_CHECKING:
+    from tcpdelay.network.link_trace import LinkTrace
+
 
 def _checked_trace(value: object) -> LinkTrace | None:
-    if value is not None and not isinstance(value, LinkTrace):
+    if value is None:
+        return None
+    # Imported here: it loads NumPy, which the help and most guests do without.
+    from tcpdelay.network.link_trace import LinkTrace
+
+    if not isinstance(value, LinkTrace):
         raise InvalidValueError("trace", value, "be a LinkTrace")
     return value
 

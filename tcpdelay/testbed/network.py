@@ -207,6 +207,8 @@ class Network:
         ]
         self._segments += chain
         first, last = chain[0], chain[-1]
+        # The segment before the router of a bottleneck; without a router it is not used.
+        ahead = chain[-2] if routed else last
         queues = {
             "data": (chain[1].left, chain[1].left_device) if traced else (first.left, first.left_device),
             "ack": (first.right, first.right_device) if traced else (last.right, last.right_device),
@@ -217,8 +219,8 @@ class Network:
         # The router of the bottleneck is the last node before the second end.
         before = f"{link.name}_" if link.name else ""
         for queue, way, entry, exit_ in (
-            ("bottleneck", link.forward, chain[-2], last),
-            ("bottleneck_back", link.backward, last, chain[-2]),
+            ("bottleneck", link.forward, ahead, last),
+            ("bottleneck_back", link.backward, last, ahead),
         ):
             if way.rate is not None:
                 device = exit_.device(last.left)

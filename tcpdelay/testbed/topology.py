@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from tcpdelay.files import read_toml
-from tcpdelay.network.link_trace import varying_link
 from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.link import DuplexLink
@@ -229,6 +228,11 @@ def _setting(place: str, key: str, written: object, folder: Path) -> Any:
 def _with_trace(way: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of one direction of a link, with its trace in place of the file, the rate and the outages."""
     file, every, outage = (way.pop(key, None) for key in _VARYING_KEYS)
+    if file is None and every is None and outage is None:
+        return way
+    # Imported here: it loads NumPy, which the help and the guests do without.
+    from tcpdelay.network.link_trace import varying_link
+
     trace = varying_link(way.get("rate"), file, every, outage)
     return way if trace is None else way | {"rate": None, "trace": trace}
 
