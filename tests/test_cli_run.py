@@ -58,6 +58,10 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
             ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "cake", "--burst", "20000B", *TRUE],
             "--burst: must be absent with cake",
         ),
+        (
+            ["--rtt", "1s", "--link-trace", LTE, "--burst", "20000B", *TRUE],
+            "--burst: must be absent with a trace of the link or outages",
+        ),
         (["--rtt", "1s", "--link-trace", "none.up", *TRUE], "--link-trace: none.up: No such file or directory"),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--link-trace", LTE, *TRUE],

@@ -225,6 +225,8 @@ class EmulatedPath:
             name = "queue" if self.queue != "fifo" else "queue_packets"
             raise InvalidValueError(name, getattr(self, name), "go with a rate")
         if self.burst is not None:
+            if self.trace is not None:
+                raise InvalidValueError("burst", self.burst, "be absent with a trace of the link or outages")
             if self.rate is None:
                 raise InvalidValueError("burst", self.burst, "go with a rate")
             if self.queue == "cake":
