@@ -73,6 +73,14 @@ def test_a_prediction_has_the_error_of_the_captures():
     assert judge(Scenario(CALL, PATH, STREAMS), td.Target(0.049), "simulation").verdict == "fails"
 
 
+@pytest.mark.parametrize("setting", [{"ack_loss": 0.2}, {"reordering": 0.02}, {"loss_burst": 5.0}])
+def test_paths_without_a_capture_have_no_expected_error_and_a_warning(setting):
+    path = td.Path(rtt=0.100, loss=0.02, **setting)
+    with pytest.warns(td.ValidityWarning, match="no capture of QUIC has it"):
+        predicted = td.predict_delay(CALL, path, STREAMS, method="simulation", packets=20_000)
+    assert predicted.expected_error is None
+
+
 def test_lost_datagrams_are_no_backlog():
     predicted = td.predict_delay(CALL, PATH, DATAGRAMS, method="simulation", packets=50_000)
     assert predicted.sustainable

@@ -171,6 +171,15 @@ def test_outages_come_at_the_beginning_of_each_period():
     assert kept.mean_rate == pytest.approx(0.8 * 12e6)
 
 
+def test_a_trace_may_be_shorter_than_the_time_between_outages():
+    trace = LinkTrace.of_opportunities([50, 100]).with_outages(every=15, duration=0.3)
+    assert (trace.duration, trace.times[0], len(trace.times)) == (15, 300_000_000, 294)
+    rates = LinkTrace.of_rates([0, 1], [8e6, 4e6]).with_outages(every=4, duration=1)
+    assert (rates.duration, rates.mean_rate) == (4, 4e6)
+    with pytest.raises(InvalidValueError, match="every must span at most"):
+        LinkTrace.of_opportunities([1]).with_outages(every=1e6, duration=1)
+
+
 def test_a_simulation_over_a_trace_has_its_rate_and_its_outages():
     trace = LinkTrace.of_rates([0], [4e6]).with_outages(every=5, duration=0.5)
     link = Bottleneck(rate=trace.mean_rate, capacity=50, trace=trace)
@@ -245,7 +254,7 @@ def test_outages_without_end_are_refused(every, duration):
 
 def test_outages_that_leave_nothing_are_refused():
     with pytest.raises(InvalidValueError, match="leave some"):
-        LinkTrace.of_opportunities([1, 2, 10]).with_outages(20, 15)
+        LinkTrace.of_opportunities([1000, 2000, 20_000]).with_outages(20, 15)
     with pytest.raises(InvalidValueError, match="leave some"):
         LinkTrace.of_rates([0, 1], [1e6, 0]).with_outages(2, 1.5)
     with pytest.raises(InvalidValueError, match="burst must be 0 bytes with a trace"):

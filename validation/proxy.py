@@ -185,6 +185,7 @@ async def main() -> None:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("results"))
     parser.add_argument("--duration", type=float, default=120.0, help="length of each run [s]")
     options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         load, rows = [], []

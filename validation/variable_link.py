@@ -155,7 +155,7 @@ def main() -> None:
     lines += [
         "",
         f"A call and a long transfer over a trace of {MINUTES} minutes and {len(long_trace.times)} opportunities take "
-        f"{time.perf_counter() - begin:.1f} s to simulate ({found.queue.offered} packets).",
+        f"{time.perf_counter() - begin:.2f} s to simulate ({found.queue.offered} packets).",
     ]
     print(lines[-1])
     RESULTS.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -212,6 +212,19 @@ def beyond_validation(source: Source, path: Path, stack: Stack, method: str = "c
     return validated_range(stack, type(source)).exceeded_by(compared_flow(source), path)
 
 
+def uncaptured_over_quic(path: Path) -> list[str]:
+    """Return the names of the settings of a path that no capture of QUIC has.
+
+    Examples
+    --------
+    >>> uncaptured_over_quic(Path(rtt=0.100, loss=0.02, jitter=0.010, reordering=0.01))
+    ['reordering']
+    """
+    plain = Path(rtt=path.rtt, loss=path.loss)
+    names = ("ack_loss", "reordering", "loss_burst", "bad_time")
+    return [name for name in names if getattr(path, name) != getattr(plain, name)]
+
+
 def _beyond_captures_of_quic(source: Source, path: Path, stack: Quic) -> Iterator[str]:
     """Yield one sentence for each reason for which no capture of QUIC is like this scenario."""
     # Not needed, and not loaded, where the command line only prints its help.
@@ -223,6 +236,8 @@ def _beyond_captures_of_quic(source: Source, path: Path, stack: Quic) -> Iterato
             f"only {' and '.join(CAPTURED)} have been captured"
         )
     yield from QUIC_RANGE.exceeded_by(source, path)
+    for name in uncaptured_over_quic(path):
+        yield f"{name} {getattr(path, name):g} lies outside the validated range: no capture of QUIC has it"
     used = reno_utilization(source, path)
     if used >= LARGEST_SUSTAINABLE_UTILIZATION:
         yield (

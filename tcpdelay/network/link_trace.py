@@ -130,8 +130,9 @@ class LinkTrace:
     def with_outages(self, every: float, duration: float) -> LinkTrace:
         """Return the trace with periodic outages, such as handovers: nothing leaves at the beginning of each period.
 
-        The periods begin anew whenever the trace repeats. The first outage is at time 0 in every run, whatever the
-        seed: flows that start at other times meet other phases.
+        The periods begin anew whenever the trace repeats; a trace shorter than a period is first repeated until it is as
+        long. The first outage is at time 0 in every run, whatever the seed: flows that start at other times meet other
+        phases.
 
         Parameters
         ----------
@@ -155,6 +156,8 @@ class LinkTrace:
         if not is_number(every) or not duration < every <= LONGEST_TRACE:
             raise InvalidValueError("every", every, f"lie between the duration of {duration:g} s and 1e+06 s")
         step, silent = round(every * NANOSECONDS), round(duration * NANOSECONDS)
+        if (repeats := -(-step // self.period)) > 1:
+            return self._repeated(repeats, every).with_outages(every, duration)
         if not self.rates.size:
             kept = self.times[self.times % step >= silent]
             if kept.size == 0:
@@ -169,6 +172,13 @@ class LinkTrace:
         if not rates.any():
             raise InvalidValueError("duration", duration, "leave some rate of the trace")
         return LinkTrace(times, period, rates, self.delays[place])
+
+    def _repeated(self, repeats: int, every: float) -> LinkTrace:
+        """Return the trace several times in a row, so that it is as long as the time between two outages."""
+        if repeats * len(self.times) > MOST_ENTRIES:
+            raise InvalidValueError("every", every, f"span at most {MOST_ENTRIES} entries of the trace")
+        times = np.add.outer(np.arange(repeats) * self.period, self.times).ravel()
+        return LinkTrace(times, repeats * self.period, np.tile(self.rates, repeats), np.tile(self.delays, repeats))
 
     @property
     def duration(self) -> float:

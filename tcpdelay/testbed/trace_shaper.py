@@ -21,7 +21,7 @@ SO_RCVBUFFORCE = 33
 SOL_PACKET, PACKET_VNET_HDR = 263, 15
 """Option of packet(7): before each frame is a header with the state of its checksum, which veth does not compute."""
 STATE, ETHERNET, ADDRESS = 10, 14, 6
-"""Lengths of this header, of that of Ethernet, and of a hardware address [bytes]."""
+"""Bytes of that header, of the header of Ethernet, and of each of the two hardware addresses with which it begins."""
 RECEIVE_BUFFER = 1 << 26
 """Room for frames that this process has not read yet [bytes]."""
 LONGEST_FRAME = 2048

@@ -42,7 +42,7 @@ def receive() -> None:
 
 
 def send(seconds: float, congestion_control: str) -> None:
-    """Write the messages of the call, and transfer data with this congestion control, or none of it."""
+    """Write the messages of the call beside a transfer with this congestion control; "none": without a transfer."""
     begin = time.monotonic_ns()
     step, count = round(INTERVAL * 1e9), round(seconds / INTERVAL)
 

@@ -55,7 +55,7 @@ def drop_tail_settings(path: Path) -> dict[str, int]:
 
 
 def path_settings(path: Path) -> dict[str, float]:
-    """Return the fields of a connection by which segments cross the path, without those of its losses."""
+    """Return the delays of a path, its reordering and its loss of ACKs, as fields of the record of a connection."""
     return {
         "one_way_delay": round(path.forward_delay * SECOND),
         "jitter": round(path.jitter * SECOND),
