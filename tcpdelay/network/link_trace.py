@@ -130,9 +130,9 @@ class LinkTrace:
     def with_outages(self, every: float, duration: float) -> LinkTrace:
         """Return the trace with periodic outages, such as handovers: nothing leaves at the beginning of each period.
 
-        The periods begin anew whenever the trace repeats; a trace shorter than a period is first repeated until it is as
-        long. The first outage is at time 0 in every run, whatever the seed: flows that start at other times meet other
-        phases.
+        The periods begin anew whenever the trace repeats; a trace shorter than a period is first repeated until it is
+        as long. The first outage is at time 0 in every run, whatever the seed: flows that start at other times meet
+        other phases.
 
         Parameters
         ----------
