@@ -270,9 +270,9 @@ def _window(flow: Flow, path: Path, stack: Quic) -> tuple[LossRecovery, WindowPa
         most = format_fraction(LARGEST_LOSS)
         raise TooLargeError(f"too many sequences of losses for the chain of QUIC above a loss of {most}")
     rules = IMPLEMENTATIONS[stack.implementation]
-    packets = math.ceil(flow.packet_size / rules.payload)
-    recovery = loss_recovery(rules, path.loss, path.rtt, flow.interval, packets, stack.max_ack_delay)
     datagrams = stack.delivery == "datagram"
+    packets = rules.message_packets(flow.packet_size, datagrams)
+    recovery = loss_recovery(rules, path, flow.interval, packets, stack.max_ack_delay)
     p = window_parameters(rules, flow, path, stack.max_ack_delay, datagrams, _mean_found_after(recovery))
     return recovery, p, window_levels(p, rules)
 
