@@ -25,7 +25,7 @@ from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.budget import TooLargeError
 from tcpdelay.models.error_table import WRONG_CALL, spread_of
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.message_chain import QuicDelays, error_group, largest_rate, quic_chain_refusals, quic_delays
+from tcpdelay.models.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
 from tcpdelay.questions.validation.captures import QUANTILES, measure_all
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.source import Flow
@@ -138,10 +138,10 @@ def captured(folder: FilePath) -> pd.DataFrame:
         experiment = one.experiment
         if experiment.delivery != "stream_per_message" or not isinstance(one.source, Flow):
             continue
-        stack = td.Stack.quic(implementation=experiment.implementation, delivery="stream_per_message")
         # The chain does not know jitter, lost ACKs and losses in bursts.
-        if any(quic_chain_refusals(one.source, one.path, stack)):
+        if experiment.jitter > 0 or experiment.ack_loss > 0 or experiment.loss_burst > 1:
             continue
+        stack = td.Stack.quic(implementation=experiment.implementation, delivery="stream_per_message")
         chain, seconds = solved(one.source, one.path, stack)
         row = {"capture": one.name, "source": one.collection, "implementation": experiment.implementation}
         row |= {"packet_size": one.source.packet_size, "interval": one.source.interval, "chain_seconds": seconds}
