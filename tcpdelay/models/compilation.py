@@ -12,33 +12,28 @@ A kernel that Python calls is compiled with all kernels below it as one piece of
 
 from __future__ import annotations
 
-import atexit
 import gc
 import math
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from numba import njit
 from numba.core import config, event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.cpu import CPUTargetOptions
-from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import AnnotateTypes
 from numba.extending import overload
 from numpy.typing import NDArray
+
+from tcpdelay.models.kernel_cache import cached, is_compiled
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -110,48 +105,13 @@ def _compiled(options: dict[str, Any], joins: bool = False) -> Callable[[Kernel]
     options = {"no_cfunc_wrapper": True, **options}
 
     def decorate(function: Kernel) -> Kernel:
-        compiled = _cached(function, options)
+        compiled = cached(function, options)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
             compiled.__class__ = _Kernel
             compiled.part, compiled.joins = _Part(function, compiled.targetoptions), joins
         return compiled  # type: ignore[no-any-return]
 
     return decorate
-
-
-def _cached(function: Any, options: dict[str, Any]) -> Any:
-    """Return the compiled function, with a cache of this process and its children if there is no place for another."""
-    try:
-        return njit(cache=True, **options)(function)
-    except RuntimeError:
-        # Numba says so if it can write neither beside the source nor in the user's cache.
-        if config.CACHE_DIR:  # type: ignore[attr-defined]
-            raise
-    folder = tempfile.mkdtemp(prefix="tcpdelay-kernels-")
-    _remove_at_end(folder)
-    config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # type: ignore[attr-defined]
-    return njit(cache=True, **options)(function)
-
-
-def _remove_at_end(folder: str) -> None:
-    """Remove a folder when this process ends, also if a signal kills it.
-
-    A killed process cannot remove anything. Another process does, at the end of the pipe between them.
-    """
-    if getattr(sys, "frozen", False):
-        # The executable of a frozen application is not Python.
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return
-    code = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
-    remover = subprocess.Popen(
-        [sys.executable, "-IS", "-c", code, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # Ctrl-C reaches all processes of a terminal's session.
-        start_new_session=True,
-    )
-    atexit.register(remover.communicate)
 
 
 class _PartLibrary(JITCodeLibrary):
@@ -248,7 +208,7 @@ class _Kernel(CPUDispatcher):
         """Call the kernel from Python."""
         until = _interpretation.until
         if until is None:
-            if self.joins and _interpretation.few and not _is_compiled(self):
+            if self.joins and _interpretation.few and not is_compiled(self):
                 return self.py_func(*arguments)
             return _call_compiled(self, *arguments)
         if time.monotonic() > until:
@@ -276,7 +236,7 @@ class _Kernel(CPUDispatcher):
 
     def _is_called_whole(self) -> bool:
         """Return whether other kernels call what is compiled for Python."""
-        return not self.part.overloads and _is_compiled(self)
+        return not self.part.overloads and is_compiled(self)
 
 
 @contextmanager
@@ -395,7 +355,7 @@ def interpreted_first(
     4.0
     """
     global _interpreted_time
-    if _is_compiled(last):
+    if is_compiled(last):
         return compute()
     time_left = INTERPRETED_TIME - _interpreted_time
     if _interpretation.single and time_left > 0:
@@ -412,21 +372,9 @@ def interpreted_first(
             _interpreted_time += time.monotonic() - start
     if compile_first is not None:
         with _first_compilation:
-            if not _is_compiled(last):
+            if not is_compiled(last):
                 compile_first()
     return compute()
-
-
-def _is_compiled(function: Callable[..., Any]) -> bool:
-    """Return whether a kernel has been compiled in this process, or is in the cache."""
-    if not isinstance(function, Dispatcher) or function.overloads:
-        return True
-    code, folder = function.py_func.__code__, function.stats.cache_path
-    if folder is None:
-        return False
-    changed = Path(code.co_filename).stat().st_mtime
-    cached = Path(folder).glob(f"*.{code.co_name}-*.py{sys.version_info.major}{sys.version_info.minor}*.nbi")
-    return any(index.stat().st_mtime >= changed for index in cached)
 
 
 def records(count: int, record: np.dtype[np.void]) -> Any:
