@@ -79,5 +79,5 @@ def test_a_timeout_begins_anew():
     acknowledge(c, 2)
     c.hystart_found = 1
     forget_rounds(c)
-    assert (c.hystart_found, c.hystart_delay_min, c.hystart_samples) == (0, 0, 0)
+    assert (c.hystart_found, c.cubic_delay_min, c.hystart_samples) == (0, 0, 0)
     assert c.hystart_round_start == START + 2 * SECOND // 1000

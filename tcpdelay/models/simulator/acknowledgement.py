@@ -105,11 +105,12 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
 
 
 @kernel()
-def take_cumulative(c: Any, wire: Any, prior_fack: int) -> tuple[int, bool, int, int]:
+def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int, bool, int, int]:
     """Remove acknowledged segments from the retransmission queue (`tcp_clean_rtx_queue`).
 
     A segment before `prior_fack`, the segment after the highest that earlier ACKs have SACKed, was reordered unless it
-    was retransmitted. Returns the number of segments removed, whether an original from before recovery is among them,
+    was retransmitted. RACK does not learn from a segment whose echoed timestamp is older than its last retransmission
+    (`tcp_skb_spurious_retrans`). Returns the number of segments removed, whether an original from before recovery is among them,
     and the RTTs [us] of the first and of the last segment, or -1.
     """
     removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
@@ -137,7 +138,8 @@ def take_cumulative(c: Any, wire: Any, prior_fack: int) -> tuple[int, bool, int,
             c.sacked_out -= 1
         else:
             c.delivered += 1
-            note_delivery(c, segment)
+            if not segment.state & EVER_RETRANSMITTED or echo // tcp.MILLISECOND >= segment.sent // tcp.MILLISECOND:
+                note_delivery(c, segment)
             if c.bbr:
                 take_delivery(c, wire, c.first_segment)
         c.packets_out -= 1
@@ -184,7 +186,7 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     else:
         sacked, original, sack_rtt, latest = take_all_sacks(c, wire, answer.arrivals)
     sacked_out = c.sacked_out
-    removed, original_removed, rtt, latest_removed = take_cumulative(c, wire, prior_fack)
+    removed, original_removed, rtt, latest_removed = take_cumulative(c, wire, prior_fack, answer.echo)
     original = original or original_removed
     sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
     if c.reord_seen:

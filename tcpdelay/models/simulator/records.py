@@ -130,7 +130,7 @@ def uniform(next_double: int, state: int) -> float:
 OPEN, DISORDER, CWR, RECOVERY, LOSS = range(5)
 """States of congestion avoidance (linux/tcp.h, enum tcp_ca_state)."""
 NO_TIMER, RETRANSMISSION_TIMER, PROBE_TIMER, REORDERING_TIMER = range(4)
-SACKED, MARKED_LOST, RETRANSMITTED, EVER_RETRANSMITTED, COLLAPSED = 1, 2, 4, 8, 16
+SACKED, MARKED_LOST, RETRANSMITTED, EVER_RETRANSMITTED, COLLAPSED, FOUND_LOST = 1, 2, 4, 8, 16, 32
 """Flags of a segment in the retransmission queue (net/tcp.h, TCPCB_*); a collapsed segment is part of another."""
 NEVER = 1 << 62
 """Time of an event that is not scheduled."""
@@ -160,7 +160,7 @@ _GROUPS = {
     "cubic": "cubic_cnt cubic_last_max cubic_last_cwnd cubic_last_time cubic_origin cubic_k cubic_epoch "
     "cubic_ack_cnt cubic_tcp_cwnd",
     "dctcp": "dctcp dctcp_alpha next_seq old_delivered delivered_ce ce_state ack_now cwr_segment",
-    "hystart": "hystart_found hystart_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
+    "hystart": "hystart_found cubic_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
     "hystart_samples",
     "pacing": "pacing_rate tcp_wstamp_ns pacing_at",
     "delivery rate": "first_tx_mstamp delivered_mstamp app_limited",

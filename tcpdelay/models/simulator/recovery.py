@@ -14,6 +14,7 @@ from tcpdelay.models.simulator.dctcp import react_to_loss
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     EVER_RETRANSMITTED,
+    FOUND_LOST,
     MARKED_LOST,
     MASK,
     RECOVERY,
@@ -186,14 +187,15 @@ def detect_losses(c: Any, wire: Any) -> int:
     """Mark overdue segments as lost; return the longest time [us] until another segment is overdue, or 0.
 
     A segment is overdue if it was sent before the latest delivered segment, and RACK's RTT and the reordering window
-    have passed since it was sent (`tcp_rack_detect_loss`).
+    have passed since it was sent (`tcp_rack_detect_loss`). RACK looks at it only once after each transmission. If a
+    timeout was undone since then, a retransmission that is found lost keeps its mark, and only a timeout repeats it.
     """
     window = reordering_window(c)
     longest = 0
     for number in range(c.first_segment, c.next_segment):
         segment = wire.segments[number & MASK]
         waits_for_retransmission = segment.state & (MARKED_LOST | RETRANSMITTED) == MARKED_LOST
-        if segment.state & (SACKED | COLLAPSED) or waits_for_retransmission:
+        if segment.state & (SACKED | COLLAPSED | FOUND_LOST) or waits_for_retransmission:
             continue
         if segment.state & RETRANSMITTED and not c.retransmissions_found_lost_by_rack:
             continue
@@ -202,6 +204,7 @@ def detect_losses(c: Any, wire: Any) -> int:
         remaining = c.rack_rtt + window - (c.now - segment.sent)
         if remaining <= 0:
             mark_lost(c, segment)
+            segment.state |= FOUND_LOST
         else:
             longest = max(longest, remaining)
     return longest

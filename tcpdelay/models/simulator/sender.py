@@ -16,6 +16,7 @@ from tcpdelay.models.simulator.records import (
     CWR,
     DISORDER,
     EVER_RETRANSMITTED,
+    FOUND_LOST,
     LOSS,
     MARKED_LOST,
     MASK,
@@ -68,6 +69,7 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
     """Transmit a segment."""
     segment = wire.segments[number & MASK]
     segment.sent = segment.gone = c.now
+    segment.state &= ~FOUND_LOST
     c.segments_sent += 1
     c.last_send = ticks_now(c)
     segment.delivered = c.delivered

@@ -130,7 +130,7 @@ def _update_cubic(c: Any, acknowledged: int) -> None:
             c.cubic_tcp_cwnd = c.snd_cwnd
             c.cubic_origin = max(c.cubic_last_max, c.snd_cwnd)
             c.cubic_k = cube_root((1 << CUBIC_BITS) // tcp.CUBIC_C_SCALED * (c.cubic_origin - c.snd_cwnd))
-        elapsed = (now - c.cubic_epoch + to_ticks(c, c.min_rtt) << tcp.CUBIC_TIME_BITS) // hz
+        elapsed = (now - c.cubic_epoch + to_ticks(c, c.cubic_delay_min) << tcp.CUBIC_TIME_BITS) // hz
         distance = elapsed - c.cubic_k
         climb = tcp.CUBIC_C_SCALED * abs(distance) ** 3 >> CUBIC_BITS
         target = c.cubic_origin + (climb if distance >= 0 else -climb)
@@ -192,7 +192,7 @@ def begin_round(c: Any) -> None:
 @kernel()
 def forget_rounds(c: Any) -> None:
     """Reset HyStart, as after a timeout (`bictcp_reset`)."""
-    c.hystart_found = c.hystart_delay_min = 0
+    c.hystart_found = c.cubic_delay_min = 0
     begin_round(c)
 
 
@@ -202,8 +202,8 @@ def note_rtt(c: Any, rtt: int) -> None:
     if not c.cubic or (c.cubic_epoch and ticks_now(c) - c.cubic_epoch < tcp.SECOND // c.tick):
         return
     rtt = max(rtt, 1)
-    if c.hystart_delay_min == 0 or rtt < c.hystart_delay_min:
-        c.hystart_delay_min = rtt
+    if c.cubic_delay_min == 0 or rtt < c.cubic_delay_min:
+        c.cubic_delay_min = rtt
     if not c.hystart_found and in_slow_start(c):
         _look_for_the_end(c, rtt)
 
@@ -218,19 +218,19 @@ def _look_for_the_end(c: Any, rtt: int) -> None:
     if c.now - c.hystart_last_ack <= tcp.HYSTART_ACK_DELTA:
         c.hystart_last_ack = c.now
         # Without pacing a window leaves at once, so the kernel compares with half of the delay.
-        if c.now - c.hystart_round_start > (c.hystart_delay_min + tcp.HYSTART_ACK_DELAY) >> 1:
+        if c.now - c.hystart_round_start > (c.cubic_delay_min + tcp.HYSTART_ACK_DELAY) >> 1:
             _leave_slow_start(c)
     c.hystart_curr_rtt = min(c.hystart_curr_rtt, rtt)
     if c.hystart_samples < tcp.HYSTART_MIN_SAMPLES:
         c.hystart_samples += 1
-    elif c.hystart_curr_rtt > c.hystart_delay_min + _largest_rise(c):
+    elif c.hystart_curr_rtt > c.cubic_delay_min + _largest_rise(c):
         _leave_slow_start(c)
 
 
 @kernel()
 def _largest_rise(c: Any) -> int:
     """Return the rise of the RTT [us] above which a queue builds up (`HYSTART_DELAY_THRESH`)."""
-    return int(min(max(c.hystart_delay_min >> 3, tcp.HYSTART_DELAY_MIN), tcp.HYSTART_DELAY_MAX))
+    return int(min(max(c.cubic_delay_min >> 3, tcp.HYSTART_DELAY_MIN), tcp.HYSTART_DELAY_MAX))
 
 
 @kernel()
