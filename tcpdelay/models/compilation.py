@@ -33,7 +33,7 @@ from numba.core.typed_passes import AnnotateTypes
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from tcpdelay.models.kernel_cache import cached, is_compiled
+from tcpdelay.models.stored_kernels import cached, is_compiled
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Result = TypeVar("Result")
