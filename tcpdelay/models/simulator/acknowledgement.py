@@ -110,8 +110,8 @@ def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int,
 
     A segment before `prior_fack`, the segment after the highest that earlier ACKs have SACKed, was reordered unless it
     was retransmitted. RACK does not learn from a segment whose echoed timestamp is older than its last retransmission
-    (`tcp_skb_spurious_retrans`). Returns the number of segments removed, whether an original from before recovery is among them,
-    and the RTTs [us] of the first and of the last segment, or -1.
+    (`tcp_skb_spurious_retrans`). Returns the number of segments removed, whether an original from before recovery is
+    among them, and the RTTs [us] of the first and of the last segment, or -1.
     """
     removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
     while c.first_segment < c.next_segment:
