@@ -42,8 +42,9 @@ class EmulatedPath:
         overtake each other.
     rate : float, optional
         Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
-        Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short.
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
+        Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short. A
+        policer has no queue: it drops what exceeds its token bucket of `burst` bytes.
     queue_packets : int, optional
         Limit of this queue [packets], 1 to 100 000. By default, a fifo and red have 1000, and the other queues have the
         kernel's limit. red counts packets of 1514 B. cake has a limit of its own.
@@ -55,6 +56,9 @@ class EmulatedPath:
     burst : int, optional
         Token bucket of the rate [bytes], 2000 to 1e6; one packet by default. After an idle time, so many bytes pass
         the bottleneck at once (net/sched/sch_tbf.c). Not with cake, which has no token bucket.
+    peak_rate : float, optional
+        Rate at which the bytes of the token bucket leave [bit/s], above `rate` to 1e10; by default they leave at once.
+        Its own bucket holds one packet. It needs a `burst`, and does not go with a policer.
     trace : LinkTrace, optional
         What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
         a fifo. `tcpdelay.network.link_trace.read_link_trace` reads one.
@@ -204,6 +208,21 @@ class EmulatedPath:
         ]
         | None
     ) = None
+    peak_rate: (
+        Annotated[
+            float,
+            Quantity(
+                kind="rate",
+                meaning="Rate at which the bytes of the token bucket leave.",
+                low=1e4,
+                high=1e10,
+                unit="bit/s",
+                example="50Mbit/s",
+                default_words="they leave at once",
+            ),
+        ]
+        | None
+    ) = None
     trace: Annotated[
         Any,
         Content(meaning="What the bottleneck carries over time, in place of a rate.", check=_checked_trace),
@@ -224,20 +243,21 @@ class EmulatedPath:
         elif self.rate is None and (self.queue != "fifo" or self.queue_packets is not None):
             name = "queue" if self.queue != "fifo" else "queue_packets"
             raise InvalidValueError(name, getattr(self, name), "go with a rate")
-        if self.burst is not None:
-            if self.trace is not None:
-                raise InvalidValueError("burst", self.burst, "be absent with a trace of the link or outages")
-            if self.rate is None:
-                raise InvalidValueError("burst", self.burst, "go with a rate")
-            if self.queue == "cake":
-                raise InvalidValueError("burst", self.burst, "be absent with cake, which has no token bucket")
-            if 8 * self.burst / self.rate > LONGEST_BURST:
-                raise InvalidValueError("burst", self.burst, f"last at most {LONGEST_BURST} s at the rate")
+        for name in ("burst", "peak_rate"):
+            if getattr(self, name) is not None:
+                if self.trace is not None:
+                    raise InvalidValueError(name, getattr(self, name), "be absent with a trace of the link or outages")
+                if self.rate is None:
+                    raise InvalidValueError(name, getattr(self, name), "go with a rate")
+        if self.rate is not None:
+            check_buckets(self.queue, self.rate, self.burst, self.peak_rate)
         for name in ("queue_target", "ecn"):
-            if self.queue == "fifo" and getattr(self, name):
+            if self.queue not in MANAGED and getattr(self, name):
                 raise InvalidValueError(name, getattr(self, name), f"go with a queue of {', '.join(MANAGED)}")
-        if self.queue == "cake" and self.queue_packets is not None:
-            raise InvalidValueError("queue_packets", self.queue_packets, "be absent with cake, which limits its memory")
+        without_limit = {"cake": "cake, which limits its memory", "policer": "a policer, which has no queue"}
+        if self.queue in without_limit and self.queue_packets is not None:
+            allowed = f"be absent with {without_limit[self.queue]}"
+            raise InvalidValueError("queue_packets", self.queue_packets, allowed)
 
     @property
     def forward(self) -> Link:
@@ -262,8 +282,25 @@ class EmulatedPath:
             queue_target=self.queue_target,
             ecn=self.ecn,
             burst=self.burst,
+            peak_rate=self.peak_rate,
             trace=None if self.trace is None else _schedule(self.trace),
         )
+
+
+def check_buckets(queue: QueueKind, rate: float, burst: int | None, peak_rate: float | None) -> None:
+    """Raise InvalidValueError unless the token buckets of a bottleneck [bytes, bit/s] suit its queue and its rate."""
+    if burst is not None and queue == "cake":
+        raise InvalidValueError("burst", burst, "be absent with cake, which has no token bucket")
+    if burst is not None and 8 * burst / rate > LONGEST_BURST:
+        raise InvalidValueError("burst", burst, f"last at most {LONGEST_BURST} s at the rate")
+    if burst is None and queue == "policer":
+        raise InvalidValueError("burst", burst, "go with a policer")
+    if peak_rate is None:
+        return
+    if burst is None or queue == "policer":
+        raise InvalidValueError("peak_rate", peak_rate, "go with a burst, and not with a policer")
+    if peak_rate <= rate:
+        raise InvalidValueError("peak_rate", peak_rate, f"be above the rate, {rate:g} bit/s")
 
 
 def _schedule(trace: LinkTrace) -> Schedule:
@@ -274,5 +311,5 @@ DEVICE_LIMIT = 1000
 """Length of the queue of a device in Linux [packets]."""
 LONGEST_BURST = 274
 """Longest time that a token bucket lasts in the kernel [s]: 32 bits in units of 64 ns."""
-MANAGED = tuple(kind for kind in get_args(QueueKind) if kind != "fifo")
+MANAGED = tuple(kind for kind in get_args(QueueKind) if kind not in ("fifo", "policer"))
 """Queues that the kernel keeps short."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tcpdelay.testbed.trace_schedule import Schedule
 
-QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"]
+QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Link:
         Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
     rate : float, optional
         Rate of a bottleneck [bit/s]; None: no limit.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
-        Queue before the bottleneck.
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
+        Queue before the bottleneck; a policer has none, and drops what exceeds its token bucket.
     queue_packets, queue_bytes : int, optional
         Limit of the queue. A fifo has one of the two; the other queues may have a limit in packets.
     queue_target : float, optional
@@ -39,6 +39,8 @@ class Link:
         Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
     burst : int, optional
         Token bucket of the rate [bytes]; None: one packet.
+    peak_rate : float, optional
+        Rate at which the bytes of the token bucket leave [bit/s]; None: they leave at once.
     trace : Schedule, optional
         What the bottleneck carries over time, in place of a rate; the queue is then a fifo with a limit in packets.
     """
@@ -55,6 +57,7 @@ class Link:
     ecn: bool = False
     l4s: bool = False
     burst: int | None = None
+    peak_rate: float | None = None
     trace: Schedule | None = None
 
     @classmethod

@@ -190,6 +190,8 @@ class Network:
             queue_target=experiment.queue_target,
             ecn=experiment.ecn,
             l4s=experiment.l4s,
+            burst=experiment.burst,
+            peak_rate=experiment.peak_rate,
         )
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
         return cls([link], _sysctls(experiment), traced)

@@ -13,8 +13,11 @@ from typing import Any, ClassVar, Literal
 
 from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink import NLA_F_NESTED, nla
+from pyroute2.netlink.rtnl import TC_H_CLSACT
 from pyroute2.netlink.rtnl.tcmsg import (
+    act_police,
     common,
+    common_act,
     plugins,
     sched_cake,
     sched_codel,
@@ -35,6 +38,10 @@ NETEM_LIMIT = 200_000
 ROOT_HANDLE = 0x10000
 TBF_BURST = 2000
 """Token bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
+EGRESS = TC_H_CLSACT & 0xFFFF0000 | 0xFFF3
+"""Parent of filters for packets that leave a device (linux/pkt_sched.h, TC_H_MIN_EGRESS)."""
+TC_POLICE_SHOT = 2
+"""What a policer does with packets that exceed its rate (linux/pkt_cls.h): it drops them."""
 FULL_PACKET = 1514
 """Bytes that the queues count for a full packet: the MTU and the Ethernet header."""
 MICROSECONDS = 1e6
@@ -158,6 +165,7 @@ _OURS = {
     "bfifo": sched_pfifo,
 }
 plugins.update(_OURS)
+common_act.plugins["police"] = _plugin(act_police.options)
 
 
 def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, link: Link, **place: int) -> None:
@@ -205,21 +213,25 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
         If the kernel lacks the queueing discipline.
     """
     assert link.rate is not None
+    if link.queue == "policer":
+        _add_policer(netlink, device, link)
+        return
     bytes_per_second = round(link.rate / 8)
     if link.queue == "cake":
         # cake limits the rate itself.
         attributes = [("TCA_CAKE_BASE_RATE64", bytes_per_second), *_codel_times("TCA_CAKE_RTT", link)]
         _add(netlink, "cake", device, handle=ROOT_HANDLE, block={"attrs": attributes})
         return
-    parameters = {
-        "rate_cell_log": 3,
-        "rate___reserved": 1,  # the link layer: Ethernet
-        "rate": bytes_per_second,
+    # pyroute2 fills the rate tables from the parameters.
+    tables: list[tuple[str, Any]] = [("TCA_TBF_RTAB", True)]
+    parameters = _bucket("rate", link.rate) | {
         "limit": 2**31,
-        "buffer": round((link.burst or TBF_BURST) * 1e9 / bytes_per_second / TICK),
+        "buffer": _bucket_time(link.burst or TBF_BURST, link.rate),
     }
-    # pyroute2 fills the rate table from the parameters.
-    block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}
+    if link.peak_rate is not None:
+        parameters |= _bucket("peak", link.peak_rate) | {"mtu": _bucket_time(TBF_BURST, link.peak_rate)}
+        tables.append(("TCA_TBF_PTAB", True))
+    block = {"attrs": [("TCA_TBF_PARMS", parameters), *tables]}
     _add(netlink, "tbf", device, handle=ROOT_HANDLE, block=block)
     place = {"handle": 2 * ROOT_HANDLE, "parent": ROOT_HANDLE + 1}
     if link.queue == "fifo" and link.queue_packets is not None:
@@ -234,6 +246,34 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
         _add(netlink, "red", device, block={"attrs": red_attributes(link)}, **place)
     else:
         _add(netlink, link.queue, device, block={"attrs": _attributes(link)}, **place)
+
+
+def _add_policer(netlink: IPRoute, device: int, link: Link) -> None:
+    """Drop the packets that a device sends and for which a token bucket has no tokens (net/sched/act_police.c)."""
+    assert link.rate is not None
+    parameters = _bucket("rate", link.rate) | {
+        "action": TC_POLICE_SHOT,
+        "burst": _bucket_time(link.burst or TBF_BURST, link.rate),
+    }
+    block = {"attrs": [("TCA_POLICE_TBF", parameters), ("TCA_POLICE_RATE", True)]}
+    _add(netlink, "clsact", device)
+    action = {"kind": "police", "block": block}
+    try:
+        netlink.tc("add-filter", "matchall", device, parent=EGRESS, prio=1, action=action)
+    except NetlinkError as error:
+        if error.code != errno.ENOENT:
+            raise
+        raise OSError(f"the kernel lacks the action police; {BUILD}") from None
+
+
+def _bucket(name: Literal["rate", "peak"], rate: float) -> dict[str, int]:
+    """Return the parameters of a token bucket with a rate [bit/s], for the link layer Ethernet."""
+    return {f"{name}_cell_log": 3, f"{name}___reserved": 1, name: round(rate / 8)}
+
+
+def _bucket_time(size: int, rate: float) -> int:
+    """Return the time in which a token bucket of a size [bytes] fills at a rate [bit/s], in ticks."""
+    return round(size * 1e9 / round(rate / 8) / TICK)
 
 
 def _add(netlink: IPRoute, kind: str, device: int, **settings: Any) -> None:
@@ -331,11 +371,12 @@ def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
     counts: dict[str, int] = {}
     for message in netlink.get_qdiscs(device):
         statistics = message.get_attr("TCA_STATS2")
-        if message["parent"] == sched_netem.parent:
-            counts |= {
-                "sent": statistics.get_attr("TCA_STATS_BASIC")["packets"],
-                "dropped": statistics.get_attr("TCA_STATS_QUEUE")["drops"],
-            }
+        if message["parent"] in (sched_netem.parent, TC_H_CLSACT):
+            packets = statistics.get_attr("TCA_STATS_BASIC")["packets"]
+            dropped = statistics.get_attr("TCA_STATS_QUEUE")["drops"]
+            # A queue counts the packets that leave it, and a policer those that it looks at (sch_handle_egress).
+            policer = message["parent"] == TC_H_CLSACT
+            counts |= {"sent": packets - dropped if policer else packets, "dropped": dropped}
         kind, own = message.get_attr("TCA_KIND"), statistics.get_attr("TCA_STATS_APP")
         if kind in MARKS:
             counts["marked"] = own[MARKS[kind]]
