@@ -6,8 +6,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,7 +27,7 @@ from tcpdelay.cli.options import (
     quantity,
 )
 from tcpdelay.files import error_in_words
-from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
@@ -212,7 +212,7 @@ def run(
         with argument_errors():
             guest = _guest(backend, hz, kernel, PATIENCE if patience is None else patience, charge_cpu)
         try:
-            with argument_errors():
+            with argument_errors(), errors_of_links(commands):
                 found = run_topology(
                     topology,
                     directory,
@@ -253,9 +253,25 @@ class GuestFailedError(typer.BadParameter):
     exit_code = GUEST_FAILED
 
 
+def is_file(words: list[str]) -> bool:
+    """Return whether a file describes the programs and links."""
+    return words[0].endswith(".toml") and SEPARATOR not in words
+
+
+@contextmanager
+def errors_of_links(words: list[str]) -> Iterator[None]:
+    """Say that a queue which the kernel lacks is in the file, if a file describes the links."""
+    try:
+        yield
+    except InvalidValueError as error:
+        if error.name == "queue" and is_file(words):
+            raise ValueError(f"{words[0]}: {error}") from error
+        raise
+
+
 def find_topology(words: list[str], given: dict[str, Any]) -> Topology:
     """Return the topology of a file, or of two command lines and the given settings of the path between them."""
-    if words[0].endswith(".toml") and SEPARATOR not in words:
+    if is_file(words):
         if len(words) > 1:
             raise typer.BadParameter(f"{words[1]}: must be in front of {words[0]}, as all options")
         for name in given:

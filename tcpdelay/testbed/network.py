@@ -6,6 +6,7 @@ their queues at any end of this process.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shutil
@@ -21,6 +22,7 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.emulated_path import DEVICE_LIMIT
 from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
@@ -63,7 +65,7 @@ class Node:
             file = Path("/proc/sys", *name.split("."))
             # A kernel without IPv6 does not have the sysctls of IPv6.
             if file.exists() or ".ipv6." not in name:
-                file.write_text(value, encoding="ascii")
+                _write_sysctl(name, file, value)
         netlink = IPRoute()
         netlink.link("set", index=netlink.link_lookup(ifname="lo")[0], state="up")
         return cls(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), netlink)
@@ -83,6 +85,19 @@ class Node:
         """Close the namespace."""
         self.netlink.close()
         os.close(self.descriptor)
+
+
+def _write_sysctl(name: str, file: Path, value: str) -> None:
+    setting = f"{name}={value}"
+    if not file.exists():
+        raise InvalidValueError("sysctl", setting, "name a setting that a network of this kernel has")
+    try:
+        file.write_text(value, encoding="utf-8")
+    except OSError as error:
+        # The kernel answers with ENOENT if it lacks, for example, a congestion control.
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ERANGE):
+            raise
+        raise InvalidValueError("sysctl", setting, "have a value that this kernel takes") from None
 
 
 @dataclass(frozen=True)

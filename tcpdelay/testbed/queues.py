@@ -28,6 +28,7 @@ from pyroute2.netlink.rtnl.tcmsg import (
 )
 
 from tcpdelay.models.tcp import gilbert_probabilities
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.link import Link
 
 TICK = 64
@@ -51,8 +52,11 @@ TC_RED_ECN, TC_RED_ADAPTATIVE = 1, 4
 """Flags of RED (linux/pkt_sched.h)."""
 MARKS = {"codel": "ecn_mark", "fq_codel": "ecn_mark", "pie": "ecn_mark", "red": "marked", "dualpi2": "ecn_mark"}
 """Name of the number of marked packets in the statistics of each discipline."""
+REMEDIES = {
+    "dualpi2": "it needs Linux 6.17 or later: run tcpdelay testbed build-kernel --kernel 7.3, and use this kernel"
+}
+"""What to do about a queue that the kernel lacks, unless `BUILD` helps."""
 BUILD = "run tcpdelay testbed build-kernel, and use the backend uml-virtual"
-BUILD_NEWER = "it needs Linux 6.17: run tcpdelay testbed build-kernel --kernel 7.3, and use this kernel"
 ANY_ECT = 3
 """Codepoints that DualPI2 takes for L4S: ECT(1) and ECT(0) (linux/pkt_sched.h, TC_DUALPI2_ECN_MASK_ANY_ECT)."""
 INTERVAL_OVER_TARGET = 20
@@ -209,7 +213,7 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
 
     Raises
     ------
-    OSError
+    InvalidValueError
         If the kernel lacks the queueing discipline.
     """
     assert link.rate is not None
@@ -233,7 +237,7 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
         tables.append(("TCA_TBF_PTAB", True))
     block = {"attrs": [("TCA_TBF_PARMS", parameters), *tables]}
     _add(netlink, "tbf", device, handle=ROOT_HANDLE, block=block)
-    place = {"handle": 2 * ROOT_HANDLE, "parent": ROOT_HANDLE + 1}
+    place: dict[str, Any] = {"handle": 2 * ROOT_HANDLE, "parent": ROOT_HANDLE + 1}
     if link.queue == "fifo" and link.queue_packets is not None:
         _add(netlink, "pfifo", device, limit=link.queue_packets, **place)
     elif link.queue == "fifo":
@@ -256,14 +260,9 @@ def _add_policer(netlink: IPRoute, device: int, link: Link) -> None:
         "burst": _bucket_time(link.burst or TBF_BURST, link.rate),
     }
     block = {"attrs": [("TCA_POLICE_TBF", parameters), ("TCA_POLICE_RATE", True)]}
-    _add(netlink, "clsact", device)
+    _add(netlink, "clsact", device, queue="policer")
     action = {"kind": "police", "block": block}
-    try:
-        netlink.tc("add-filter", "matchall", device, parent=EGRESS, prio=1, action=action)
-    except NetlinkError as error:
-        if error.code != errno.ENOENT:
-            raise
-        raise OSError(f"the kernel lacks the action police; {BUILD}") from None
+    _add(netlink, "matchall", device, "add-filter", "policer", parent=EGRESS, prio=1, action=action)
 
 
 def _bucket(name: Literal["rate", "peak"], rate: float) -> dict[str, int]:
@@ -276,14 +275,17 @@ def _bucket_time(size: int, rate: float) -> int:
     return round(size * 1e9 / round(rate / 8) / TICK)
 
 
-def _add(netlink: IPRoute, kind: str, device: int, **settings: Any) -> None:
+def _add(
+    netlink: IPRoute, kind: str, device: int, command: str = "replace", queue: str | None = None, **settings: Any
+) -> None:
+    """Add a discipline or a filter; an error names the `queue` of the link, by default the discipline."""
     try:
-        netlink.tc("replace", kind, device, **settings)
+        netlink.tc(command, kind, device, **settings)
     except NetlinkError as error:
         if error.code != errno.ENOENT:
             raise
-        remedy = BUILD_NEWER if kind == "dualpi2" else BUILD
-        raise OSError(f"the kernel lacks the queueing discipline {kind}; {remedy}") from None
+        queue = queue or kind
+        raise InvalidValueError("queue", queue, f"be in the kernel ({REMEDIES.get(queue, BUILD)})") from None
 
 
 def _attributes(link: Link) -> list[tuple[str, int]]:
