@@ -132,6 +132,12 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
             ["--rtt", "1s", "--link-trace", LTE, "--outage-every", "900s", "--outage", "601s", *TRUE],
             "--outage: must lie between 0 and 600 s, got 601",
         ),
+        (["--rtt", "1s", "--bad-loss", "50%", *TRUE], "--bad-loss: must be 1 without a bad_time, got 0.5"),
+        (
+            ["--rtt", "1s", "--loss", "30%", "--bad-time", "1s", "--bad-loss", "20%", *TRUE],
+            "--loss: must be below the bad_loss of 0.2, got 0.3",
+        ),
+        (["--rtt", "1s", "--reordering", "60%", *TRUE], "--reordering: must be a fraction from 0 to 0.5, got 0.6"),
         (["--rtt", "1s", "--seed", "-1", *TRUE], "--seed: must be 0 or more, got -1"),
         (["--rtt", "1s", "--sysctl", "kernel.panic=1", *TRUE], "--sysctl: must be like"),
         (["--rtt", "1s", "--", "true", "--client", "no-such-program"], "--client: must begin with a program"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
+from tcpdelay.scenario.path import check_losses
 from tcpdelay.testbed.link import Link, QueueKind
 from tcpdelay.testbed.trace_schedule import Schedule
 
@@ -37,9 +38,17 @@ class EmulatedPath:
         Probability that a packet from the server is lost, a fraction from 0 to 0.5; `loss` by default.
     loss_burst : float
         Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
+    bad_time : float
+        Mean duration of a bad state [s], 0 to 60. Above 0, a good state without losses and a bad state alternate in
+        each direction, as in `tcpdelay.Path`, and `loss` is the mean loss over time.
+    bad_loss : float
+        Probability that a packet is lost in the bad state, above `loss` to 1.
     jitter : float
         Largest additional delay of a packet [s], 0 to 1. Each is drawn uniformly from 0 to this value, so packets may
         overtake each other.
+    reordering : float
+        Share of the packets that pass without the delay of the path, a fraction from 0 to 0.5: netem's `reorder`. They
+        overtake all packets that are in flight.
     rate : float, optional
         Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
     queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
@@ -126,6 +135,31 @@ class EmulatedPath:
             example="2",
         ),
     ] = 1.0
+    bad_time: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Mean duration of a bad state, in which all losses of a direction occur: fading or interference on "
+            "Wi-Fi and cellular links.",
+            low=0.0,
+            high=60.0,
+            unit="s",
+            example="100ms",
+            hint="the duration is given in seconds: 100 ms is 0.100",
+        ),
+    ] = 0.0
+    bad_loss: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Probability that a packet is lost in the bad state. The good state loses nothing.",
+            low=0.0,
+            low_excluded=True,
+            high=1.0,
+            unit="fraction of packets",
+            example="50%",
+        ),
+    ] = 1.0
     jitter: Annotated[
         float,
         Quantity(
@@ -137,6 +171,18 @@ class EmulatedPath:
             unit="s",
             example="5ms",
             hint="the jitter is given in seconds: 5 ms is 0.005",
+        ),
+    ] = 0.0
+    reordering: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight.",
+            low=0.0,
+            high=0.5,
+            unit="fraction of packets",
+            example="1%",
+            allowed="be a fraction from 0 to 0.5",
         ),
     ] = 0.0
     rate: (
@@ -230,11 +276,7 @@ class EmulatedPath:
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
-            largest = self.loss_burst / (1 + self.loss_burst)
-            if self.loss_burst > 1 and loss > largest:
-                raise InvalidValueError(
-                    "loss", loss, f"be at most {largest:g} with a loss_burst of {self.loss_burst:g}"
-                )
+            check_losses(loss, self.loss_burst, self.bad_time, self.bad_loss)
         if self.trace is not None:
             if self.rate is not None:
                 raise InvalidValueError("rate", self.rate, "be absent with a trace of the link")
@@ -283,6 +325,9 @@ class EmulatedPath:
             ecn=self.ecn,
             burst=self.burst,
             peak_rate=self.peak_rate,
+            reordering=self.reordering,
+            bad_time=self.bad_time,
+            bad_loss=self.bad_loss,
             trace=None if self.trace is None else _schedule(self.trace),
         )
 

@@ -24,6 +24,10 @@ class Link:
         Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
     jitter : float
         Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
+    reordering : float
+        Share of the packets that pass without the delay, and so overtake the packets in flight.
+    bad_time, bad_loss : float
+        Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], and probability of a loss in it.
     rate : float, optional
         Rate of a bottleneck [bit/s]; None: no limit.
     queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
@@ -58,6 +62,9 @@ class Link:
     l4s: bool = False
     burst: int | None = None
     peak_rate: float | None = None
+    reordering: float = 0.0
+    bad_time: float = 0.0
+    bad_loss: float = 1.0
     trace: Schedule | None = None
 
     @classmethod

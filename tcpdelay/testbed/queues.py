@@ -184,7 +184,7 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
     device : int
         Index of the device.
     link : Link
-        Delay, jitter and losses.
+        Delay, jitter, reordering and losses, without their `bad_time`.
     **place : int
         Handle and parent, if the discipline is not the root of the device.
     """
@@ -194,11 +194,13 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
         "delay": round((link.delay + spread) * 1e9 / TICK),
         "limit": NETEM_LIMIT,
         "loss": 0 if link.loss_burst > 1 else round(link.loss * CERTAIN),
-        "gap": 0,
+        "gap": 1 if link.reordering else 0,
         "duplicate": 0,
         "jitter": round(spread * 1e9 / TICK),
         "attrs": [],
     }
+    if link.reordering:
+        block["attrs"].append(("TCA_NETEM_REORDER", {"prob_reorder": round(link.reordering * CERTAIN)}))
     if link.loss_burst > 1:
         # In the bad state, no packet passes (h = 0). It is left with probability r = 1 / burst, and entered with the
         # probability p at which its share of the packets is `loss`.
