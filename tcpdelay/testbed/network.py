@@ -95,8 +95,8 @@ def _write_sysctl(name: str, file: Path, value: str) -> None:
     try:
         file.write_text(value, encoding="utf-8")
     except OSError as error:
-        # The kernel answers with ENOENT if it lacks, for example, a congestion control.
-        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ERANGE):
+        # The kernel answers with ENOENT if it lacks a congestion control, and with EPERM if only root may use it.
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ERANGE, errno.EPERM):
             raise
         raise InvalidValueError("sysctl", setting, "have a value that this kernel takes") from None
 
