@@ -314,3 +314,49 @@ def test_reordered_packets_skip_the_delay_and_overtake_those_in_flight(tmp_path)
     assert early.size / numbers.size == pytest.approx(0.03, rel=0.15)
     places = np.argsort(numbers, kind="stable")
     assert np.quantile(np.arange(40_000) - places, 0.99) == pytest.approx(5, abs=1)
+
+
+FLOOD = """
+import socket
+sender = socket.socket(type=socket.SOCK_DGRAM)
+for number in range(100):
+    sender.sendto(b"%d" % number + bytes(950), ("server", 7000))
+"""
+TIMES = """
+import socket, time
+receiver = socket.socket(type=socket.SOCK_DGRAM)
+receiver.bind(("", 7000))
+receiver.settimeout(10)
+times = []
+try:
+    while True:
+        receiver.recv(2000)
+        times.append(time.monotonic())
+except TimeoutError:
+    print(*(time - times[0] for time in times))
+"""
+
+
+def flood(directory, **settings):
+    """Return when the datagrams of a flood arrive after the first one [s], and their number of bits on the link."""
+    require(GUEST.problems(), "VIRTUAL")
+    programs = ([sys.executable, "-c", FLOOD], [sys.executable, "-c", TIMES])
+    path = EmulatedPath(rtt=0.05, rate=1e6, burst=20_000, **settings)
+    found = run_programs(*programs, path, directory, GUEST, duration=60, linger=12)
+    # Headers of Ethernet, IP and UDP have 42 bytes; the number has two digits, or one in ten of the datagrams.
+    return np.array(found.output("server").split(), float), 8 * (42 + 952), found.packets
+
+
+def test_a_policer_lets_the_bucket_pass_and_drops_the_rest(tmp_path):
+    times, bits, packets = flood(tmp_path, queue="policer")
+    assert times.size == packets["bottleneck_sent"] == 8 * 20_000 // bits
+    assert packets["bottleneck_dropped"] == 100 - times.size
+    assert times.max() < 0.001
+
+
+def test_the_bytes_of_a_bucket_leave_at_the_peak_rate_and_the_rest_at_the_rate(tmp_path):
+    times, bits, _ = flood(tmp_path, peak_rate=4e6)
+    assert times.size == 100
+    # The second packet finds the rest of the bucket of the peak rate; the following ones leave at this rate.
+    assert np.diff(times)[3:20] == pytest.approx(bits / 4e6, rel=0.01)
+    assert np.diff(times)[-40:] == pytest.approx(bits / 1e6, rel=0.01)
