@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tcpdelay import Flow, Stack, simulate_network
 from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.sources import Bulk, ConstantRate
 
 ROUNDING = 2
@@ -124,6 +125,10 @@ def test_a_policer_drops_packets_of_a_transfer_and_delays_no_packet():
         ({"discipline": "policer"}, r"burst must lie between 1 and 1e\+06 bytes, got 0"),
         ({"discipline": "policer", "burst": 9000, "capacity": 5}, "capacity must be absent with 'policer', .*, got 5"),
         ({"discipline": "policer", "burst": 9000, "peak_rate": 2e6}, "peak_rate must go with a burst, and not .*"),
+        (
+            {"discipline": "policer", "trace": LinkTrace.of_rates([0], [1e6])},
+            "discipline must be 'drop-tail', 'red' or 'dred' with a trace, got 'policer'",
+        ),
         ({"capacity": 9, "peak_rate": 2e6}, "peak_rate must go with a burst, .*, got 2000000"),
         ({"capacity": 9, "burst": 9000, "peak_rate": 1e6}, r"peak_rate must be above the rate, 1e\+06 bit/s, got"),
         ({"capacity": 9, "burst": 9000, "peak_rate": 2e6, "peak_burst": 99}, "peak_burst must lie between 1514 and"),

@@ -232,8 +232,9 @@ def _link(
     rate: float, queue: int | None, discipline: Discipline, scenario: Scenario, settings: dict[str, Any]
 ) -> Bottleneck:
     """Return the shared link; `settings` are further arguments of `Bottleneck`."""
-    from tcpdelay.network.bottleneck import LONGEST_QUEUE, MANAGED, Bottleneck, check_range
+    from tcpdelay.network.bottleneck import FASTEST, LONGEST_QUEUE, MANAGED, SLOWEST, Bottleneck, check_range
 
+    check_range("link", rate, SLOWEST, FASTEST, "bit/s")
     if discipline in (*MANAGED, "policer"):
         return Bottleneck(rate=rate, capacity=queue, discipline=discipline, **settings)
 

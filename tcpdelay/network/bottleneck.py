@@ -322,9 +322,9 @@ class Bottleneck:
             for name in ("target", "interval"):
                 if getattr(self, name) is not None:
                     raise InvalidValueError(name, getattr(self, name), f"go with {', '.join(map(repr, MANAGED))}")
-        self._check_buckets()
         if self.trace is not None and self.discipline not in ("drop-tail", "red", "dred"):
             raise InvalidValueError("discipline", self.discipline, "be 'drop-tail', 'red' or 'dred' with a trace")
+        self._check_buckets()
         check_range("max_p", self.max_p, 1e-9, 1, "of the packets")
         check_range("w_q", self.w_q, 1e-9, 1, "of the length")
         check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
