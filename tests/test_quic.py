@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,12 +13,13 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.accuracy import QUIC_ERROR
 from tcpdelay.models.quic import receiver
-from tcpdelay.models.quic.congestion import collapse, grow, reduce
+from tcpdelay.models.quic.congestion import collapse, grow, reduce, restart_if_idle
 from tcpdelay.models.quic.engine import advance, new_connection
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.records import NEVER_READ
 from tcpdelay.models.quic.recovery import probe_timeout, timer_at, update_rtt
 from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.sources import ConstantRate
 from tcpdelay.questions.transports import UNLIMITED
 
@@ -104,6 +108,32 @@ def one_loss(lost, interval=0.020, **options):
     c.until_loss = lost + 1
     advance(c, wire, 40)
     return wire.delays_of(0, 20)[0] / MS
+
+
+@pytest.mark.parametrize(
+    ("implementation", "delivery", "size", "packets"),
+    [
+        ("quic-go", "stream_per_message", 1452, 2),
+        ("quic-go", "stream_per_message", 1453, 3),
+        ("quic-go", "stream_per_message", 3000, 4),
+        ("quic-go", "stream", 3000, 3),
+        ("quic-go", "stream_per_group", 3000, 3),
+        ("quic-go", "datagram", 3000, 3),
+        ("aioquic", "stream_per_message", 3000, 3),
+    ],
+)
+def test_the_end_of_a_long_stream_of_quic_go_is_a_packet_of_its_own(implementation, delivery, size, packets):
+    # send_stream.go of quic-go: a write of more than 1452 bytes (MaxPacketBufferSize) waits until its data are sent.
+    path = td.Path(rtt=0.1001, loss=0.0)
+    c, wire = connection(path, td.Flow(size, 0.1), implementation=implementation, delivery=delivery)
+    advance(c, wire, 20)
+    assert c.packets_sent == packets * c.packets_written
+    # The loss of the last data of the first message is found by the packet of the end, or else by the next message.
+    c, wire = connection(path, td.Flow(size, 0.1), implementation=implementation, delivery=delivery)
+    c.until_loss = 3
+    advance(c, wire, 20)
+    if packets == 4:
+        assert wire.delays_of(0, 1)[0][0] / MS == pytest.approx(50 + 9 / 8 * 100, abs=0.5)
 
 
 @pytest.mark.parametrize(
@@ -297,6 +327,41 @@ def test_cubic_carries_more_than_newreno_on_a_long_path():
     assert cubic.mean < reno.mean
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_cubic_of_aioquic_has_the_window_of_its_own_class(seed):
+    cubic = pytest.importorskip("aioquic.quic.congestion.cubic", reason="the extra quic is not installed")
+    theirs = cubic.CubicCongestionControl(max_datagram_size=1200)
+    c, _ = connection(implementation="aioquic", congestion_control="cubic")
+    # aioquic acknowledges the packets of the handshake before there is data.
+    c.now = c.acknowledged_sent = theirs.last_ack = MS
+    draw, flight, restarts = np.random.default_rng(seed), deque(), 0
+    for _ in range(4000):
+        c.now += int(draw.integers(1, 30 * MS)) if draw.random() < 0.998 else 3 * SECOND
+        while draw.random() < 0.7:
+            packet = SimpleNamespace(sent_bytes=int(draw.integers(80, 1201)), sent_time=c.now / SECOND)
+            before = theirs.congestion_window
+            theirs.on_packet_sent(packet=packet)
+            restarts += theirs.congestion_window != before
+            c.in_flight += packet.sent_bytes
+            restart_if_idle(c)
+            flight.append(packet)
+        while flight and draw.random() < 0.7:
+            packet, c.latest_rtt = flight.popleft(), float(draw.integers(20 * MS, 200 * MS))
+            theirs.rtt = c.latest_rtt / SECOND
+            c.in_flight -= packet.sent_bytes
+            if draw.random() < 0.03:
+                theirs.on_packets_lost(now=c.now / SECOND, packets=[packet])
+                reduce(c, round(packet.sent_time * SECOND))
+            else:
+                theirs.on_packet_acked(now=c.now / SECOND, packet=packet)
+                grow(c, round(packet.sent_time * SECOND), packet.sent_bytes, c.in_flight)
+            # aioquic cuts windows to whole bytes more often.
+            assert c.congestion_window == pytest.approx(theirs.congestion_window, abs=12)
+            assert c.in_flight == theirs.bytes_in_flight
+    assert c.reductions > 50
+    assert restarts > 0
+
+
 def test_time_in_which_the_application_limits_the_window_is_no_part_of_an_epoch():
     c, _ = connection(congestion_control="cubic")
     c.slow_start_threshold = c.congestion_window
@@ -360,8 +425,8 @@ def test_settings_of_a_kernel_are_refused(arguments, message):
 def test_what_does_not_model_it_says_so():
     with pytest.raises(ValueError, match="delivery must be 'stream_per_message' or 'datagram' in the chain of QUIC"):
         td.predict_delay(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic())
-    with pytest.raises(ValueError, match="congestion_control must be 'newreno' with aioquic, got 'cubic'"):
-        td.Stack.quic("aioquic", "cubic")
+    with pytest.raises(ValueError, match="congestion_control must be 'newreno' with quic-go, got 'cubic'"):
+        td.Stack.quic("quic-go", "cubic")
 
 
 def test_a_rate_that_the_window_does_not_carry_is_not_sustainable():

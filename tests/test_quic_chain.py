@@ -62,14 +62,14 @@ def test_the_next_packet_shows_a_loss_after_nine_eighths_of_the_round_trip():
     # next packet; after one every 1 ms the third packet (6.1.1).
     rules = IMPLEMENTATIONS["rfc9002"]
     for interval, expected in ((0.005, 0.1125), (0.030, 0.130), (0.001, 0.103)):
-        late, share = message_repairs(loss_recovery(rules, 1e-4, 0.1, interval, 1, 0.025))
+        late, share = message_repairs(loss_recovery(rules, td.Path(rtt=0.1, loss=1e-4), interval, (1, 0), 0.025))
         assert late[np.argsort(share)[-2]] == pytest.approx(expected, abs=2e-6)
 
 
 def test_a_message_is_complete_with_its_last_packet():
     # Four packets: three follow the first, so that the threshold of packets shows its loss after a round trip; the
     # second and third wait for the timer, and the last for the next message.
-    recovery = loss_recovery(IMPLEMENTATIONS["rfc9002"], 0.01, 0.1, 0.2, 4, 0.025)
+    recovery = loss_recovery(IMPLEMENTATIONS["rfc9002"], td.Path(rtt=0.1, loss=0.01), 0.2, (4, 0), 0.025)
     late, share = message_repairs(recovery)
     assert share[0] == pytest.approx(0.99**4)
     first = share[np.isclose(late, 0.1, atol=2e-6)].sum()

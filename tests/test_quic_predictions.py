@@ -76,7 +76,7 @@ def test_a_prediction_has_the_error_of_the_captures():
 @pytest.mark.parametrize("setting", [{"ack_loss": 0.2}, {"reordering": 0.02}, {"loss_burst": 5.0}])
 def test_paths_without_a_capture_have_no_expected_error_and_a_warning(setting):
     path = td.Path(rtt=0.100, loss=0.02, **setting)
-    with pytest.warns(td.ValidityWarning, match="no capture of QUIC has it"):
+    with pytest.warns(td.ValidityWarning, match="captures of QUIC are"):
         predicted = td.predict_delay(CALL, path, STREAMS, method="simulation", packets=20_000)
     assert predicted.expected_error is None
 
@@ -128,6 +128,11 @@ def test_what_lies_outside_the_captures_is_warned_of(source, path, stack, words)
 def test_within_the_captures_there_is_no_warning():
     assert beyond_validation(CALL, PATH, STREAMS, "simulation") == []
     assert beyond_validation(td.Video(1e6), td.Path(rtt=0.060, loss=0.01), STREAMS, "simulation") == []
+    worst = td.Path(rtt=0.1, loss=0.02, jitter=0.05, ack_loss=0.1, loss_burst=3)
+    assert beyond_validation(CALL, worst, STREAMS, "simulation") == []
+    longer = td.Path(rtt=0.1, loss=0.02, loss_burst=4)
+    (sentence,) = beyond_validation(CALL, longer, STREAMS, "simulation")
+    assert sentence == "loss_burst 4 lies outside the validated range: captures of QUIC are of up to 3"
 
 
 def test_a_full_packet_is_the_segment_of_quic():

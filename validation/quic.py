@@ -17,14 +17,17 @@ import pandas as pd
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import LONGEST_PLAYOUT
+from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay, measure_all
-from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions
+from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, simulated_messages
 from tcpdelay.questions.validation.scores import QUANTITIES, error_beyond
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent
 CAPTURES, RESULTS = HERE / "quic-captures", HERE / "results"
+RUNS = 12
+"""Simulations of a capture whose delays chance decides."""
 ERRORS = (*QUANTITIES, "added")
 """Quantities whose errors are listed; `added` is the mean delay beyond the mean one-way delay of the path."""
 
@@ -58,6 +61,8 @@ def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay 
         "rtt": experiment.rtt,
         "loss": experiment.loss,
         "jitter": experiment.jitter,
+        "ack_loss": experiment.ack_loss,
+        "loss_burst": experiment.loss_burst,
         "utilization": measured.utilization,
         "messages": measured.offered,
         "lost": measured.unread,
@@ -77,8 +82,26 @@ def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay 
     return found
 
 
-def summary(table: pd.DataFrame) -> str:
-    """Return the mean errors over all captures, and by source, implementation and delivery."""
+def chance(measured: MeasuredDelay) -> dict[str, object]:
+    """Return the shortest and the longest p95 of simulations that are as long as a capture, beside its own [s]."""
+    asked = simulated_messages(measured)
+    assert asked is not None
+    runs = [
+        simulate(asked.source, asked.path, asked.stack, packets=measured.offered, seed=seed).quantile(0.95)
+        for seed in range(1, RUNS + 1)
+    ]
+    experiment = measured.experiment
+    keys = {"source": measured.collection, "implementation": experiment.implementation, "delivery": experiment.delivery}
+    path = {"RTT [ms]": f"{1e3 * experiment.rtt:g}", "loss": f"{experiment.loss:.1%}", "messages": measured.offered}
+    found = {"capture": measured.p95.value, "shortest": min(runs), "longest": max(runs)}
+    return keys | path | {f"{name} [s]": f"{value:.3g}" for name, value in found.items()}
+
+
+def summary(table: pd.DataFrame, beyond: list[MeasuredDelay]) -> str:
+    """Return the mean errors over all captures, by source, implementation and delivery, and the chance of those beyond.
+
+    `beyond` are the captures from 0.9 of the rate that Reno over TCP carries.
+    """
     near = table["utilization"] >= LARGEST_SUSTAINABLE_UTILIZATION
     listed = []
     for name in ERRORS:
@@ -101,6 +124,10 @@ def summary(table: pd.DataFrame) -> str:
         "Here delays grow without a bound, or nearly so: small differences in the rate that the sender reaches become "
         "large ones of the delay.\n",
         _errors(table[near], "source", "implementation", "delivery") if near.any() else "No capture.",
+        "",
+        f"What chance does there: p95 in a capture, and the shortest and longest p95 in {RUNS} simulations of as many "
+        "messages.\n",
+        pd.DataFrame([chance(one) for one in beyond]).to_markdown(index=False, disable_numparse=True),
         "",
         "## The largest errors of the simulator below 0.9\n",
     ]
@@ -126,10 +153,11 @@ def main() -> None:
     parser.add_argument("--captures", type=FilePath, default=CAPTURES, help="folder of the captures (%(default)s)")
     parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
     arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
 
-    def case(measured: MeasuredDelay, implementation: str) -> tuple[str, Experiment]:
-        known = replace(measured.experiment, implementation=implementation, duration=Experiment.duration)
-        return measured.collection, known
+    def case(measured: MeasuredDelay, implementation: str) -> tuple[str, str, Experiment]:
+        known = replace(measured.experiment, implementation="aioquic", duration=Experiment.duration)
+        return measured.collection, implementation, known
 
     captured = measure_all(arguments.captures, sys.exit)
     by_case = {case(one, one.experiment.implementation): one for one in captured}
@@ -140,8 +168,10 @@ def main() -> None:
         print(len(rows), one.name, file=sys.stderr, flush=True)
     table = pd.DataFrame(rows)
     table.round(6).to_csv(arguments.output / "quic.csv", index=False)
-    (arguments.output / "quic.md").write_text(summary(table), encoding="utf-8")
-    print(summary(table))
+    beyond = [one for one in captured if one.utilization >= LARGEST_SUSTAINABLE_UTILIZATION]
+    page = summary(table, beyond)
+    (arguments.output / "quic.md").write_text(page, encoding="utf-8")
+    print(page)
 
 
 if __name__ == "__main__":

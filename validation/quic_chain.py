@@ -136,9 +136,10 @@ def captured(folder: FilePath) -> pd.DataFrame:
     rows = []
     for one in measure_all(folder, sys.exit):
         experiment = one.experiment
-        # The chain does not know jitter.
-        jitter = experiment.jitter > 0
-        if jitter or experiment.delivery != "stream_per_message" or not isinstance(one.source, Flow):
+        if experiment.delivery != "stream_per_message" or not isinstance(one.source, Flow):
+            continue
+        # The chain does not know jitter, lost ACKs and losses in bursts.
+        if experiment.jitter > 0 or experiment.ack_loss > 0 or experiment.loss_burst > 1:
             continue
         stack = td.Stack.quic(implementation=experiment.implementation, delivery="stream_per_message")
         chain, seconds = solved(one.source, one.path, stack)

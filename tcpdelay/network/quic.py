@@ -10,8 +10,7 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.engine import new_connection, next_event, process
 from tcpdelay.models.quic.records import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
 from tcpdelay.models.quic.recovery import SKIPPED, drop
-from tcpdelay.models.quic.sender import send
-from tcpdelay.models.quic.streams import put_message
+from tcpdelay.models.quic.sender import write
 from tcpdelay.models.simulator.path import put_in_transit
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.models.simulator.writes import message_record
@@ -57,7 +56,6 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
         c.now = flow.next_write
         if is_write_due(flow, link):
             _write(flow, c)
-            send(c, c)
     while c.first_uncrossed < c.next_packet:
         packet = packet_record(c, c.first_uncrossed)
         c.first_uncrossed += 1
@@ -91,7 +89,7 @@ def _take_from_link(c: Any, number: int, arrival: int) -> None:
 
 @kernel()
 def _write(flow: Any, c: Any) -> None:
-    """Put the message that is due on its stream; if too much waits, the message is lost."""
+    """Write the message that is due; if too much waits, the message is lost."""
     if is_backlogged(c, c):
         flow.overflows += 1
         count_offered(flow, c.now, flow.kind)
@@ -100,7 +98,7 @@ def _write(flow: Any, c: Any) -> None:
     note_write(flow, c.now)
     message = message_record(c, c.packets_written)
     message.written, message.end = c.now, c.written + flow.message
-    put_message(c, c)
+    write(c, c)
 
 
 @kernel()

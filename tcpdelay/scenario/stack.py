@@ -287,7 +287,8 @@ class Quic(Stack):
         Whose loss recovery, congestion control, pacing and acknowledgements: `models.quic.implementations` has the
         rules of each.
     congestion_control : {"newreno", "cubic"}
-        Congestion control of the sender: that of RFC 9002, or CUBIC (RFC 9438), which only "rfc9002" has here.
+        Congestion control of the sender: that of RFC 9002, or CUBIC: RFC 9438 with "rfc9002", its own form with
+        "aioquic". quic-go gives no choice.
     delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
         How messages travel: in order on one stream; each on a stream of its own, so that none waits for another; in
         order within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM frames
@@ -347,7 +348,8 @@ class Quic(Stack):
     ] = 10
 
     def __post_init__(self) -> None:
-        if self.congestion_control != "newreno" and self.implementation != "rfc9002":
+        if self.congestion_control != "newreno" and self.implementation == "quic-go":
+            # NewSentPacketHandler always asks for Reno (internal/ackhandler/sent_packet_handler.go).
             allowed = f"be 'newreno' with {self.implementation}"
             raise InvalidValueError("congestion_control", self.congestion_control, allowed)
 

@@ -1,19 +1,23 @@
-"""Congestion control: NewReno of RFC 9002 (7.3 and appendix B), and CUBIC of RFC 9438; windows in bytes."""
+"""Congestion control: NewReno of RFC 9002 (7.3 and appendix B), and CUBIC of RFC 9438 or aioquic; windows in bytes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.quic.implementations import BY_BYTES, BY_PACKETS, NEAR_WINDOW, UNLESS_LIMITED
+from tcpdelay.models.quic.implementations import AIOQUIC, BY_BYTES, BY_PACKETS, NEAR_WINDOW, UNLESS_LIMITED
 from tcpdelay.models.tcp import SECOND
 
+UNLIMITED = 1e15
+"""Slow-start threshold before the first loss [bytes]."""
 CUBIC_C = 0.4
 """Constant of the growth [packets / s^3] (RFC 9438, 5)."""
 CUBIC_BETA = 0.7
 """Factor of the window at a loss (RFC 9438, 4.6)."""
 CUBIC_ALPHA = 3 * (1 - CUBIC_BETA) / (1 + CUBIC_BETA)
 """Growth per round trip of the window that Reno would have [packets] (RFC 9438, 4.3)."""
+LONGEST_IDLE = 2 * SECOND
+"""Age of the last acknowledged packet from which CUBIC of aioquic starts anew [us] (K_CUBIC_MAX_IDLE_TIME)."""
 BURST_BELOW_WINDOW = 3
 """Packets that may be missing to a full window for quic-go to let it grow (cubic_sender.go, maxBurstPackets)."""
 
@@ -33,6 +37,10 @@ def may_grow(c: Any, in_flight: int) -> bool:
 @kernel()
 def grow(c: Any, sent: int, size: int, in_flight: int) -> None:
     """Let the window grow with an acknowledged packet, by its time of sending [us] and its size [bytes]."""
+    if c.cubic and c.cubic_form == AIOQUIC:
+        c.acknowledged_sent = sent
+        _grow_cubic_of_aioquic(c, size)
+        return
     if sent <= c.recovery_start:
         return
     if not may_grow(c, in_flight):
@@ -80,6 +88,50 @@ def _grow_cubic(c: Any, size: int) -> None:
 
 
 @kernel()
+def _cubic_of_aioquic(c: Any, age: float) -> int:
+    """Return the window of the cubic function at an age of the epoch [s] (cubic.py, W_cubic) [bytes]."""
+    later = age - c.cubic_k
+    return int((CUBIC_C * later * later * later + c.window_before_loss / c.datagram_size) * c.datagram_size)
+
+
+@kernel()
+def _grow_cubic_of_aioquic(c: Any, size: int) -> None:
+    """Let the window of aioquic's CUBIC grow (cubic.py, on_packet_acked).
+
+    In contrast to RFC 9438 it also grows in recovery and while the application limits the sender, by a packet's share
+    of the distance to the target whatever the size of the packet. It takes Reno's window where this is larger than the
+    cubic function, also if this is smaller than the window. Reno's window grows by a datagram per window from the
+    start.
+    """
+    full = c.datagram_size
+    if c.congestion_window < c.slow_start_threshold:
+        c.congestion_window += size
+        return
+    if c.epoch == 0:
+        c.epoch, c.estimated_window = c.now, c.congestion_window
+        distance = (c.window_before_loss - c.congestion_window) / full / CUBIC_C
+        c.cubic_k = abs(distance) ** (1 / 3) * (1.0 if distance >= 0 else -1.0)
+    c.estimated_window = int(c.estimated_window + full * (size / c.congestion_window))
+    age = (c.now - c.epoch) / SECOND
+    if _cubic_of_aioquic(c, age) < c.estimated_window:
+        c.congestion_window = c.estimated_window
+        return
+    window = c.congestion_window
+    target = min(max(_cubic_of_aioquic(c, age + c.latest_rtt / SECOND), window), int(1.5 * window))
+    c.congestion_window = int(window + (target - window) * (full / window))
+
+
+@kernel()
+def restart_if_idle(c: Any) -> None:
+    """Start with a new window if the last acknowledged packet was sent long ago (cubic.py, on_packet_sent)."""
+    if not c.cubic or c.cubic_form != AIOQUIC or c.now - c.acknowledged_sent < LONGEST_IDLE:
+        return
+    c.congestion_window = c.window_before_loss = c.initial_window * c.datagram_size
+    c.slow_start_threshold = UNLIMITED
+    c.epoch = 0
+
+
+@kernel()
 def reduce(c: Any, sent: int) -> None:
     """Reduce the window for a lost packet that was sent at a time [us], once for all that were sent before."""
     if sent <= c.recovery_start:
@@ -92,6 +144,9 @@ def reduce(c: Any, sent: int) -> None:
         c.window_before_loss = window * (1 + CUBIC_BETA) / 2 if shrinks else window
         c.epoch = 0
     smallest = c.smallest_window * c.datagram_size
+    if c.cubic and c.cubic_form == AIOQUIC:
+        # The window is a share of the bytes in flight also where the application limits them (on_packets_lost).
+        window = float(c.in_flight)
     c.congestion_window = max(window * (CUBIC_BETA if c.cubic else c.loss_factor), smallest)
     c.slow_start_threshold = c.congestion_window
     if c.growth == BY_PACKETS:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel, records
+from tcpdelay.models.quic.congestion import UNLIMITED
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.receiver import acknowledge, take_arrival
 from tcpdelay.models.quic.records import (
@@ -25,8 +26,7 @@ from tcpdelay.models.quic.records import (
     wire_type,
 )
 from tcpdelay.models.quic.recovery import SKIPPED, drop, on_acknowledgement, on_timer, timer_at
-from tcpdelay.models.quic.sender import send
-from tcpdelay.models.quic.streams import put_message
+from tcpdelay.models.quic.sender import send, write
 from tcpdelay.models.simulator.engine import EVENTS_PER_CALL, TIE_BREAK
 from tcpdelay.models.simulator.path import (
     depart,
@@ -52,8 +52,6 @@ _DELIVERIES: dict[Delivery, int] = {
     "stream_per_group": GROUPS,
     "datagram": DATAGRAMS,
 }
-UNLIMITED = 1e15
-"""Slow-start threshold before the first loss [bytes]."""
 
 
 def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, Wire]:
@@ -216,8 +214,7 @@ def _advance(c: Any, wire: Any, messages: int, events: int) -> None:
             process(c, wire, due)
         else:
             c.now = c.next_write
-            put_message(c, wire)
+            write(c, wire)
             next_write = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
             c.next_write = max(next_write, c.now)
-            send(c, wire)
         cross(c, wire)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -15,6 +16,8 @@ ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
 BY_BYTES, BY_DATAGRAMS, BY_PACKETS = range(3)
 """How the window grows in congestion avoidance: with each acknowledged byte (RFC 9002, B.5), or by a whole datagram
 when a window of bytes, or as many packets as the window has, have been acknowledged."""
+RFC_9438, AIOQUIC = range(2)
+"""The form of CUBIC: RFC 9438, or quic/congestion/cubic.py of aioquic, which differs from it."""
 PACKET_TOKENS, BYTE_TOKENS = range(2)
 """What the pacer counts: packets, whatever their size, or bytes."""
 
@@ -38,6 +41,8 @@ class QuicRules(QuicPacket):
         either. With whole datagrams, an ACK of a full packet allows exactly one full packet.
     grows_first : bool
         Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it.
+    cubic_form : int
+        `RFC_9438` or `AIOQUIC`, for the congestion control "cubic".
     window_rule : int
         `WHOLE` (RFC 9002, 7), `PARTIAL` or `OVERSHOOT`.
     pacer : int
@@ -75,6 +80,9 @@ class QuicRules(QuicPacket):
         Most DATAGRAM frames of a packet.
     lost_first : bool
         Whether a stream with lost data is served before the others.
+    buffered_write : int
+        Longest write that the library takes at once [bytes]. A longer one returns when most of its data have been
+        sent, so that the end of a stream per message follows the last data in a packet of its own.
     """
 
     initial_window: int = 10
@@ -83,6 +91,7 @@ class QuicRules(QuicPacket):
     grows: int = UNLESS_LIMITED
     growth: int = BY_BYTES
     grows_first: bool = False
+    cubic_form: int = RFC_9438
     window_rule: int = WHOLE
     pacer: int = BYTE_TOKENS
     pacing_gain: float = 1.25
@@ -101,6 +110,17 @@ class QuicRules(QuicPacket):
     acks_together: bool = False
     datagrams_per_packet: int = 16
     lost_first: bool = True
+    buffered_write: int = 1 << 40
+
+    def message_packets(self, size: int, datagrams: bool) -> tuple[int, int]:
+        """Return how many packets with data and without data a message of a size [bytes] has, if it leaves at once.
+
+        Examples
+        --------
+        >>> IMPLEMENTATIONS["quic-go"].message_packets(3000, datagrams=False)
+        (3, 1)
+        """
+        return math.ceil(size / self.payload), int(not datagrams and size > self.buffered_write)
 
     def settings(self, max_ack_delay: float) -> dict[str, float]:
         """Return the rules by the names of a connection's fields; `max_ack_delay` [s] is a setting of `Stack.quic`."""
@@ -119,6 +139,7 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         grows=ALWAYS,
         growth=BY_DATAGRAMS,
         grows_first=True,
+        cubic_form=AIOQUIC,
         window_rule=PARTIAL,
         pacer=PACKET_TOKENS,
         pacing_gain=1.0,
@@ -131,8 +152,9 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
     ),
     # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
     # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
-    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity), and processes
-    # all packets that wait to be read before it sends an ACK (connection.go, handlePackets).
+    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity), processes all
+    # packets that wait to be read before it sends an ACK (connection.go, handlePackets), and keeps a copy of writes up
+    # to the size of a buffer (send_stream.go, canBufferStreamFrame, with MaxPacketBufferSize).
     "quic-go": QuicRules(
         **vars(QUIC_PACKETS["quic-go"]),
         initial_window=32,
@@ -150,6 +172,7 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         acks_together=True,
         datagrams_per_packet=1,
         lost_first=False,
+        buffered_write=1452,
     ),
 }
 """The rules by implementation."""

@@ -44,7 +44,7 @@ _GROUPS = {
     "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
     "active_next free_piece pieces_used",
     "recovery": "smallest_rtt loss_time probe_count largest_acknowledged recovery_start counted "
-    "application_limited epoch last_acknowledged",
+    "application_limited epoch last_acknowledged acknowledged_sent",
     "pacer": "tokens_at pacing_at",
     "path": "first_transit next_transit",
     "receiver": "received largest_received largest_received_at unacknowledged ack_due receiver_timer ranges "

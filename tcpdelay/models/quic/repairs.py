@@ -17,6 +17,7 @@ from tcpdelay.models.quic.implementations import QuicRules
 from tcpdelay.models.quic.recovery import GRANULARITY, PACKET_THRESHOLD, TIME_THRESHOLD
 from tcpdelay.models.simulator.engine import TIE_BREAK
 from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.path import Path
 
 NEGLIGIBLE = 1e-9
 """Probability of a sequence of losses below which it counts as repaired."""
@@ -47,6 +48,8 @@ class LossRecovery(NamedTuple):
         Interval of the messages [s].
     packets : int
         Packets of a message, 1 or more.
+    empty : int
+        The last packets of a message that have no data of it.
     ack_delay : float
         Delay of the ACK of a packet beside a gap [s].
     probe_timeout : float
@@ -59,6 +62,7 @@ class LossRecovery(NamedTuple):
     rtt: float
     interval: float
     packets: int
+    empty: int
     ack_delay: float
     probe_timeout: float
     probes: int
@@ -86,13 +90,13 @@ class LossRecovery(NamedTuple):
         A packet every 20 ms over 100 ms. The next packet is acknowledged 120 ms after the lost one was sent; if it is
         lost as well, the packet after it:
 
-        >>> recovery = LossRecovery(0.1, 0.1, 0.02, packets=1, ack_delay=0, probe_timeout=0.126, probes=1)
+        >>> recovery = LossRecovery(0.1, 0.1, 0.02, packets=1, empty=0, ack_delay=0, probe_timeout=0.126, probes=1)
         >>> [(round(each.after, 6), round(each.probability, 6)) for each in recovery.found(0.0, 0, 0, 0)][:2]
         [(0.12, 0.9), (0.14, 0.09)]
 
         Over 20 ms, with a packet every 100 ms, the probe comes first:
 
-        >>> sparse = LossRecovery(0.1, 0.02, 0.1, packets=1, ack_delay=0, probe_timeout=0.046, probes=1)
+        >>> sparse = LossRecovery(0.1, 0.02, 0.1, packets=1, empty=0, ack_delay=0, probe_timeout=0.046, probes=1)
         >>> list(sparse.found(0.0, 0, 0, 0))
         [Found(after=0.046, probability=1.0, by_probe=True)]
         """
@@ -148,28 +152,31 @@ class LossRecovery(NamedTuple):
 
 
 def loss_recovery(
-    rules: QuicRules, loss: float, rtt: float, interval: float, packets: int, max_ack_delay: float
+    rules: QuicRules, path: Path, interval: float, packets: tuple[int, int], max_ack_delay: float
 ) -> LossRecovery:
-    """Return the loss recovery of an implementation; `max_ack_delay` [s] is a setting of `Stack.quic`."""
+    """Return the loss recovery of an implementation.
+
+    A message has a number of packets with data and without; `max_ack_delay` [s] is a setting of `Stack.quic`.
+    """
     settings = rules.settings(max_ack_delay)
     gap_delay = 0.0 if rules.acks_gaps else settings["ack_delay"] / SECOND
-    rtt += TIE_BREAK / SECOND
+    rtt = path.rtt + TIE_BREAK / SECOND
     # The RTT of the path is constant, so that its measured variation vanishes (RFC 9002, 5.3 and 6.2.1).
     timeout = rtt + (GRANULARITY + settings["max_ack_delay"]) / SECOND
-    return LossRecovery(loss, rtt, interval, packets, gap_delay, timeout, rules.probes)
+    return LossRecovery(path.loss, rtt, interval, sum(packets), packets[1], gap_delay, timeout, rules.probes)
 
 
 def message_repairs(recovery: LossRecovery) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the delays by which a message may be late for its losses [s], and their probabilities.
 
-    A message is complete with the last of its packets. Packets are lost independently. How the loss of one is found
-    depends on which of the packets behind it are lost, so that the packets are taken from the last to the first.
+    A message is complete with the last of its packets with data. Packets are lost independently. How the loss of one is
+    found depends on which of the packets behind it are lost, so that the packets are taken from the last to the first.
 
     Examples
     --------
     A message of one packet, of which one in ten is lost, and found by the next packet in nine of ten cases:
 
-    >>> recovery = LossRecovery(0.1, 0.1, 0.02, packets=1, ack_delay=0, probe_timeout=0.126, probes=1)
+    >>> recovery = LossRecovery(0.1, 0.1, 0.02, packets=1, empty=0, ack_delay=0, probe_timeout=0.126, probes=1)
     >>> late, probability = message_repairs(recovery)
     >>> [(round(float(a), 6), round(float(b), 6)) for a, b in zip(late, probability)][:2]
     [(0.0, 0.9), (0.12, 0.081)]
@@ -177,7 +184,7 @@ def message_repairs(recovery: LossRecovery) -> tuple[NDArray[np.float64], NDArra
     loss = recovery.loss
     each = {
         (behind, lost): recovery.repaired(behind, lost)
-        for behind in range(recovery.packets)
+        for behind in range(recovery.empty, recovery.packets)
         for lost in range(behind + 1)
         if loss ** (lost + 1) >= NEGLIGIBLE
     }
@@ -187,7 +194,9 @@ def message_repairs(recovery: LossRecovery) -> tuple[NDArray[np.float64], NDArra
     for behind in range(recovery.packets):
         following = {0: (1 - loss) * np.sum(list(by_then.values()), axis=0)}
         for lost, share in by_then.items():
-            if (behind, lost) in each:
+            if behind < recovery.empty:
+                following[lost + 1] = loss * share
+            elif (behind, lost) in each:
                 arrived = np.cumsum([each[behind, lost].get(value, 0.0) for value in values.tolist()])
                 following[lost + 1] = loss * share * arrived
         by_then = following

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.congestion import restart_if_idle
 from tcpdelay.models.quic.implementations import OVERSHOOT, WHOLE
 from tcpdelay.models.quic.pacer import must_wait, spend
-from tcpdelay.models.quic.records import IN_FLIGHT, packet_record
-from tcpdelay.models.quic.streams import fill_packet
+from tcpdelay.models.quic.records import GROUPS, IN_FLIGHT, packet_record
+from tcpdelay.models.quic.streams import fill_packet, put_message
+from tcpdelay.models.simulator.writes import message_end
 
 
 @kernel()
@@ -22,6 +24,22 @@ def send(c: Any, wire: Any) -> None:
         if not send_packet(c, wire, room, False):
             return
     c.application_limited = 1
+
+
+@kernel()
+def write(c: Any, wire: Any) -> None:
+    """Put the message that is due on its stream, and send what may leave.
+
+    The end of its own stream is a packet without data if the library has taken the close after all data have left.
+    """
+    put_message(c, wire)
+    send(c, wire)
+    number = c.packets_written - 1
+    if c.delivery != GROUPS or c.group != 1 or c.waiting > 0:
+        return
+    size = message_end(c, wire, number) - (message_end(c, wire, number - 1) if number else 0)
+    if size > c.buffered_write and _room(c) > 0 and not must_wait(c):
+        send_packet(c, wire, c.datagram_size, True)
 
 
 @kernel()
@@ -51,6 +69,7 @@ def send_packet(c: Any, wire: Any, largest: int, probe: bool) -> bool:
     c.eliciting += 1
     c.last_sent = c.now
     c.packets_sent += 1
+    restart_if_idle(c)
     spend(c, packet.length)
     if c.next_packet - c.first_packet >= wire.packets.shape[0]:
         c.failed = 1

@@ -371,7 +371,7 @@ def window_parameters(
     209.0
     """
     ack_delay = rules.settings(max_ack_delay)["ack_delay"] / SECOND
-    packets = math.ceil(flow.packet_size / rules.payload)
+    packets = sum(rules.message_packets(flow.packet_size, datagrams))
     message = flow.packet_size + packets * (rules.packet_overhead + rules.frame_overhead)
     full = rules.datagram_size - rules.packet_overhead
     packed = (flow.packet_size + rules.frame_overhead) * rules.datagram_size / full

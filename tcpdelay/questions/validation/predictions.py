@@ -21,13 +21,15 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Quic, Stack
+from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Quic, QuicControl, Stack
 from tcpdelay.testbed.experiment import Experiment
 
 PACKETS = 400_000
 """Number of packets or messages in the simulation of a capture, over all its runs."""
 FEWEST_PACKETS = 1_000
 """Smallest number of packets in the simulation of one connection in one run."""
+QUIC_CONTROLS: Mapping[str, QuicControl] = {"reno": "newreno", "cubic": "cubic"}
+"""The congestion control of `Stack.quic` by the word of an experiment over QUIC."""
 SMALLEST_RESERVE = 0.002
 """Smallest spare capacity of TCP, relative to the flow's rate, with which the chain is solved.
 
@@ -91,7 +93,7 @@ def not_simulated(experiment: Experiment) -> str:
         "writes at the same instant": experiment.pieces > 1,
         "connections chosen by their state": experiment.connections > 1 and experiment.scheduling != "blind",
         f"congestion control {experiment.congestion_control}": experiment.congestion_control
-        not in (("reno",) if experiment.application == "quic" else get_args(CongestionControl)),
+        not in get_args(CongestionControl),
         "Nagle's algorithm": not experiment.nodelay,
         "recovery without SACK": not experiment.sack,
         "a setting of RACK between on and off": experiment.recovery not in (0, 1),
@@ -151,7 +153,8 @@ def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
     if not_simulated(experiment):
         return None
     if experiment.application == "quic":
-        transport = Stack.quic(experiment.implementation, delivery=experiment.delivery, group=experiment.group)
+        control = QUIC_CONTROLS[experiment.congestion_control]
+        transport = Stack.quic(experiment.implementation, control, experiment.delivery, group=experiment.group)
         return SimulatedMessages(capture.source, _path(capture), transport, Rules(), _seed(capture.name))
     if experiment.source is None:
         return None
