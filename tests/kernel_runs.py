@@ -83,6 +83,10 @@ def figures():
         simulate_network([call], Bottleneck(rate=trace.mean_rate, capacity=10, trace=trace), duration=2)
         for trace in TRACES
     ]
+    bucketed = [
+        simulate_network([call], Bottleneck(rate=5e4, burst=3000, **settings), duration=2)
+        for settings in ({"discipline": "policer"}, {"capacity": 10, "peak_rate": 1e5})
+    ]
     managed = [
         simulate_network(
             [ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=stack) for stack in (Stack.linux(), Udp())],
@@ -128,7 +132,7 @@ def figures():
                 flow.segments_dropped,
                 flow.delays and flow.delays.values.tolist(),
             ]
-            for result in (network, *varied, *managed)
+            for result in (network, *varied, *bucketed, *managed)
             for flow in result.flows
         ],
     }

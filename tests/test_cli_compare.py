@@ -154,6 +154,18 @@ def test_a_link_may_have_a_trace_or_outages(run, tmp_path):
         ),
         (["--link-trace", "none.up"], "--link-trace: none.up: No such file or directory"),
         (["--link", "1Mbit/s", "--link-trace", "{broken}"], "--link and --link-trace: give one of them"),
+        (["--link", "1bit/s"], "--link: must lie between 100 and 1e+12 bit/s, got 1"),
+        (["--link", "1Mbit/s", "--discipline", "policer"], "--burst: must lie between 1 and 1e+06 bytes, got 0"),
+        (["--link", "1Mbit/s", "--burst", "0B"], "--burst: '0B' is 0, but the size must be above 0"),
+        (["--burst", "9kB"], "--burst: needs --link or --link-trace, the link that is shared"),
+        (
+            ["--link", "1Mbit/s", "--discipline", "policer", "--burst", "9kB", "--queue", "5"],
+            "--queue: must be absent with 'policer', which has no queue, got 5",
+        ),
+        (
+            ["--link", "2Mbit/s", "--burst", "9kB", "--peak-rate", "1Mbit/s"],
+            "--peak-rate: must be above the rate, 2e+06 bit/s, got 1000000",
+        ),
         (["--link", "1Mbit/s", "--outage", "1s"], "--outage-every and --outage: give both or none"),
         (["--outage-every", "5s", "--outage", "1s"], "--outage: needs --link or --link-trace, the link that is shared"),
         (

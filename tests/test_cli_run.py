@@ -89,7 +89,7 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
         ),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "sfq", *TRUE],
-            "--queue: 'sfq' is not one of 'fifo', 'codel', 'fq_codel', 'red', 'pie', 'cake', 'dualpi2'",
+            "--queue: 'sfq' is not one of 'fifo', 'codel', 'fq_codel', 'red', 'pie', 'cake', 'dualpi2', 'policer'",
         ),
         (
             ["--rtt", "1s", "--rate", "5Mbit/s", "--ecn", *TRUE],
@@ -107,6 +107,37 @@ BOTH = ["--", sys.executable, "-c", SERVER, "--client", sys.executable, "-c", CL
             ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "cake", "--queue-packets", "50", *TRUE],
             "--queue-packets: must be absent with cake, which limits its memory, got 50",
         ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "policer", *TRUE],
+            "--burst: must go with a policer, got None",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--queue", "policer", "--burst", "9kB", "--queue-packets", "5", *TRUE],
+            "--queue-packets: must be absent with a policer, which has no queue, got 5",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--burst", "1500B", *TRUE],
+            "--burst: must lie between 2000 and 1e+06 bytes, got 1500",
+        ),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--burst", "0B", *TRUE],
+            "--burst: '0B' is 0, but the size must be above",
+        ),
+        (["--rtt", "1s", "--rate", "0Mbit/s", *TRUE], "--rate: '0Mbit/s' is 0, but the rate must be above 0"),
+        (
+            ["--rtt", "1s", "--rate", "5Mbit/s", "--burst", "9kB", "--peak-rate", "5Mbit/s", *TRUE],
+            "--peak-rate: must be above the rate, 5e+06 bit/s, got 5000000",
+        ),
+        (
+            ["--rtt", "1s", "--link-trace", LTE, "--outage-every", "900s", "--outage", "601s", *TRUE],
+            "--outage: must lie between 0 and 600 s, got 601",
+        ),
+        (["--rtt", "1s", "--bad-loss", "50%", *TRUE], "--bad-loss: must be 1 without a bad_time, got 0.5"),
+        (
+            ["--rtt", "1s", "--loss", "30%", "--bad-time", "1s", "--bad-loss", "20%", *TRUE],
+            "--loss: must be below the bad_loss of 0.2, got 0.3",
+        ),
+        (["--rtt", "1s", "--reordering", "60%", *TRUE], "--reordering: must be a fraction from 0 to 0.5, got 0.6"),
         (["--rtt", "1s", "--seed", "-1", *TRUE], "--seed: must be 0 or more, got -1"),
         (["--rtt", "1s", "--sysctl", "kernel.panic=1", *TRUE], "--sysctl: must be like"),
         (["--rtt", "1s", "--", "true", "--client", "no-such-program"], "--client: must begin with a program"),
@@ -120,6 +151,35 @@ def test_a_wrong_command_is_refused_in_one_line(run, arguments, said):
     (line,) = errors.splitlines()
     assert line.startswith("tcpdelay run: ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--rate", "5Mbit/s", "--queue", "dualpi2"],
+            "--queue: must be in the kernel (it needs Linux 6.17 or later: run tcpdelay testbed build-kernel --kernel "
+            "7.3, and use this kernel), got 'dualpi2'",
+        ),
+        (
+            ["--sysctl", "net.ipv4.tcp_none=1"],
+            "--sysctl: must name a setting that a network of this kernel has, got 'net.ipv4.tcp_none=1'",
+        ),
+        (
+            ["--sysctl", "net.ipv4.tcp_sack=on"],
+            "--sysctl: must have a value that this kernel takes, got 'net.ipv4.tcp_sack=on'",
+        ),
+        (
+            ["--sysctl", "net.ipv4.tcp_congestion_control=prague"],
+            "--sysctl: must have a value that this kernel takes, got 'net.ipv4.tcp_congestion_control=prague'",
+        ),
+    ],
+)
+def test_what_the_kernel_refuses_is_the_fault_of_the_option(run, arguments, said):
+    require(GUEST.problems(), "VIRTUAL")
+    status, printed, errors = run("run", "--rtt", "1s", *arguments, *TRUE)
+    assert (status, printed) == (2, "")
+    assert errors == f"tcpdelay run: {said}\n"
 
 
 def test_a_folder_that_cannot_be_written_is_the_fault_of_the_output_before_the_run(run, tmp_path):

@@ -198,7 +198,7 @@ def test_dred_marks_a_tenth_at_one_product_and_all_at_two():
         ({"rate": 0}, "rate must"),
         ({"capacity": 0}, "capacity must"),
         ({"unit": "segments"}, "unit must"),
-        ({"discipline": "blue"}, "discipline must be one of .*, 'dualpi2', got 'blue'"),
+        ({"discipline": "blue"}, "discipline must be one of .*, 'policer', got 'blue'"),
         ({"min_th": 20.0}, "max_th must"),
         ({"max_p": 0.0}, "max_p must"),
         ({"w_q": 2.0}, "w_q must"),

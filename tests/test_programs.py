@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 
+import numpy as np
 import pytest
 
 from guest_requirements import require
@@ -266,3 +267,96 @@ def test_a_folder_that_cannot_be_made_is_told_before_the_work(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
         run_programs(["true"], ["true"], PATH, tmp_path / "file" / "out", FillsTheDisk(pytest.fail))
+
+
+COUNTER = """
+import socket
+receiver = socket.socket(type=socket.SOCK_DGRAM)
+receiver.bind(("", 7000))
+receiver.settimeout(3)
+numbers = []
+try:
+    while True:
+        numbers.append(int(receiver.recv(100)))
+except TimeoutError:
+    print(*numbers)
+"""
+NUMBERS = """
+import socket, time
+sender = socket.socket(type=socket.SOCK_DGRAM)
+for number in range(40_000):
+    sender.sendto(str(number).encode(), ("server", 7000))
+    time.sleep(0.005)
+"""
+
+
+def received_numbers(directory, **settings):
+    """Return which of 40 000 datagrams arrive, one each 5 ms, in the order of arrival."""
+    require(GUEST.problems(), "VIRTUAL")
+    programs = ([sys.executable, "-c", NUMBERS], [sys.executable, "-c", COUNTER])
+    found = run_programs(*programs, EmulatedPath(rtt=0.05, **settings), directory, GUEST, duration=240, linger=5)
+    return np.array(found.output("server").split(), int)
+
+
+def test_losses_in_time_come_in_bad_states_of_their_mean_duration(tmp_path):
+    numbers = received_numbers(tmp_path, loss=0.05, bad_time=0.05)
+    gaps = np.diff(numbers) - 1
+    # 200 bad states in 200 s on average, each exponentially distributed: both means have a relative error of 7 to 10 %.
+    assert 1 - numbers.size / 40_000 == pytest.approx(0.05, rel=0.35)
+    assert 0.005 * gaps[gaps > 0].mean() == pytest.approx(0.05, rel=0.3)
+
+
+def test_reordered_packets_skip_the_delay_and_overtake_those_in_flight(tmp_path):
+    numbers = received_numbers(tmp_path, reordering=0.03)
+    assert numbers.size == 40_000
+    # A packet after which an earlier one arrives has skipped 25 ms: the time of five packets.
+    early = np.flatnonzero(np.diff(numbers) < 0)
+    assert early.size / numbers.size == pytest.approx(0.03, rel=0.15)
+    places = np.argsort(numbers, kind="stable")
+    assert np.quantile(np.arange(40_000) - places, 0.99) == pytest.approx(5, abs=1)
+
+
+FLOOD = """
+import socket
+sender = socket.socket(type=socket.SOCK_DGRAM)
+for number in range(100):
+    sender.sendto(b"%d" % number + bytes(950), ("server", 7000))
+"""
+TIMES = """
+import socket, time
+receiver = socket.socket(type=socket.SOCK_DGRAM)
+receiver.bind(("", 7000))
+receiver.settimeout(10)
+times = []
+try:
+    while True:
+        receiver.recv(2000)
+        times.append(time.monotonic())
+except TimeoutError:
+    print(*(time - times[0] for time in times))
+"""
+
+
+def flood(directory, **settings):
+    """Return when the datagrams of a flood arrive after the first one [s], and their number of bits on the link."""
+    require(GUEST.problems(), "VIRTUAL")
+    programs = ([sys.executable, "-c", FLOOD], [sys.executable, "-c", TIMES])
+    path = EmulatedPath(rtt=0.05, rate=1e6, burst=20_000, **settings)
+    found = run_programs(*programs, path, directory, GUEST, duration=60, linger=12)
+    # Headers of Ethernet, IP and UDP have 42 bytes; the number has two digits, or one in ten of the datagrams.
+    return np.array(found.output("server").split(), float), 8 * (42 + 952), found.packets
+
+
+def test_a_policer_lets_the_bucket_pass_and_drops_the_rest(tmp_path):
+    times, bits, packets = flood(tmp_path, queue="policer")
+    assert times.size == packets["bottleneck_sent"] == 8 * 20_000 // bits
+    assert packets["bottleneck_dropped"] == 100 - times.size
+    assert times.max() < 0.001
+
+
+def test_the_bytes_of_a_bucket_leave_at_the_peak_rate_and_the_rest_at_the_rate(tmp_path):
+    times, bits, _ = flood(tmp_path, peak_rate=4e6)
+    assert times.size == 100
+    # The second packet finds the rest of the bucket of the peak rate; the following ones leave at this rate.
+    assert np.diff(times)[3:20] == pytest.approx(bits / 4e6, rel=0.01)
+    assert np.diff(times)[-40:] == pytest.approx(bits / 1e6, rel=0.01)

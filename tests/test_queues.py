@@ -62,13 +62,42 @@ class KernelWithoutQueues:
 
 
 class Recorder:
-    """A kernel that notes the options of each queueing discipline."""
+    """A kernel that notes the options of each queueing discipline, and the actions of filters."""
 
     def __init__(self):
         self.options = {}
 
     def tc(self, command, kind, device, **settings):
-        self.options[kind] = settings["block"]["attrs"]
+        block = settings.get("action", settings).get("block")
+        self.options[kind] = block and block["attrs"]
+
+
+def test_a_token_bucket_and_its_peak_rate_have_times_in_ticks():
+    kernel = Recorder()
+    link = Link(0.03, rate=8e6, queue_packets=9, burst=64_000, peak_rate=16e6)
+    add_bottleneck(kernel, 1, link)
+    (_, parameters), *tables = kernel.options["tbf"]
+    # 64 kB take 64 ms at 8 Mbit/s, and the 2000 B of the peak rate 1 ms; a tick is 64 ns.
+    assert (parameters["buffer"], parameters["mtu"]) == (1_000_000, 15_625)
+    assert (parameters["rate"], parameters["peak"]) == (1_000_000, 2_000_000)
+    assert [name for name, _ in tables] == ["TCA_TBF_RTAB", "TCA_TBF_PTAB"]
+
+
+def test_a_policer_drops_and_has_no_queue():
+    kernel = Recorder()
+    add_bottleneck(kernel, 1, Link(0.03, rate=8e6, queue="policer", burst=64_000))
+    assert set(kernel.options) == {"clsact", "matchall"}
+    (_, parameters), _table = kernel.options["matchall"]
+    # TC_POLICE_SHOT is 2 in linux/pkt_cls.h.
+    assert (parameters["action"], parameters["burst"], parameters["rate"]) == (2, 1_000_000, 1_000_000)
+
+
+def test_a_kernel_without_policers_is_named_with_the_remedy():
+    link = Link(0.03, rate=8e6, queue="policer", burst=64_000)
+    with pytest.raises(
+        ValueError, match=r"^queue must be in the kernel \(run tcp.* build-kernel, .*\), got 'policer'$"
+    ):
+        add_bottleneck(KernelWithoutQueues(errno.ENOENT, "matchall"), 1, link)
 
 
 def test_dualpi2_has_the_kernels_defaults_unless_told_otherwise():
@@ -89,11 +118,11 @@ def test_a_queue_that_the_kernel_lacks_is_named_with_the_remedy():
     # A kernel without a discipline answers with ENOENT (qdisc_create in net/sched/sch_api.c).
     link = Link(0.03, rate=1e6, queue="cake")
     with pytest.raises(
-        OSError, match=r"^the kernel lacks the queueing discipline cake; run tcpdelay testbed build-ker"
+        ValueError, match=r"^queue must be in the kernel \(run tcpdelay testbed build-ker.*, got 'cake'$"
     ):
         add_bottleneck(KernelWithoutQueues(errno.ENOENT), 1, link)
     newer = Link(0.03, rate=1e6, queue="dualpi2")
-    with pytest.raises(OSError, match=r"the queueing discipline .*; it needs Linux 6.17: run .* --kernel 7.3, and"):
+    with pytest.raises(ValueError, match=r"\(it needs Linux 6.17 or later: run .* --kernel 7.3, .*\), got 'dualpi2'$"):
         add_bottleneck(KernelWithoutQueues(errno.ENOENT, "dualpi2"), 1, newer)
     with pytest.raises(NetlinkError):
         add_bottleneck(KernelWithoutQueues(errno.EPERM), 1, link)

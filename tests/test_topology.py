@@ -53,6 +53,14 @@ def test_a_link_may_have_a_trace_or_outages_in_one_direction(tmp_path):
     (link,) = read_topology(written(tmp_path, PROGRAMS + LINK + more)).links
     assert (link.forward.trace.times, link.forward.trace.period) == ([5_000_000, 10_000_000], 10_000_000)
     assert (link.forward.rate, link.forward.queue_packets) == (None, 7)
+    more = 'link_trace = ["two.up", ""]\nrate = ["", "8Mbit/s"]\nburst = ["", "20kB"]\nqueue_packets = 7\n'
+    (link,) = read_topology(written(tmp_path, PROGRAMS + LINK + more)).links
+    assert (link.forward.rate, link.backward.rate) == (None, 8e6)
+    assert (link.forward.trace is None, link.backward.trace is None) == (False, True)
+    assert (link.forward.burst, link.backward.burst) == (None, 20_000)
+    more = 'link_trace = ["", "two.up"]\noutage_every = ["", "1s"]\noutage = ["", "5ms"]\n'
+    (link,) = read_topology(written(tmp_path, PROGRAMS + LINK + more)).links
+    assert (link.forward.trace is None, len(link.backward.trace.times)) == (True, 199)
     more = 'rate = "8Mbit/s"\noutage_every = "15s"\noutage = "300ms"\n'
     (link,) = read_topology(written(tmp_path, PROGRAMS + LINK + more)).links
     assert (link.backward.trace.rates, link.backward.trace.times) == ([0, 8_000_000], [0, 300_000_000])
@@ -61,7 +69,11 @@ def test_a_link_may_have_a_trace_or_outages_in_one_direction(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (PROGRAMS + LINK + 'link_trace = "none.up"\n', "none.up: No such file or directory"),
+        (PROGRAMS + LINK + 'link_trace = ""\n', "links 1: link_trace: "),
+        (PROGRAMS + LINK + 'loss = ["1%", ""]\n', "links 1: loss: empty, but a fraction is needed"),
+        (PROGRAMS + LINK + 'queue_packets = ["", 5]\n', "links 1: queue_packets must go with a rate, got 5"),
+        (PROGRAMS + LINK + 'rate = "1Mbit/s"\nqueue = "policer"\n', "links 1: burst must go with a policer, got None"),
+        (PROGRAMS + LINK + 'rate = "1Mbit/s"\nburst = 0\n', "links 1: burst must lie between 2000 and 1e+06 bytes"),
         (PROGRAMS + LINK + "link_trace = 3\n", "links 1: link_trace must be the name of a file, got 3"),
         (PROGRAMS + LINK + 'outage = "1s"\noutage_every = "2s"\n', "links 1: outage must go with a rate or a trace"),
         (LINK, "there must be at least one table [programs.NAME]"),
@@ -97,6 +109,29 @@ def test_a_wrong_file_is_refused_in_one_line_with_table_and_key(run, tmp_path, t
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("none.up", None, "none.up: No such file or directory"),
+        ("empty.up", "", "empty.up: is empty"),
+        ("words.up", "1\nfast\n", "words.up, line 2: must be a whole number of milliseconds, got 'fast'"),
+        ("dead.csv", "time,rate\n0,0\n1,0\n", "dead.csv, line 2: rate must be 1 bit/s or more in one row"),
+        (
+            "outage.csv",
+            "time,rate\n0,9\n1,0\n900,9\n",
+            "outage.csv, line 3: rate must be above 0 at least once in 600 s",
+        ),
+    ],
+)
+def test_the_error_of_a_trace_names_the_link_and_the_key(run, tmp_path, file, content, said):
+    if content is not None:
+        (tmp_path / file).write_text(content)
+    topology = written(tmp_path, PROGRAMS + LINK + f'link_trace = ["{file}", ""]\n')
+    status, printed, errors = run("run", str(topology))
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert errors.startswith(f"tcpdelay run: {topology}: links 1: link_trace: {tmp_path}/{said}")
+
+
 def test_options_of_the_path_belong_into_the_file(run):
     status, _, errors = run("run", "--loss", "1%", str(EXAMPLE))
     assert (status, errors.count("\n")) == (2, 1)
@@ -113,6 +148,14 @@ def in_guest(file, directory, **settings):
     require(GUEST.problems(), "VIRTUAL")
     settings = {"duration": 60, "linger": 5, "working_directory": ROOT, **settings}
     return run_topology(read_topology(file), directory, GUEST, **settings)
+
+
+def test_a_queue_that_the_kernel_lacks_is_refused_in_one_line(run, tmp_path):
+    require(GUEST.problems(), "VIRTUAL")
+    file = written(tmp_path, PROGRAMS + LINK + 'rate = "1Mbit/s"\nqueue = "dualpi2"\n')
+    status, printed, errors = run("run", str(file))
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
+    assert f"{file}: queue must be in the kernel (it needs Linux 6.17 or later: run" in errors
 
 
 def echo_times(found):

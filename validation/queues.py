@@ -22,7 +22,8 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 
 HERE = Path(__file__).parent
-QUEUES = ("codel", "fq_codel", "pie", "cake", "dualpi2")
+QUEUES = ("codel", "fq_codel", "pie", "cake", "dualpi2", "tbf", "policer")
+"""Queues by the names in the table; "tbf" is a first-in first-out queue behind a token bucket of several packets."""
 SKIP = 10.0
 """Time at the start of every capture and simulation that is left out of the delays [s]: slow start of the long
 transfers."""
@@ -36,13 +37,20 @@ def bottleneck_of(capture: FlowCapture) -> Bottleneck:
     """Return the link of a capture, whose queue has the kernel's defaults."""
     settings = capture.settings
     managed = settings.get("queue", "fifo")
-    burst = 0 if managed == "cake" else BURST
+    burst = settings.get("burst") or (0 if managed == "cake" else BURST)
     # The kernel rounds PIE's update interval up to whole ticks.
     hz = capture.runs[0].hz
     interval = -(-15 * hz // 1000) / hz if managed == "pie" else None
     discipline = "drop-tail" if managed == "fifo" else managed
+    in_bytes = settings.get("queue_bytes") is not None
     return Bottleneck(
-        settings["bottleneck_rate"], settings["queue_packets"], discipline=discipline, interval=interval, burst=burst
+        settings["bottleneck_rate"],
+        settings["queue_bytes" if in_bytes else "queue_packets"],
+        unit="bytes" if in_bytes else "packets",
+        discipline=discipline,
+        interval=interval,
+        burst=burst,
+        peak_rate=settings.get("peak_rate"),
     )
 
 
@@ -72,10 +80,10 @@ def compare(capture: FlowCapture) -> dict[str, str | float]:
     measured = quantile_interval(capture.delays(SKIP), 0.95)
     # The router counts all packets of the experiment.
     shares = [signalled(simulate(capture, 0.0, seed)) for seed in seeds_of(capture)]
-    signals = counts["bottleneck_dropped"] + counts["bottleneck_marked"]
+    signals = counts["bottleneck_dropped"] + counts.get("bottleneck_marked", 0)
     share = signals / (counts["bottleneck_dropped"] + counts["bottleneck_sent"])
     return {
-        "queue": settings["queue"],
+        "queue": settings.get("queue", "tbf"),
         "capture": capture.name,
         "p95_measured": measured.value,
         "p95_low": measured.low,

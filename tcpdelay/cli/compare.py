@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcpdelay.network.bottleneck import Bottleneck
-    from tcpdelay.network.link_trace import LinkTrace
     from tcpdelay.network.sources import Source
     from tcpdelay.questions.transports import Comparison
     from tcpdelay.scenario.path_presets import PathPreset
@@ -93,7 +92,8 @@ def compare(
             "--queue",
             LINK,
             "Longest queue.",
-            "one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie, cake and dualpi2 that of Linux",
+            "one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie, cake and dualpi2 that of "
+            "Linux; none for a policer",
             metavar="PACKETS",
         ),
     ] = None,
@@ -104,7 +104,8 @@ def compare(
             LINK,
             "Packets that the queue drops: the last (drop-tail), some early (red), those beyond a threshold (dred), or "
             "those that keep its delay short (codel, fq_codel, pie, cake, dualpi2; not with --link-trace or "
-            "--outage). The transports of the literature are left out with the last five.",
+            "--outage). The transports of the literature are left out with these five. A policer has no queue: it "
+            "drops what exceeds the token bucket of --burst.",
             "drop-tail",
         ),
     ] = None,
@@ -116,6 +117,18 @@ def compare(
             LINK,
             "Queueing delay at which codel, fq_codel, pie, cake and dualpi2 aim.",
             "5ms, or 15ms for pie and dualpi2",
+        ),
+    ] = None,
+    burst: Annotated[
+        int | None,
+        quantity(
+            "--burst", "size", LINK, "Token bucket of the link: bytes that leave at once after an idle time.", "none"
+        ),
+    ] = None,
+    peak_rate: Annotated[
+        float | None,
+        quantity(
+            "--peak-rate", "rate", LINK, "Rate at which the bytes of the token bucket leave.", "they leave at once"
         ),
     ] = None,
     bulk: Annotated[int, number("--bulk", LINK, "Number of long transfers on the link.")] = 0,
@@ -172,12 +185,14 @@ def compare(
     trace = read_varying_link(link, link_trace, outage_every, outage) if shares_link else None
     if not shares_link:
         of_link = {"--outage": outage, "--queue": queue, "--discipline": discipline, "--queue-target": queue_target}
+        of_link |= {"--burst": burst, "--peak-rate": peak_rate}
         for name, given in (of_link | {"--bulk": bulk, "--web": web, "--cbr": cbr}).items():
             if given is not None and given != 0:
                 raise typer.BadParameter(f"{name}: needs --link or --link-trace, the link that is shared")
     with argument_errors():
         rate = link if trace is None else trace.mean_rate
-        shared = None if rate is None else _link(rate, queue, discipline or "drop-tail", queue_target, scenario, trace)
+        own = {"target": queue_target, "trace": trace, "burst": burst or 0, "peak_rate": peak_rate}
+        shared = None if rate is None else _link(rate, queue, discipline or "drop-tail", scenario, own)
         others = _others(scenario, shared, bulk, web, cbr)
         comparison = _compared(scenario, shared, others, duration, seed, parity)
     if chart is not None:
@@ -214,17 +229,14 @@ def _with_preset(
 
 
 def _link(
-    rate: float,
-    queue: int | None,
-    discipline: Discipline,
-    target: float | None,
-    scenario: Scenario,
-    trace: LinkTrace | None,
+    rate: float, queue: int | None, discipline: Discipline, scenario: Scenario, settings: dict[str, Any]
 ) -> Bottleneck:
-    from tcpdelay.network.bottleneck import LONGEST_QUEUE, MANAGED, Bottleneck, check_range
+    """Return the shared link; `settings` are further arguments of `Bottleneck`."""
+    from tcpdelay.network.bottleneck import FASTEST, LONGEST_QUEUE, MANAGED, SLOWEST, Bottleneck, check_range
 
-    if discipline in MANAGED:
-        return Bottleneck(rate=rate, capacity=queue, discipline=discipline, target=target, trace=trace)
+    check_range("link", rate, SLOWEST, FASTEST, "bit/s")
+    if discipline in (*MANAGED, "policer"):
+        return Bottleneck(rate=rate, capacity=queue, discipline=discipline, **settings)
 
     product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
     capacity = round(2 * product if discipline == "dred" else product) if queue is None else queue
@@ -237,8 +249,7 @@ def _link(
         min_th=capacity / 6,
         max_th=capacity / 2,
         bandwidth_delay_product=product,
-        target=target,
-        trace=trace,
+        **settings,
     )
 
 

@@ -6,8 +6,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,7 +27,7 @@ from tcpdelay.cli.options import (
     quantity,
 )
 from tcpdelay.files import error_in_words
-from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
@@ -84,9 +84,13 @@ def run(
     loss: Annotated[float | None, _path_option("loss")] = None,
     server_loss: Annotated[float | None, _path_option("server_loss")] = None,
     loss_burst: Annotated[float | None, _path_option("loss_burst")] = None,
+    bad_time: Annotated[float | None, _path_option("bad_time")] = None,
+    bad_loss: Annotated[float | None, _path_option("bad_loss")] = None,
     jitter: Annotated[float | None, _path_option("jitter")] = None,
+    reordering: Annotated[float | None, _path_option("reordering")] = None,
     rate: Annotated[float | None, _path_option("rate")] = None,
     burst: Annotated[int | None, _path_option("burst")] = None,
+    peak_rate: Annotated[float | None, _path_option("peak_rate")] = None,
     link_trace: Annotated[Path | None, link_trace_option(PATH)] = None,
     outage_every: Annotated[float | None, outage_every_option(PATH)] = None,
     outage: Annotated[float | None, outage_option(PATH)] = None,
@@ -189,7 +193,11 @@ def run(
         "server_loss": server_loss,
         "loss_burst": loss_burst,
         "burst": burst,
+        "peak_rate": peak_rate,
+        "bad_time": bad_time,
+        "bad_loss": bad_loss,
         "jitter": jitter,
+        "reordering": reordering,
         "rate": rate if trace is None else None,
         "trace": trace,
         "queue": queue,
@@ -210,7 +218,7 @@ def run(
         with argument_errors():
             guest = _guest(backend, hz, kernel, PATIENCE if patience is None else patience, charge_cpu)
         try:
-            with argument_errors():
+            with argument_errors(), errors_of_links(commands):
                 found = run_topology(
                     topology,
                     directory,
@@ -251,9 +259,25 @@ class GuestFailedError(typer.BadParameter):
     exit_code = GUEST_FAILED
 
 
+def is_file(words: list[str]) -> bool:
+    """Return whether a file describes the programs and links."""
+    return words[0].endswith(".toml") and SEPARATOR not in words
+
+
+@contextmanager
+def errors_of_links(words: list[str]) -> Iterator[None]:
+    """Say that a queue which the kernel lacks is in the file, if a file describes the links."""
+    try:
+        yield
+    except InvalidValueError as error:
+        if error.name == "queue" and is_file(words):
+            raise ValueError(f"{words[0]}: {error}") from error
+        raise
+
+
 def find_topology(words: list[str], given: dict[str, Any]) -> Topology:
     """Return the topology of a file, or of two command lines and the given settings of the path between them."""
-    if words[0].endswith(".toml") and SEPARATOR not in words:
+    if is_file(words):
         if len(words) > 1:
             raise typer.BadParameter(f"{words[1]}: must be in front of {words[0]}, as all options")
         for name in given:

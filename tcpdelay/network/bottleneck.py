@@ -23,6 +23,7 @@ from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
 from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.queues.cake import DEFAULT_LIMIT
+from tcpdelay.network.queues.token_bucket import BUCKET_FLOATS, BUCKET_INTEGERS, conforms, next_departure
 from tcpdelay.network.queues.waiting import (
     FULL_PACKET,
     LARGEST_LIMIT,
@@ -36,8 +37,8 @@ from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
 from tcpdelay.scenario.path_presets import Discipline
 
-DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE, DUALPI2 = range(8)
-"""Queue disciplines; those from CODEL on are managed (`tcpdelay.network.queues.managed_link`)."""
+DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE, DUALPI2, POLICER = range(9)
+"""Queue disciplines; CODEL to DUALPI2 are managed (`tcpdelay.network.queues.managed_link`)."""
 LINK_RING = 1 << 16
 """Largest number of packets whose departures are kept."""
 DROPPED, WAITING = -1, -2
@@ -52,10 +53,11 @@ NANOSECONDS = 1e9
 _MASK = LINK_RING - 1
 
 _INTEGERS = (
-    "discipline in_bytes capacity gentle virtual_finish last_departure first next queued queued_bytes marked count "
-    f"offered dropped marks carried_bytes busy sojourn next_double random_state {LINK_INTEGERS} {TRACE_INTEGERS}"
+    "discipline in_bytes capacity gentle last_departure first next queued queued_bytes marked count "
+    "offered dropped marks carried_bytes busy sojourn next_double random_state "
+    f"{BUCKET_INTEGERS} {LINK_INTEGERS} {TRACE_INTEGERS}"
 )
-_FLOATS = f"nanoseconds_per_byte burst_time min_th max_th max_p w_q avg mean_packet_size threshold {LINK_FLOATS}"
+_FLOATS = f"nanoseconds_per_byte min_th max_th max_p w_q avg mean_packet_size threshold {BUCKET_FLOATS} {LINK_FLOATS}"
 LINK = np.dtype(
     [(name, np.float64) for name in _FLOATS.split()]
     + [(name, np.int64) for name in _INTEGERS.split()]
@@ -95,6 +97,8 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
         verdict = _random_early_detection(link, time, size)
     elif link.discipline == DRED:
         verdict = _mark_beyond_threshold(link)
+    elif link.discipline == POLICER:
+        verdict = PASSED if conforms(link, time, size) else REFUSED
     if verdict == MARKED and not marks_allowed:
         verdict = REFUSED
     full = link.queued_bytes + size > link.capacity if link.in_bytes else link.queued >= link.capacity
@@ -105,13 +109,14 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
         link.marks += 1
         link.marked = 1
     service = round(size * link.nanoseconds_per_byte)
-    # A token bucket lets packets leave early, by the time in which the link sends the bytes of the bucket.
-    link.virtual_finish = max(link.virtual_finish, time - link.burst_time) + service
-    departure = max(int(link.virtual_finish), time)
-    if link.trace_kind:
+    if link.discipline == POLICER:
+        departure = time
+    elif link.trace_kind:
         departure = trace_departure(link, time, size)
         service = departure - max(link.last_departure, time)
         link.virtual_finish = departure
+    else:
+        departure = next_departure(link, time, size)
     link.last_departure = departure
     link.departures[link.next & _MASK] = departure
     link.sizes[link.next & _MASK] = size
@@ -188,6 +193,8 @@ Unit = Literal["packets", "bytes"]
 
 FASTEST, SLOWEST = 1e12, 1e2
 LONGEST_QUEUE = 65_000
+PEAK_BURST = 2000
+"""Default token bucket of the peak rate [bytes]: one packet, so that packets leave one by one."""
 SMALLEST_PACKET = 40
 """Size of the smallest packet [bytes]; a queue limited in bytes holds up to `LONGEST_QUEUE` such packets."""
 
@@ -208,12 +215,12 @@ class Bottleneck:
         Rate of the link [bit/s], 100 to 1e12.
     capacity : int, optional
         Largest queue length, including the packet that is being sent [`unit`]: 1 to 65 000 packets, or 1 to 2 600 000
-        bytes. Of "codel", "fq_codel", "pie", "cake" and "dualpi2": 1 to 10 240 packets, by default as in Linux, which
-        is 1000 packets, 10 240 for "fq_codel", 10 000 for "dualpi2", and 4 MiB of memory for "cake", taken for 1820
-        packets.
+        bytes; absent with "policer". Of "codel", "fq_codel", "pie", "cake" and "dualpi2": 1 to 10 240 packets, by
+        default as in Linux, which is 1000 packets, 10 240 for "fq_codel", 10 000 for "dualpi2", and 4 MiB of memory for
+        "cake", taken for 1820 packets.
     unit : {"packets", "bytes"}
         Unit of the queue length.
-    discipline : {"drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2"}
+    discipline : {"drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2", "policer"}
         Which packets are dropped before the queue is full, or marked if the sender understands marks (ECN).
         "drop-tail": none. "red": by random early detection. "dred": a tenth of the packets once one bandwidth-delay
         product is queued; the share rises linearly to 1 at two of them, beyond which every packet is dropped.
@@ -222,7 +229,9 @@ class Bottleneck:
         holds the queueing delay at `target`. "cake": as "fq_codel" with rules of its own; a packet leaves the link when
         its transmission begins, as CAKE is a shaper before a faster link. "dualpi2": packets of sources with `l4s` go
         first and are marked early, and others are dropped or marked so that the queueing delay is held at `target` and
-        both kinds of senders have equal rates. Only `Linux`, `Dctcp`, `Quic` and `Udp` send over these five.
+        both kinds of senders have equal rates. Only `Linux`, `Dctcp`, `Quic` and `Udp` send over these five. "policer":
+        no queue; packets for which the token bucket of `burst` bytes has no tokens are dropped, and all others pass at
+        once.
     min_th, max_th : float
         RED: average queue lengths [`unit`] above which packets are marked, and dropped; 0 or more, `max_th` above
         `min_th`.
@@ -238,7 +247,13 @@ class Bottleneck:
     bandwidth_delay_product : float, optional
         Dred: one bandwidth-delay product [`unit`], above 0.
     burst : int
-        Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause. 0 with "cake".
+        Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause. 0 with "cake". Of
+        "policer": 1 to 1e6 bytes.
+    peak_rate : float, optional
+        Rate at which the bytes of the token bucket leave [bit/s], above `rate`; by default they leave at once. Linux
+        has it as `tbf ... peakrate`. It needs a `burst`, and does not go with "policer".
+    peak_burst : int
+        Size of the token bucket of the peak rate [bytes], 1514 to 1e6: the `minburst` of `tbf`.
     trace : LinkTrace, optional
         A rate that varies (`tcpdelay.network.variable_link`); `rate` is then its mean. Not with a `burst`.
     target : float, optional
@@ -284,6 +299,8 @@ class Bottleneck:
     mean_packet_size: int = 1000
     bandwidth_delay_product: float | None = None
     burst: int = 0
+    peak_rate: float | None = None
+    peak_burst: int = PEAK_BURST
     trace: LinkTrace | None = None
     target: float | None = None
     interval: float | None = None
@@ -300,15 +317,14 @@ class Bottleneck:
         if self.managed:
             self._check_managed()
         else:
-            check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
+            if self.discipline != "policer":
+                check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
             for name in ("target", "interval"):
                 if getattr(self, name) is not None:
                     raise InvalidValueError(name, getattr(self, name), f"go with {', '.join(map(repr, MANAGED))}")
-        check_range("burst", self.burst, 0, 1e6, "bytes")
-        if self.trace is not None and self.burst:
-            raise InvalidValueError("burst", self.burst, "be 0 bytes with a trace")
         if self.trace is not None and self.discipline not in ("drop-tail", "red", "dred"):
             raise InvalidValueError("discipline", self.discipline, "be 'drop-tail', 'red' or 'dred' with a trace")
+        self._check_buckets()
         check_range("max_p", self.max_p, 1e-9, 1, "of the packets")
         check_range("w_q", self.w_q, 1e-9, 1, "of the length")
         check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
@@ -319,6 +335,23 @@ class Bottleneck:
             raise InvalidValueError(
                 "bandwidth_delay_product", self.bandwidth_delay_product, f"be above 0 {self.unit} with 'dred'"
             )
+
+    def _check_buckets(self) -> None:
+        policer = self.discipline == "policer"
+        check_range("burst", self.burst, 1 if policer else 0, 1e6, "bytes")
+        if self.trace is not None and self.burst:
+            raise InvalidValueError("burst", self.burst, "be 0 bytes with a trace")
+        if policer and (self.capacity is not None or self.unit != "packets"):
+            name = "unit" if self.capacity is None else "capacity"
+            raise InvalidValueError(name, getattr(self, name), "be absent with 'policer', which has no queue")
+        check_range("peak_burst", self.peak_burst, FULL_PACKET, 1e6, "bytes")
+        if self.peak_rate is None:
+            return
+        check_range("peak_rate", self.peak_rate, SLOWEST, FASTEST, "bit/s")
+        if self.peak_rate <= self.rate:
+            raise InvalidValueError("peak_rate", self.peak_rate, f"be above the rate, {self.rate:g} bit/s")
+        if not self.burst or policer:
+            raise InvalidValueError("peak_rate", self.peak_rate, "go with a burst, and not with 'policer'")
 
     def _check_managed(self) -> None:
         if self.unit != "packets":
@@ -339,7 +372,7 @@ class Bottleneck:
     @property
     def limit(self) -> int:
         """Largest queue length [`unit`]: `capacity`, or the default of the discipline."""
-        return DEFAULT_LIMITS.get(self.discipline, 0) if self.capacity is None else self.capacity
+        return DEFAULT_LIMITS.get(self.discipline, LONGEST_QUEUE) if self.capacity is None else self.capacity
 
     @property
     def queue_target(self) -> float:
@@ -446,6 +479,8 @@ def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator)
     """Set the fields of the record of a link, of type `LINK` and all zero; it draws random numbers from `random`."""
     nanoseconds_per_byte = 8 * NANOSECONDS / bottleneck.rate
     burst_time = round(bottleneck.burst * nanoseconds_per_byte)
+    peak_nanoseconds_per_byte = 0.0 if bottleneck.peak_rate is None else 8 * NANOSECONDS / bottleneck.peak_rate
+    peak_burst_time = round(bottleneck.peak_burst * peak_nanoseconds_per_byte)
     link.next_double, link.random_state = generator_addresses(random)
     settings: dict[str, float] = {
         "discipline": DISCIPLINES[bottleneck.discipline],
@@ -454,6 +489,9 @@ def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator)
         "nanoseconds_per_byte": nanoseconds_per_byte,
         "burst_time": burst_time,
         "virtual_finish": -burst_time,
+        "peak_nanoseconds_per_byte": peak_nanoseconds_per_byte,
+        "peak_burst_time": peak_burst_time,
+        "peak_finish": -peak_burst_time,
         "min_th": bottleneck.min_th,
         "max_th": bottleneck.max_th,
         "max_p": bottleneck.max_p,

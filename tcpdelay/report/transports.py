@@ -457,7 +457,7 @@ def to_json(comparison: Comparison) -> str:
             "limit": target.limit,
             "quantile": target.quantile,
             "link": None if link is None else link.rate,
-            "queue": None if link is None else link.limit,
+            "queue": None if link is None or link.discipline == "policer" else link.limit,
             "discipline": None if link is None else link.discipline,
             "queue_target": None if link is None or not link.managed else link.queue_target,
             "others": [type(source).__name__ for source in comparison.others],

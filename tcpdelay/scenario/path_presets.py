@@ -11,7 +11,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 WARNING = "real paths of this kind differ widely: measure yours with ping"
 """Said wherever a preset is used."""
 
-Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2"]
+Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2", "policer"]
 """Queue disciplines of a link; `tcpdelay.network.bottleneck.Bottleneck` describes them."""
 
 

@@ -5,6 +5,7 @@ The kernel of this machine needs root and the module sch_netem. Guests need neit
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -19,8 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, Protocol
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
+from tcpdelay.testbed.guest import REFUSED
 from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version, find_kernel
 from tcpdelay.testbed.program_session import ProgramPlan
 from tcpdelay.testbed.session import Plan
@@ -303,6 +306,9 @@ class UmlBackend:
             self._wait(guest, plan, directory, on_progress)
         finally:
             stop_guest(guest)
+        refused = directory / REFUSED
+        if refused.exists():
+            raise InvalidValueError(*json.loads(refused.read_text(encoding="utf-8")))
         error = directory / "error"
         if error.exists():
             raise SessionFailedError(f"the guest failed: {error.read_text(encoding='utf-8').strip().splitlines()[-1]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
+from tcpdelay.scenario.path import check_losses
 from tcpdelay.testbed.link import Link, QueueKind
 from tcpdelay.testbed.trace_schedule import Schedule
 
@@ -37,13 +38,22 @@ class EmulatedPath:
         Probability that a packet from the server is lost, a fraction from 0 to 0.5; `loss` by default.
     loss_burst : float
         Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
+    bad_time : float
+        Mean duration of a bad state [s], 0 to 60. Above 0, a good state without losses and a bad state alternate in
+        each direction, as in `tcpdelay.Path`, and `loss` is the mean loss over time.
+    bad_loss : float
+        Probability that a packet is lost in the bad state, above `loss` to 1.
     jitter : float
         Largest additional delay of a packet [s], 0 to 1. Each is drawn uniformly from 0 to this value, so packets may
         overtake each other.
+    reordering : float
+        Share of the packets that pass without the delay of the path, a fraction from 0 to 0.5: netem's `reorder`. They
+        overtake all packets that are in flight.
     rate : float, optional
         Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
-        Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short.
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
+        Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short. A
+        policer has no queue: it drops what exceeds its token bucket of `burst` bytes.
     queue_packets : int, optional
         Limit of this queue [packets], 1 to 100 000. By default, a fifo and red have 1000, and the other queues have the
         kernel's limit. red counts packets of 1514 B. cake has a limit of its own.
@@ -55,6 +65,9 @@ class EmulatedPath:
     burst : int, optional
         Token bucket of the rate [bytes], 2000 to 1e6; one packet by default. After an idle time, so many bytes pass
         the bottleneck at once (net/sched/sch_tbf.c). Not with cake, which has no token bucket.
+    peak_rate : float, optional
+        Rate at which the bytes of the token bucket leave [bit/s], above `rate` to 1e10; by default they leave at once.
+        Its own bucket holds one packet. It needs a `burst`, and does not go with a policer.
     trace : LinkTrace, optional
         What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
         a fifo. `tcpdelay.network.link_trace.read_link_trace` reads one.
@@ -122,6 +135,31 @@ class EmulatedPath:
             example="2",
         ),
     ] = 1.0
+    bad_time: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Mean duration of a bad state, in which all losses of a direction occur: fading or interference on "
+            "Wi-Fi and cellular links.",
+            low=0.0,
+            high=60.0,
+            unit="s",
+            example="100ms",
+            hint="the duration is given in seconds: 100 ms is 0.100",
+        ),
+    ] = 0.0
+    bad_loss: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Probability that a packet is lost in the bad state. The good state loses nothing.",
+            low=0.0,
+            low_excluded=True,
+            high=1.0,
+            unit="fraction of packets",
+            example="50%",
+        ),
+    ] = 1.0
     jitter: Annotated[
         float,
         Quantity(
@@ -133,6 +171,18 @@ class EmulatedPath:
             unit="s",
             example="5ms",
             hint="the jitter is given in seconds: 5 ms is 0.005",
+        ),
+    ] = 0.0
+    reordering: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight.",
+            low=0.0,
+            high=0.5,
+            unit="fraction of packets",
+            example="1%",
+            allowed="be a fraction from 0 to 0.5",
         ),
     ] = 0.0
     rate: (
@@ -204,6 +254,21 @@ class EmulatedPath:
         ]
         | None
     ) = None
+    peak_rate: (
+        Annotated[
+            float,
+            Quantity(
+                kind="rate",
+                meaning="Rate at which the bytes of the token bucket leave.",
+                low=1e4,
+                high=1e10,
+                unit="bit/s",
+                example="50Mbit/s",
+                default_words="they leave at once",
+            ),
+        ]
+        | None
+    ) = None
     trace: Annotated[
         Any,
         Content(meaning="What the bottleneck carries over time, in place of a rate.", check=_checked_trace),
@@ -211,11 +276,7 @@ class EmulatedPath:
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
-            largest = self.loss_burst / (1 + self.loss_burst)
-            if self.loss_burst > 1 and loss > largest:
-                raise InvalidValueError(
-                    "loss", loss, f"be at most {largest:g} with a loss_burst of {self.loss_burst:g}"
-                )
+            check_losses(loss, self.loss_burst, self.bad_time, self.bad_loss)
         if self.trace is not None:
             if self.rate is not None:
                 raise InvalidValueError("rate", self.rate, "be absent with a trace of the link")
@@ -224,20 +285,21 @@ class EmulatedPath:
         elif self.rate is None and (self.queue != "fifo" or self.queue_packets is not None):
             name = "queue" if self.queue != "fifo" else "queue_packets"
             raise InvalidValueError(name, getattr(self, name), "go with a rate")
-        if self.burst is not None:
-            if self.trace is not None:
-                raise InvalidValueError("burst", self.burst, "be absent with a trace of the link or outages")
-            if self.rate is None:
-                raise InvalidValueError("burst", self.burst, "go with a rate")
-            if self.queue == "cake":
-                raise InvalidValueError("burst", self.burst, "be absent with cake, which has no token bucket")
-            if 8 * self.burst / self.rate > LONGEST_BURST:
-                raise InvalidValueError("burst", self.burst, f"last at most {LONGEST_BURST} s at the rate")
+        for name in ("burst", "peak_rate"):
+            if getattr(self, name) is not None:
+                if self.trace is not None:
+                    raise InvalidValueError(name, getattr(self, name), "be absent with a trace of the link or outages")
+                if self.rate is None:
+                    raise InvalidValueError(name, getattr(self, name), "go with a rate")
+        if self.rate is not None:
+            check_buckets(self.queue, self.rate, self.burst, self.peak_rate)
         for name in ("queue_target", "ecn"):
-            if self.queue == "fifo" and getattr(self, name):
+            if self.queue not in MANAGED and getattr(self, name):
                 raise InvalidValueError(name, getattr(self, name), f"go with a queue of {', '.join(MANAGED)}")
-        if self.queue == "cake" and self.queue_packets is not None:
-            raise InvalidValueError("queue_packets", self.queue_packets, "be absent with cake, which limits its memory")
+        without_limit = {"cake": "cake, which limits its memory", "policer": "a policer, which has no queue"}
+        if self.queue in without_limit and self.queue_packets is not None:
+            allowed = f"be absent with {without_limit[self.queue]}"
+            raise InvalidValueError("queue_packets", self.queue_packets, allowed)
 
     @property
     def forward(self) -> Link:
@@ -262,8 +324,28 @@ class EmulatedPath:
             queue_target=self.queue_target,
             ecn=self.ecn,
             burst=self.burst,
+            peak_rate=self.peak_rate,
+            reordering=self.reordering,
+            bad_time=self.bad_time,
+            bad_loss=self.bad_loss,
             trace=None if self.trace is None else _schedule(self.trace),
         )
+
+
+def check_buckets(queue: QueueKind, rate: float, burst: int | None, peak_rate: float | None) -> None:
+    """Raise InvalidValueError unless the token buckets of a bottleneck [bytes, bit/s] suit its queue and its rate."""
+    if burst is not None and queue == "cake":
+        raise InvalidValueError("burst", burst, "be absent with cake, which has no token bucket")
+    if burst is not None and 8 * burst / rate > LONGEST_BURST:
+        raise InvalidValueError("burst", burst, f"last at most {LONGEST_BURST} s at the rate")
+    if burst is None and queue == "policer":
+        raise InvalidValueError("burst", burst, "go with a policer")
+    if peak_rate is None:
+        return
+    if burst is None or queue == "policer":
+        raise InvalidValueError("peak_rate", peak_rate, "go with a burst, and not with a policer")
+    if peak_rate <= rate:
+        raise InvalidValueError("peak_rate", peak_rate, f"be above the rate, {rate:g} bit/s")
 
 
 def _schedule(trace: LinkTrace) -> Schedule:
@@ -274,5 +356,5 @@ DEVICE_LIMIT = 1000
 """Length of the queue of a device in Linux [packets]."""
 LONGEST_BURST = 274
 """Longest time that a token bucket lasts in the kernel [s]: 32 bits in units of 64 ns."""
-MANAGED = tuple(kind for kind in get_args(QueueKind) if kind != "fifo")
+MANAGED = tuple(kind for kind in get_args(QueueKind) if kind not in ("fifo", "policer"))
 """Queues that the kernel keeps short."""

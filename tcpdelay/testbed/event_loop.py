@@ -11,6 +11,7 @@ import heapq
 import itertools
 import os
 import select
+import signal
 import struct
 import time
 from collections.abc import Callable
@@ -78,6 +79,25 @@ def power_off() -> None:
 def die_with_parent(signal_number: int) -> None:
     """Make the kernel send this process a signal when its parent ends (prctl(2), PR_SET_PDEATHSIG)."""
     _checked(_libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0))
+
+
+def start_process(work: Callable[[], None]) -> int:
+    """Run a function that never returns in a process that ends with this one; return its number."""
+    process = os.fork()
+    if process == 0:
+        try:
+            die_with_parent(signal.SIGKILL)
+            wake_exactly()
+            work()
+        finally:
+            os._exit(1)
+    return process
+
+
+def end_process(process: int) -> None:
+    """End a process that `start_process` has started."""
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def wake_exactly() -> None:

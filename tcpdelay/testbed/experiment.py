@@ -15,7 +15,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery
-from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.emulated_path import EmulatedPath, check_buckets
 from tcpdelay.testbed.link import QueueKind
 
 Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
@@ -93,8 +93,9 @@ class Experiment:
         Size of the bottleneck's queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A fifo needs exactly one of
         the two. The other queues have the kernel's limit unless `queue_packets` is given, red has 1000 packets of
         1514 B, and cake has a limit of its own.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
-        Queue before the bottleneck: drop-tail, or one of the kernel's disciplines that keep it short.
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
+        Queue before the bottleneck: drop-tail, or one of the kernel's disciplines that keep it short. A policer has no
+        queue: it drops what exceeds its token bucket of `burst` bytes.
     queue_target : float, optional
         Queueing delay at which such a discipline aims [s], 0.001 to 1; by default that of the kernel, for red 5 ms.
     ecn : bool
@@ -102,6 +103,11 @@ class Experiment:
     l4s : bool
         Whether the measured flows use the L4S queue of "dualpi2": datagrams carry ECT(1). TCP must be "dctcp", whose
         ECT(0) the queue then takes for L4S, because the kernel has no congestion control that sends ECT(1).
+    burst : int, optional
+        Token bucket of the bottleneck's rate [bytes], 2000 to 1 000 000; by default one packet. Not with cake.
+    peak_rate : float, optional
+        Rate at which the bytes of the token bucket leave [bit/s], above `bottleneck_rate` to 1e10; by default they
+        leave at once. Not with cake or a policer.
     congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}
         Congestion control of the TCP connections of the experiment, or of QUIC: "reno" or, with aioquic, "cubic".
         "dctcp" negotiates ECN also without `ecn`.
@@ -163,6 +169,8 @@ class Experiment:
     queue_target: float | None = None
     ecn: bool = False
     l4s: bool = False
+    burst: int | None = None
+    peak_rate: float | None = None
     congestion_control: CongestionControl = "cubic"
     cross_control: CongestionControl | None = None
     delayed_ack: bool = False
@@ -233,10 +241,12 @@ class Experiment:
         """Check that the settings of the bottleneck's queue go with each other."""
         limits = [name for name in ("queue_packets", "queue_bytes") if getattr(self, name) is not None]
         changed = [name for name in _OF_QUEUE if getattr(self, name) != _DEFAULTS[name]]
-        if self.bottleneck_rate is None and limits + changed:
-            raise ValueError(f"{(limits + changed)[0]} needs a bottleneck_rate")
+        buckets = [name for name in _OF_BUCKET if getattr(self, name) is not None]
+        if self.bottleneck_rate is None and limits + changed + buckets:
+            raise ValueError(f"{(limits + changed + buckets)[0]} needs a bottleneck_rate")
         if self.bottleneck_rate is None:
             return
+        check_buckets(self.queue, self.bottleneck_rate, self.burst, self.peak_rate)
         if self.queue == "fifo":
             if len(limits) != 1:
                 raise ValueError(
@@ -244,11 +254,13 @@ class Experiment:
                 )
             if changed:
                 raise InvalidValueError(changed[0], getattr(self, changed[0]), "go with a queue other than 'fifo'")
-        allowed = {"fifo": limits, "cake": []}.get(self.queue, ["queue_packets"])
+        allowed = {"fifo": limits, "cake": [], "policer": []}.get(self.queue, ["queue_packets"])
         for name in limits:
             if name not in allowed:
                 raise InvalidValueError(name, getattr(self, name), f"be absent with {self.queue}")
-
+        if self.queue == "policer" and (self.ecn or self.queue_target is not None):
+            name = "ecn" if self.ecn else "queue_target"
+            raise InvalidValueError(name, getattr(self, name), "be absent with policer")
         if self.l4s and self.queue != "dualpi2":
             raise InvalidValueError("l4s", self.l4s, "go with the queue 'dualpi2'")
         if self.l4s and self.application != "udp" and self.congestion_control != "dctcp":
@@ -364,7 +376,7 @@ class Experiment:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
         unused += _OF_TCP if self.application == "quic" else _OF_QUIC
-        unused += tuple(name for name in ("rto_min", "jitter", "l4s", "cross_control") if not getattr(self, name))
+        unused += tuple(name for name in _ADDED_LATER if not getattr(self, name))
         if self.queue == "fifo":
             unused += _OF_QUEUE
         if self.source is not None:
@@ -382,6 +394,9 @@ _OF_PACKETS = ("packet_size", "interval")
 """Settings of packets of one size and interval, which a source replaces."""
 _OF_QUIC = ("implementation", "delivery", "group")
 _OF_QUEUE = ("queue", "queue_target", "ecn", "l4s")
+_OF_BUCKET = ("burst", "peak_rate")
+_ADDED_LATER = ("rto_min", "jitter", "l4s", "cross_control", *_OF_BUCKET)
+"""Settings that earlier captures lack: without an effect they stay out, so that names and hashes do not change."""
 _OF_TCP = (
     *("pieces", "connections", "scheduling", "nodelay", "notsent_lowat", "delayed_ack", "sack"),
     *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows", "cross_control"),
@@ -406,6 +421,8 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "queue_packets": (1, 100_000, "packets"),
     "queue_bytes": (1514, 100_000_000, "bytes"),
     "queue_target": (*bounds(EmulatedPath, "queue_target"), "s"),
+    "burst": (*bounds(EmulatedPath, "burst"), "bytes"),
+    "peak_rate": (*bounds(EmulatedPath, "peak_rate"), "bit/s"),
     "recovery": (0, 7, "(a sysctl)"),
     "early_retrans": (0, 4, "(a sysctl)"),
     "rto_min": (0.001, 10, "s"),
@@ -435,6 +452,8 @@ _LABELS = {
     "queue_target": "target{}s",
     "ecn": "ecn-{}",
     "l4s": "l4s-{}",
+    "burst": "bucket{}B",
+    "peak_rate": "peak{}",
     "cross_control": "cross-{}",
     "delayed_ack": "delack-{}",
     "sack": "sack-{}",

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.event_loop import mount, power_off
 
 WORK_DIRECTORY = Path("/mnt")
+REFUSED = "refused"
 DISCIPLINES = ("netem", "tbf", "codel", "fq_codel", "red", "pie", "cake", "dualpi2")
-MODULES = ("drivers/net/veth", *(f"net/sched/sch_{discipline}" for discipline in DISCIPLINES))
+POLICER = ("sch_ingress", "cls_matchall", "act_police")
+MODULES = (
+    "drivers/net/veth",
+    *(f"net/sched/sch_{discipline}" for discipline in DISCIPLINES),
+    *(f"net/sched/{part}" for part in POLICER),
+)
 CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood", "tcp_dctcp")
 TCP_MEMORY = "65536 131072 262144"
 """Memory of all TCP sockets [pages] (sysctl net.ipv4.tcp_mem): many flows exhaust the default of a small guest."""
@@ -20,6 +28,9 @@ TCP_MEMORY = "65536 131072 262144"
 
 def main(shared: str) -> None:
     """Run the plan in a directory of the host, and halt the guest; the file `error` there holds the error of a failure.
+
+    The file `refused` holds the setting that this kernel refuses, if that is why the plan failed: its name, its value
+    and what is allowed.
 
     Parameters
     ----------
@@ -41,6 +52,9 @@ def main(shared: str) -> None:
                 run_program_session(ProgramPlan.read(programs), WORK_DIRECTORY)
             else:
                 run_session(Plan.read(WORK_DIRECTORY / Plan.file), WORK_DIRECTORY)
+        except InvalidValueError as error:
+            setting = [error.name, error.value, error.allowed]
+            (WORK_DIRECTORY / REFUSED).write_text(json.dumps(setting), encoding="utf-8")
         except BaseException:
             (WORK_DIRECTORY / "error").write_text(traceback.format_exc(), encoding="utf-8")
     finally:

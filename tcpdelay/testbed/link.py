@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from tcpdelay.testbed.trace_schedule import Schedule
 
-QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"]
+QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"]
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,14 @@ class Link:
         Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
     jitter : float
         Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
+    reordering : float
+        Share of the packets that pass without the delay, and so overtake the packets in flight.
+    bad_time, bad_loss : float
+        Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], and probability of a loss in it.
     rate : float, optional
         Rate of a bottleneck [bit/s]; None: no limit.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"}
-        Queue before the bottleneck.
+    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
+        Queue before the bottleneck; a policer has none, and drops what exceeds its token bucket.
     queue_packets, queue_bytes : int, optional
         Limit of the queue. A fifo has one of the two; the other queues may have a limit in packets.
     queue_target : float, optional
@@ -39,6 +43,8 @@ class Link:
         Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
     burst : int, optional
         Token bucket of the rate [bytes]; None: one packet.
+    peak_rate : float, optional
+        Rate at which the bytes of the token bucket leave [bit/s]; None: they leave at once.
     trace : Schedule, optional
         What the bottleneck carries over time, in place of a rate; the queue is then a fifo with a limit in packets.
     """
@@ -55,6 +61,10 @@ class Link:
     ecn: bool = False
     l4s: bool = False
     burst: int | None = None
+    peak_rate: float | None = None
+    reordering: float = 0.0
+    bad_time: float = 0.0
+    bad_loss: float = 1.0
     trace: Schedule | None = None
 
     @classmethod

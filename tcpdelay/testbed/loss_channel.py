@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+from dataclasses import replace
+
+from pyroute2 import IPRoute
 
 from tcpdelay.scenario.path import Path
-from tcpdelay.testbed.event_loop import NANOSECONDS, EventLoop
+from tcpdelay.testbed.event_loop import NANOSECONDS, EventLoop, end_process, start_process
+from tcpdelay.testbed.link import Link
+from tcpdelay.testbed.queues import set_netem
 
 
 class LossChannel:
@@ -54,3 +60,37 @@ class LossChannel:
     def stop(self) -> None:
         """End the switching."""
         self._stopped = True
+
+
+class LossSwitch:
+    """A process that switches the losses of a device from now on; it ends with its parent.
+
+    It must be made in the namespace of the device, whose root queue is netem.
+
+    Parameters
+    ----------
+    device : int
+        Index of the device.
+    link : Link
+        Link with a `bad_time` and with losses.
+    seed : str
+        Seed of the times.
+    """
+
+    def __init__(self, device: int, link: Link, seed: str) -> None:
+        self._process = start_process(lambda: self._switch(device, link, seed))
+
+    @staticmethod
+    def _switch(device: int, link: Link, seed: str) -> None:
+        netlink, loop = IPRoute(), EventLoop()
+
+        def set_loss(loss: float) -> None:
+            set_netem(netlink, "change", device, replace(link, loss=loss))
+
+        path = Path(2 * link.delay, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
+        LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
+        loop.run(lambda: False)
+
+    def close(self) -> None:
+        """End the process."""
+        end_process(self._process)

@@ -6,6 +6,7 @@ their queues at any end of this process.
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import shutil
@@ -21,10 +22,12 @@ from pathlib import Path
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.emulated_path import DEVICE_LIMIT
 from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.link import DuplexLink, Link
+from tcpdelay.testbed.loss_channel import LossSwitch
 from tcpdelay.testbed.queues import add_bottleneck, packet_counts, set_netem
 from tcpdelay.testbed.trace_shaper import Crossing, TraceShaper
 
@@ -63,7 +66,7 @@ class Node:
             file = Path("/proc/sys", *name.split("."))
             # A kernel without IPv6 does not have the sysctls of IPv6.
             if file.exists() or ".ipv6." not in name:
-                file.write_text(value, encoding="ascii")
+                _write_sysctl(name, file, value)
         netlink = IPRoute()
         netlink.link("set", index=netlink.link_lookup(ifname="lo")[0], state="up")
         return cls(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), netlink)
@@ -83,6 +86,19 @@ class Node:
         """Close the namespace."""
         self.netlink.close()
         os.close(self.descriptor)
+
+
+def _write_sysctl(name: str, file: Path, value: str) -> None:
+    setting = f"{name}={value}"
+    if not file.exists():
+        raise InvalidValueError("sysctl", setting, "name a setting that a network of this kernel has")
+    try:
+        file.write_text(value, encoding="utf-8")
+    except OSError as error:
+        # The kernel answers with ENOENT if it lacks a congestion control, and with EPERM if only root may use it.
+        if error.errno not in (errno.EINVAL, errno.ENOENT, errno.ERANGE, errno.EPERM):
+            raise
+        raise InvalidValueError("sysctl", setting, "have a value that this kernel takes") from None
 
 
 @dataclass(frozen=True)
@@ -117,6 +133,8 @@ class Network:
         The links, 32 at most. A node with one link is a host.
     sysctls : dict
         Settings of the kernel for all namespaces, beside those that all networks have.
+    seed : int
+        Seed of the times of bad states.
     traced : bool
         Whether packets will be traced at the hosts. A trace shows the packets that leave a device's queue, so a
         separate node in each link then applies delay and loss.
@@ -134,13 +152,17 @@ class Network:
         If the kernel refuses because a privilege or a module is missing.
     """
 
-    def __init__(self, links: Sequence[DuplexLink], sysctls: dict[str, str], traced: bool = False) -> None:
+    def __init__(
+        self, links: Sequence[DuplexLink], sysctls: dict[str, str], traced: bool = False, seed: int = 0
+    ) -> None:
         self.nodes: dict[str, Node] = {}
         self.addresses: dict[str, str] = {}
         self._between: list[Node] = []
         self._segments: list[Segment] = []
         self._queues: dict[str, tuple[Node, int]] = {}
         self._shapers: dict[str, TraceShaper] = {}
+        self._switches: list[LossSwitch] = []
+        self._seed = seed
         self._forward = links[0].forward
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -190,6 +212,8 @@ class Network:
             queue_target=experiment.queue_target,
             ecn=experiment.ecn,
             l4s=experiment.l4s,
+            burst=experiment.burst,
+            peak_rate=experiment.peak_rate,
         )
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
         return cls([link], _sysctls(experiment), traced)
@@ -215,7 +239,10 @@ class Network:
         }
         for queue, way in (("data", link.forward), ("ack", link.backward)):
             node, device = queues[queue]
-            set_netem(node.netlink, "add", device, way)
+            set_netem(node.netlink, "add", device, replace(way, loss=0.0) if way.bad_time > 0 else way)
+            if way.bad_time > 0 and way.loss > 0:
+                with node.entered():
+                    self._switches.append(LossSwitch(device, way, f"{self._seed}/{link.name}/{queue}"))
         # The router of the bottleneck is the last node before the second end.
         before = f"{link.name}_" if link.name else ""
         for queue, way, entry, exit_ in (
@@ -281,6 +308,8 @@ class Network:
         """Remove the network."""
         for shaper in self._shapers.values():
             shaper.close()
+        for switch in self._switches:
+            switch.close()
         for node in (*self.nodes.values(), *self._between):
             node.close()
 

@@ -118,7 +118,7 @@ def run_program_session(plan: ProgramPlan, directory: Path) -> None:
     forbid_namespaces()
     WRITABLE.mkdir()
     mount("tmpfs", str(WRITABLE), "tmpfs", "mode=1777,size=80%")
-    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, traced=True)
+    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, traced=True, seed=plan.seed)
     _name_addresses(network.addresses)
     traces = PacketTraces(network, directory / PACKETS)
     programs = _Programs(plan, network, directory)

@@ -13,8 +13,11 @@ from typing import Any, ClassVar, Literal
 
 from pyroute2 import IPRoute, NetlinkError
 from pyroute2.netlink import NLA_F_NESTED, nla
+from pyroute2.netlink.rtnl import TC_H_CLSACT
 from pyroute2.netlink.rtnl.tcmsg import (
+    act_police,
     common,
+    common_act,
     plugins,
     sched_cake,
     sched_codel,
@@ -25,6 +28,7 @@ from pyroute2.netlink.rtnl.tcmsg import (
 )
 
 from tcpdelay.models.tcp import gilbert_probabilities
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.link import Link
 
 TICK = 64
@@ -35,6 +39,10 @@ NETEM_LIMIT = 200_000
 ROOT_HANDLE = 0x10000
 TBF_BURST = 2000
 """Token bucket of the rate limit [bytes]: one packet, so that packets leave at the link's rate and not in bursts."""
+EGRESS = TC_H_CLSACT & 0xFFFF0000 | 0xFFF3
+"""Parent of filters for packets that leave a device (linux/pkt_sched.h, TC_H_MIN_EGRESS)."""
+TC_POLICE_SHOT = 2
+"""What a policer does with packets that exceed its rate (linux/pkt_cls.h): it drops them."""
 FULL_PACKET = 1514
 """Bytes that the queues count for a full packet: the MTU and the Ethernet header."""
 MICROSECONDS = 1e6
@@ -44,8 +52,11 @@ TC_RED_ECN, TC_RED_ADAPTATIVE = 1, 4
 """Flags of RED (linux/pkt_sched.h)."""
 MARKS = {"codel": "ecn_mark", "fq_codel": "ecn_mark", "pie": "ecn_mark", "red": "marked", "dualpi2": "ecn_mark"}
 """Name of the number of marked packets in the statistics of each discipline."""
+REMEDIES = {
+    "dualpi2": "it needs Linux 6.17 or later: run tcpdelay testbed build-kernel --kernel 7.3, and use this kernel"
+}
+"""What to do about a queue that the kernel lacks, unless `BUILD` helps."""
 BUILD = "run tcpdelay testbed build-kernel, and use the backend uml-virtual"
-BUILD_NEWER = "it needs Linux 6.17: run tcpdelay testbed build-kernel --kernel 7.3, and use this kernel"
 ANY_ECT = 3
 """Codepoints that DualPI2 takes for L4S: ECT(1) and ECT(0) (linux/pkt_sched.h, TC_DUALPI2_ECN_MASK_ANY_ECT)."""
 INTERVAL_OVER_TARGET = 20
@@ -158,6 +169,7 @@ _OURS = {
     "bfifo": sched_pfifo,
 }
 plugins.update(_OURS)
+common_act.plugins["police"] = _plugin(act_police.options)
 
 
 def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, link: Link, **place: int) -> None:
@@ -172,7 +184,7 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
     device : int
         Index of the device.
     link : Link
-        Delay, jitter and losses.
+        Delay, jitter, reordering and losses, without their `bad_time`.
     **place : int
         Handle and parent, if the discipline is not the root of the device.
     """
@@ -182,11 +194,13 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
         "delay": round((link.delay + spread) * 1e9 / TICK),
         "limit": NETEM_LIMIT,
         "loss": 0 if link.loss_burst > 1 else round(link.loss * CERTAIN),
-        "gap": 0,
+        "gap": 1 if link.reordering else 0,
         "duplicate": 0,
         "jitter": round(spread * 1e9 / TICK),
         "attrs": [],
     }
+    if link.reordering:
+        block["attrs"].append(("TCA_NETEM_REORDER", {"prob_reorder": round(link.reordering * CERTAIN)}))
     if link.loss_burst > 1:
         # In the bad state, no packet passes (h = 0). It is left with probability r = 1 / burst, and entered with the
         # probability p at which its share of the packets is `loss`.
@@ -201,27 +215,31 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
 
     Raises
     ------
-    OSError
+    InvalidValueError
         If the kernel lacks the queueing discipline.
     """
     assert link.rate is not None
+    if link.queue == "policer":
+        _add_policer(netlink, device, link)
+        return
     bytes_per_second = round(link.rate / 8)
     if link.queue == "cake":
         # cake limits the rate itself.
         attributes = [("TCA_CAKE_BASE_RATE64", bytes_per_second), *_codel_times("TCA_CAKE_RTT", link)]
         _add(netlink, "cake", device, handle=ROOT_HANDLE, block={"attrs": attributes})
         return
-    parameters = {
-        "rate_cell_log": 3,
-        "rate___reserved": 1,  # the link layer: Ethernet
-        "rate": bytes_per_second,
+    # pyroute2 fills the rate tables from the parameters.
+    tables: list[tuple[str, Any]] = [("TCA_TBF_RTAB", True)]
+    parameters = _bucket("rate", link.rate) | {
         "limit": 2**31,
-        "buffer": round((link.burst or TBF_BURST) * 1e9 / bytes_per_second / TICK),
+        "buffer": _bucket_time(link.burst or TBF_BURST, link.rate),
     }
-    # pyroute2 fills the rate table from the parameters.
-    block = {"attrs": [("TCA_TBF_PARMS", parameters), ("TCA_TBF_RTAB", True)]}
+    if link.peak_rate is not None:
+        parameters |= _bucket("peak", link.peak_rate) | {"mtu": _bucket_time(TBF_BURST, link.peak_rate)}
+        tables.append(("TCA_TBF_PTAB", True))
+    block = {"attrs": [("TCA_TBF_PARMS", parameters), *tables]}
     _add(netlink, "tbf", device, handle=ROOT_HANDLE, block=block)
-    place = {"handle": 2 * ROOT_HANDLE, "parent": ROOT_HANDLE + 1}
+    place: dict[str, Any] = {"handle": 2 * ROOT_HANDLE, "parent": ROOT_HANDLE + 1}
     if link.queue == "fifo" and link.queue_packets is not None:
         _add(netlink, "pfifo", device, limit=link.queue_packets, **place)
     elif link.queue == "fifo":
@@ -236,14 +254,40 @@ def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
         _add(netlink, link.queue, device, block={"attrs": _attributes(link)}, **place)
 
 
-def _add(netlink: IPRoute, kind: str, device: int, **settings: Any) -> None:
+def _add_policer(netlink: IPRoute, device: int, link: Link) -> None:
+    """Drop the packets that a device sends and for which a token bucket has no tokens (net/sched/act_police.c)."""
+    assert link.rate is not None
+    parameters = _bucket("rate", link.rate) | {
+        "action": TC_POLICE_SHOT,
+        "burst": _bucket_time(link.burst or TBF_BURST, link.rate),
+    }
+    block = {"attrs": [("TCA_POLICE_TBF", parameters), ("TCA_POLICE_RATE", True)]}
+    _add(netlink, "clsact", device, queue="policer")
+    action = {"kind": "police", "block": block}
+    _add(netlink, "matchall", device, "add-filter", "policer", parent=EGRESS, prio=1, action=action)
+
+
+def _bucket(name: Literal["rate", "peak"], rate: float) -> dict[str, int]:
+    """Return the parameters of a token bucket with a rate [bit/s], for the link layer Ethernet."""
+    return {f"{name}_cell_log": 3, f"{name}___reserved": 1, name: round(rate / 8)}
+
+
+def _bucket_time(size: int, rate: float) -> int:
+    """Return the time in which a token bucket of a size [bytes] fills at a rate [bit/s], in ticks."""
+    return round(size * 1e9 / round(rate / 8) / TICK)
+
+
+def _add(
+    netlink: IPRoute, kind: str, device: int, command: str = "replace", queue: str | None = None, **settings: Any
+) -> None:
+    """Add a discipline or a filter; an error names the `queue` of the link, by default the discipline."""
     try:
-        netlink.tc("replace", kind, device, **settings)
+        netlink.tc(command, kind, device, **settings)
     except NetlinkError as error:
         if error.code != errno.ENOENT:
             raise
-        remedy = BUILD_NEWER if kind == "dualpi2" else BUILD
-        raise OSError(f"the kernel lacks the queueing discipline {kind}; {remedy}") from None
+        queue = queue or kind
+        raise InvalidValueError("queue", queue, f"be in the kernel ({REMEDIES.get(queue, BUILD)})") from None
 
 
 def _attributes(link: Link) -> list[tuple[str, int]]:
@@ -331,11 +375,12 @@ def packet_counts(netlink: IPRoute, device: int) -> dict[str, int]:
     counts: dict[str, int] = {}
     for message in netlink.get_qdiscs(device):
         statistics = message.get_attr("TCA_STATS2")
-        if message["parent"] == sched_netem.parent:
-            counts |= {
-                "sent": statistics.get_attr("TCA_STATS_BASIC")["packets"],
-                "dropped": statistics.get_attr("TCA_STATS_QUEUE")["drops"],
-            }
+        if message["parent"] in (sched_netem.parent, TC_H_CLSACT):
+            packets = statistics.get_attr("TCA_STATS_BASIC")["packets"]
+            dropped = statistics.get_attr("TCA_STATS_QUEUE")["drops"]
+            # A queue counts the packets that leave it, and a policer those that it looks at (sch_handle_egress).
+            policer = message["parent"] == TC_H_CLSACT
+            counts |= {"sent": packets - dropped if policer else packets, "dropped": dropped}
         kind, own = message.get_attr("TCA_KIND"), statistics.get_attr("TCA_STATS_APP")
         if kind in MARKS:
             counts["marked"] = own[MARKS[kind]]

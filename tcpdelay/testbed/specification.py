@@ -47,6 +47,8 @@ _PARSERS: dict[str, Any] = {
     "bottleneck_rate": parse_rate,
     "packet_size": parse_size,
     "queue_bytes": parse_size,
+    "burst": parse_size,
+    "peak_rate": parse_rate,
     "queue_target": parse_time,
     "notsent_lowat": parse_size,
 }

@@ -28,6 +28,10 @@ _VARYING_KEYS = ("link_trace", "outage_every", "outage")
 _LINK_KEYS = (*(name for name in declarations(EmulatedPath) if name not in ("server_loss", "trace")), *_VARYING_KEYS)
 _ONE_VALUE = ("rtt",)
 """Keys of a link that hold for both directions together."""
+_OPTIONAL_KEYS = (
+    *(key for key in _LINK_KEYS if key in _VARYING_KEYS or declarations(EmulatedPath)[key].default is None),
+)
+"""Keys of a link that may be absent in one direction."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,8 @@ def read_topology(file: Path) -> Topology:
         `after`, the programs that must be ready before; `port`, on which it is ready; `start`, a further time. Each
         table of `[[links]]` has the names of its ends, `between`, and settings of `EmulatedPath`; `link_trace` names a
         file, from the folder of this one, and `outage_every` and `outage` are times. A setting other than rtt may be a
-        list of two values: from the first end to the second, and back.
+        list of two values: from the first end to the second, and back. An empty text in such a list leaves the setting
+        out in one direction.
 
     Returns
     -------
@@ -208,11 +213,15 @@ def _link(place: str, table: object, folder: Path) -> DuplexLink:
         if len(values) != 2:
             raise InvalidValueError(f"{place}: {key}", value, "be one value, or a list of two, one for each direction")
         for way, one in zip(ways, values, strict=True):
+            if one == "" and key in _OPTIONAL_KEYS and isinstance(value, list):
+                continue
             way[key] = _setting(f"{place}: {key}", key, one, folder)
     try:
         forward, backward = (EmulatedPath(**_with_trace(way)) for way in ways)
     except InvalidValueError as error:
         raise InvalidValueError(f"{place}: {error.name}", error.value, error.allowed, error.hint) from None
+    except ValueError as error:
+        raise ValueError(f"{place}: link_trace: {error}") from None
     return DuplexLink(first, second, forward.forward, backward.forward, f"{first}-{second}")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import os
-import signal
 import socket
 import struct
 import time
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tcpdelay.testbed.event_loop import READABLE, EventLoop, die_with_parent, wake_exactly
+from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
 from tcpdelay.testbed.trace_schedule import Departures, Schedule
 
 ETH_P_IP = 0x0800
@@ -80,14 +78,8 @@ class TraceShaper:
                 own.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
                 own.setblocking(False)
                 own.bind((device, protocol))
-            self._process = os.fork()
-            if self._process == 0:
-                try:
-                    die_with_parent(signal.SIGKILL)
-                    wake_exactly()
-                    self._forward(incoming, outgoing, crossing.target + crossing.source, schedule, limit)
-                finally:
-                    os._exit(1)
+            addresses = crossing.target + crossing.source
+            self._process = start_process(partial(self._forward, incoming, outgoing, addresses, schedule, limit))
 
     def _forward(
         self, incoming: socket.socket, outgoing: socket.socket, addresses: bytes, schedule: Schedule, limit: int
@@ -126,5 +118,4 @@ class TraceShaper:
 
     def close(self) -> None:
         """End the process."""
-        os.kill(self._process, signal.SIGKILL)
-        os.waitpid(self._process, 0)
+        end_process(self._process)

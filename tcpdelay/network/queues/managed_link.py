@@ -27,6 +27,7 @@ from tcpdelay.network.queues.codel import dequeue_codel
 from tcpdelay.network.queues.dualpi2 import dequeue_dualpi2, enqueue_dualpi2, start_dualpi2
 from tcpdelay.network.queues.fq_codel import dequeue_fq_codel, enqueue_fq_codel
 from tcpdelay.network.queues.pie import dequeue_pie, enqueue_pie, start_pie
+from tcpdelay.network.queues.token_bucket import next_departure
 from tcpdelay.network.queues.waiting import DISCARDED, NOBODY, append, conclude, empty_queues, take_slot
 
 
@@ -111,9 +112,7 @@ def serve(link: Any) -> None:
         link.next_service = NEVER
         return
     length = link.packets[slot].length
-    service = round(length * link.nanoseconds_per_byte)
-    link.virtual_finish = max(link.virtual_finish, now - link.burst_time) + service
-    free = max(int(link.virtual_finish), now)
+    free = next_departure(link, now, length)
     departure = free
     if link.discipline == CAKE:
         departure = now
@@ -124,7 +123,7 @@ def serve(link: Any) -> None:
         link.service_length = length
         link.next_service = free
     link.carried_bytes += length
-    link.busy += service
+    link.busy += round(length * link.nanoseconds_per_byte)
     link.sojourn += departure - link.packets[slot].enqueued
     conclude(link, slot, departure)
 

@@ -1,0 +1,77 @@
+"""Measure a transfer over DualPI2 with classic ECN and with AccECN: `python validation/accecn.py`.
+
+It needs the guest of Linux 7.3, and writes `results/accecn.md`. AccECN (RFC 9768) lets a receiver report each mark,
+where classic ECN reports one mark in each round trip; `net.ipv4.tcp_ecn=3` asks for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tcpdelay.testbed.backends import VirtualTimeBackend
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.programs import run_programs
+
+HERE = Path(__file__).parent
+PATH = EmulatedPath(rtt=0.03, rate=1e7, queue="dualpi2", ecn=True)
+SECONDS = 60
+CONTROLS = ("cubic", "dctcp")
+MODES = {"classic ECN": "1", "AccECN": "3"}
+SERVER = """
+import socket, sys
+listener = socket.create_server(("", 7000))
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[1].encode())
+stream, _ = listener.accept()
+received = 0
+while data := stream.recv(65536):
+    received += len(data)
+print(received)
+"""
+CLIENT = f"""
+import socket, sys, time
+stream = socket.socket()
+stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[1].encode())
+stream.connect(("server", 7000))
+end = time.monotonic() + {SECONDS}
+while time.monotonic() < end:
+    stream.sendall(bytes(16384))
+"""
+
+
+def measure(control: str, mode: str, seed: int) -> str:
+    """Return a line of the table: one transfer."""
+    client, server = ([sys.executable, "-c", program, control] for program in (CLIENT, SERVER))
+    with tempfile.TemporaryDirectory() as folder:
+        found = run_programs(
+            client,
+            server,
+            PATH,
+            Path(folder, "run"),
+            VirtualTimeBackend(250, "7.3"),
+            duration=SECONDS + 30,
+            seed=seed,
+            sysctls={"net.ipv4.tcp_ecn": MODES[mode]},
+            # The kernel lets only root use DCTCP.
+            trusted=True,
+        )
+        rate = 8e-6 * int(found.output("server")) / SECONDS
+        sent, marked = (found.packets[f"bottleneck_{what}"] for what in ("sent", "marked"))
+        dropped = found.packets["bottleneck_dropped"]
+        retransmitted = found.counters["client"].get("RetransSegs", 0)
+    return f"| {control} | {mode} | {rate:.2f} Mbit/s | {marked / sent:.2%} | {dropped} | {retransmitted} |"
+
+
+def main() -> None:
+    """Write the table."""
+    lines = ["| control | feedback | rate | marked | dropped packets | retransmissions |", "|---|---|---|---|---|---|"]
+    for control in CONTROLS:
+        for mode in MODES:
+            lines.append(measure(control, mode, seed=1))
+            print(lines[-1], file=sys.stderr)
+    (HERE / "results" / "accecn.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
