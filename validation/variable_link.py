@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,8 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.programs import run_programs
+from tcpdelay.testbed.programs import run_programs, run_topology
+from tcpdelay.testbed.topology import two_hosts
 
 HERE = Path(__file__).parent
 ENDS = HERE / "program_ends" / "shaper_ends.py"
@@ -39,27 +41,39 @@ MINUTES = 10
 CALL_ENDS = HERE / "program_ends" / "call_ends.py"
 RTT, QUEUE, CALL_SECONDS, WARM_UP = 0.050, 100, 300.0, 10.0
 """Round-trip time [s], queue [packets], duration of a call, and the time at its beginning that does not count [s]."""
-SEEDS = 8
+SHIFTS = 6
+"""Phases of the trace at which a call begins, evenly spaced over its period."""
+SEEDS = 4
+"""Simulations of each phase."""
 SHARES = (0.5, 0.95, 0.99)
 BESIDE = ("none", "cubic", "bbr")
 """Congestion controls of the transfer beside the call."""
 
 
+def shifted(trace: LinkTrace, phase: float) -> LinkTrace:
+    """Return a trace of opportunities that begins at a phase of its period, 0 to below 1."""
+    times = np.sort((trace.times - round(phase * trace.period)) % trace.period)
+    return replace(trace, times=times)
+
+
 def captured_call(trace: LinkTrace, beside: str) -> tuple[NDArray[np.float64], float]:
-    """Return the delays of a call in the guest [s], and the rate of the transfer beside it [bit/s]."""
+    """Return the quantiles of the delays of a call in the guest [s], and the rate of the transfer beside it [bit/s].
+
+    As in the simulator, ACKs come back on a way whose rate does not vary.
+    """
     command = [sys.executable, str(CALL_ENDS)]
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place, "run")
-        path = EmulatedPath(rtt=RTT, trace=trace, queue_packets=QUEUE)
-        client, server = [*command, "send", str(CALL_SECONDS), beside], [*command, "receive"]
-        run = run_programs(
-            client, server, path, directory, VirtualTimeBackend(HZ), duration=2 * CALL_SECONDS, linger=20.0
-        )
+        varies, plain = EmulatedPath(rtt=RTT, trace=trace, queue_packets=QUEUE), EmulatedPath(rtt=RTT)
+        ends = two_hosts([*command, "send", str(CALL_SECONDS), beside], [*command, "receive"], plain)
+        link = replace(ends.links[0], forward=varies.forward)
+        topology = replace(ends, links=[link])
+        run = run_topology(topology, directory, VirtualTimeBackend(HZ), duration=2 * CALL_SECONDS, linger=20.0)
         if run.status["server"] != 0:
             raise RuntimeError((directory / "server.stderr").read_text(encoding="utf-8"))
         delays = np.fromfile(directory / "scratch" / "delays", np.int64) / 1e9
         transferred = int((directory / "scratch" / "transferred").read_text(encoding="ascii"))
-    return delays[round(WARM_UP / 0.020) :], 8 * transferred / CALL_SECONDS
+    return np.quantile(delays[round(WARM_UP / 0.020) :], SHARES), 8 * transferred / CALL_SECONDS
 
 
 def simulated_call(trace: LinkTrace, beside: str, seed: int) -> tuple[NDArray[np.float64], float]:
@@ -77,16 +91,17 @@ def simulated_call(trace: LinkTrace, beside: str, seed: int) -> tuple[NDArray[np
 def call_rows(trace: LinkTrace) -> list[str]:
     """Return the rows of the table of calls."""
     rows = []
+    phases = [shifted(trace, number / SHIFTS) for number in range(SHIFTS)]
     for beside in BESIDE:
-        delays, rate = captured_call(trace, beside)
-        found = [simulated_call(trace, beside, seed) for seed in range(SEEDS)]
-        cells = [beside, "guest", *(f"{1e3 * np.quantile(delays, share):.1f} ms" for share in SHARES)]
-        rows.append(f"| {' | '.join(cells)} | {rate / 1e6:.2f} Mbit/s |")
-        spread = [np.array([quantiles[place] for quantiles, _ in found]) for place in range(len(SHARES))]
-        cells = [f"{1e3 * one.mean():.1f} ms ({1e3 * one.min():.1f} to {1e3 * one.max():.1f})" for one in spread]
-        mean_rate = np.mean([each for _, each in found])
-        rows.append(f"| {beside} | simulated | {' | '.join(cells)} | {mean_rate / 1e6:.2f} Mbit/s |")
-        print("\n".join(rows[-2:]))
+        for name, found in (
+            ("guest", [captured_call(each, beside) for each in phases]),
+            ("simulated", [simulated_call(each, beside, seed) for each in phases for seed in range(SEEDS)]),
+        ):
+            seconds = np.array([quantiles for quantiles, _ in found])
+            cells = [f"{np.median(one):.2f} s ({one.min():.2f} to {one.max():.2f})" for one in seconds.T]
+            rate = np.mean([each for _, each in found]) / 1e6
+            rows.append(f"| {beside} | {name} | {len(found)} | {' | '.join(cells)} | {rate:.2f} Mbit/s |")
+            print(rows[-1], flush=True)
     return rows
 
 
@@ -138,18 +153,20 @@ def main() -> None:
         "difference is then the time to the next opportunity.",
         "",
         f"A call over TCP (174 B every 20 ms, CUBIC, {CALL_SECONDS:g} s, RTT {1e3 * RTT:g} ms) through the same trace, "
-        f"with a queue of {QUEUE} packets, beside a long transfer from the same host. One run in the guest; the mean, "
-        f"least and largest of {SEEDS} simulations.",
+        f"with a queue of {QUEUE} packets, beside a long transfer from the same host. ACKs come back on a way whose "
+        f"rate does not vary. Calls begin at {SHIFTS} phases of the trace, and are simulated {SEEDS} times at each: "
+        "the median of the calls, the least and the largest.",
         "",
-        "| transfer | | p50 | p95 | p99 | rate of the transfer |",
-        "|---|---|---:|---:|---:|---:|",
+        "| transfer | | calls | p50 | p95 | p99 | rate of the transfer |",
+        "|---|---|---:|---:|---:|---:|---:|",
         *call_rows(trace),
     ]
     long_trace = LinkTrace.of_opportunities(lte(np.random.default_rng(SEED), 60.0 * MINUTES))
     path, stack = SharedPath(access_delay=0.025), Stack.linux(delayed_ack=True)
     sources = [ConstantRate(flow=Flow(174, 0.020), path=path, stack=stack), Bulk(path=path, stack=stack)]
     link = Bottleneck(rate=long_trace.mean_rate, capacity=200, trace=long_trace)
-    simulate_network(sources, link, duration=1.0)
+    # The transfer begins after the call, and its kernels are compiled then.
+    simulate_network(sources, link, duration=10.0)
     begin = time.perf_counter()
     found = simulate_network(sources, link, duration=60.0 * MINUTES)
     lines += [
