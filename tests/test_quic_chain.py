@@ -187,8 +187,8 @@ def test_where_messages_wait_the_expected_error_is_larger():
     assert far.expected_error_of(0.99).quantile == 0.99
 
 
-def test_too_many_losses_are_too_large():
-    with pytest.raises(TooLargeError, match="above a loss of 25 %"):
+def test_too_many_losses_are_refused():
+    with pytest.raises(UnsupportedError, match=r"loss must be at most 0.25 in the chain of QUIC, got 0.3"):
         quic_delays(FLOW, td.Path(rtt=0.1, loss=0.3), stack())
 
 

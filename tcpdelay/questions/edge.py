@@ -26,7 +26,7 @@ from tcpdelay.questions.search import edge_of, edges_within_error, likely_edge
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile, transport_name
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time, told_apart
 
@@ -276,7 +276,7 @@ def nothing_meets(axis: Axis, stack: KnownStack, target: Target, model: Answered
             return nothing_meets(axis, stack, target, simulator(COMPARED_PACKETS))
         return f"{nothing} of which a model knows the delays: {refused.refusal}"
     if shortest == math.inf:
-        return f"{nothing}: TCP cannot carry the flow with any value"
+        return f"{nothing}: {transport_name(stack)} cannot carry the flow with any value"
     share = format_fraction(target.quantile)
     reached, limit = told_apart(format_time, shortest, target.limit)
     return f"{nothing}: at best, with {FORMATS[axis.quantity](best)}, {share} come within {reached}, not within {limit}"

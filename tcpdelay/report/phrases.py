@@ -440,10 +440,15 @@ def stack_words(stack: Stack) -> str:
     words = [
         f"{name.replace('_', ' ')} {declared.written(value)}"
         for name, declared in declarations(type(stack)).items()
-        if (value := getattr(stack, name)) is not None
+        if (value := getattr(stack, name)) is not None and name not in _unused(stack)
     ]
     name = transport_name(stack) if isinstance(stack, Quic) else type(stack).__name__
     return f"{name}: {', '.join(words)}"
+
+
+def _unused(stack: Stack) -> tuple[str, ...]:
+    """Return the names of the settings that do not matter with the others."""
+    return ("group",) if isinstance(stack, Quic) and stack.delivery != "stream_per_group" else ()
 
 
 def call(rated: Call) -> tuple[str, ...]:

@@ -89,10 +89,7 @@ class QuicChain:
         stack = scenario.stack
         if self.supports(scenario).refused or not isinstance(stack, Quic):
             return np.nan
-        try:
-            return interpreted_first(partial(largest_rate, scenario.flow, scenario.path, stack), window_chain)
-        except TooLargeError:
-            return np.nan
+        return interpreted_first(partial(largest_rate, scenario.flow, scenario.path, stack), window_chain)
 
 
 def _parts(found: QuicDelays) -> DelayParts:

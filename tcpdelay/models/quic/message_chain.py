@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError, Spread
 from tcpdelay.models.accuracy import is_near_capacity, no_less_than_teeth
-from tcpdelay.models.budget import Budget, TooLargeError
+from tcpdelay.models.budget import Budget
 from tcpdelay.models.chain import budget_for
 from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import QUIC_SIMULATED, UnsupportedError, unknown_fields
@@ -40,7 +40,6 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Quic
-from tcpdelay.units import format_fraction
 
 PATH_FIELDS = frozenset({"rtt", "loss", "one_way_delay"})
 """Fields of a path that the chain knows."""
@@ -143,6 +142,9 @@ def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[Uns
     if stack.congestion_control != "newreno":
         yield UnsupportedError("congestion_control", stack.congestion_control, f"be 'newreno' {where}", QUIC_SIMULATED)
     yield from unknown_fields(path, PATH_FIELDS, where, QUIC_SIMULATED)
+    if path.loss > LARGEST_LOSS:
+        # Too many sequences of losses follow each other.
+        yield UnsupportedError("loss", path.loss, f"be at most {LARGEST_LOSS:g} {where}", QUIC_SIMULATED)
     if not isinstance(source, Flow):
         yield UnsupportedError("source", source, f"be a Flow, which has a constant rate, {where}", QUIC_SIMULATED)
     elif source.packet_size > MOST_PACKETS * IMPLEMENTATIONS[stack.implementation].payload:
@@ -238,8 +240,8 @@ def largest_rate(flow: Flow, path: Path, stack: Quic) -> float:
 
     Raises
     ------
-    TooLargeError
-        If the loss is above 25 %.
+    UnsupportedError
+        If the chain refuses the scenario (`quic_chain_refusals`).
 
     References
     ----------
@@ -252,6 +254,8 @@ def largest_rate(flow: Flow, path: Path, stack: Quic) -> float:
     >>> round(largest_rate(Flow(1130, 0.020), Path(rtt=0.0972, loss=0.0042), stack))
     203
     """
+    for refused in quic_chain_refusals(flow, path, stack):
+        raise refused
     if path.loss < NEGLIGIBLE_LOSS:
         return math.inf
     rate = flow.packet_rate
@@ -266,9 +270,6 @@ def largest_rate(flow: Flow, path: Path, stack: Quic) -> float:
 
 def _window(flow: Flow, path: Path, stack: Quic) -> tuple[LossRecovery, WindowParameters, NDArray[np.float64]]:
     """Return the loss recovery of a flow, and the parameters and windows of the chain of the window."""
-    if path.loss > LARGEST_LOSS:
-        most = format_fraction(LARGEST_LOSS)
-        raise TooLargeError(f"too many sequences of losses for the chain of QUIC above a loss of {most}")
     rules = IMPLEMENTATIONS[stack.implementation]
     datagrams = stack.delivery == "datagram"
     packets = rules.message_packets(flow.packet_size, datagrams)

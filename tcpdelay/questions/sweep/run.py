@@ -26,7 +26,7 @@ from tcpdelay.questions.execution import Executor, Progress, cluster, program, t
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
 from tcpdelay.questions.sweep.point import PARAMETERS, SweepPoint, parameters_with, point_of
-from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, read_sweep
+from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, profiles_of, read_sweep
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -273,8 +273,10 @@ def _evaluated(
         on_progress=on_progress,
     )
     fixed: dict[str, Any] = {name: ((), value, PARAMETERS[name].declaration.attributes) for name, value in asked.fixed}
+    what = _CONSTANT if asked.source is None else _MESSAGES
+    transports = sorted({"QUIC" if name == "quic" else "TCP" for name in profiles_of(dict(asked.fixed), asked.axes)})
     attributes = {
-        "title": f"Delay, from write to in-order read, of {_CONSTANT if asked.source is None else _MESSAGES} over TCP",
+        "title": f"Delay, from write to in-order read, of {what} over {' and '.join(transports)}",
         "method": asked.evaluation.method,
         "source": program(),
         "specification": json.dumps(json.loads(asked.canonical)),

@@ -368,10 +368,15 @@ def _require_complete(given: set[str], source: Source | None) -> None:
             raise ValueError(f"{name} is missing; give it in [path] or [grid]")
 
 
-def _require_known_profile(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -> None:
-    """Raise ValueError if a setting belongs to none of the TCP profiles of the sweep."""
+def profiles_of(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -> tuple[Value, ...]:
+    """Return the profiles of the transport in a sweep."""
     varied = next((axis.values for axis in axes if axis.name == "profile"), None)
-    profiles = varied or (fixed.get("profile", DEFAULT_PROFILE),)
+    return varied or (fixed.get("profile", DEFAULT_PROFILE),)
+
+
+def _require_known_profile(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -> None:
+    """Raise ValueError if a setting belongs to none of the profiles of the sweep."""
+    profiles = profiles_of(fixed, axes)
     for name in (*fixed, *(axis.name for axis in axes)):
         owners = profiles_with(name)
         of_stack = name in PARAMETERS and PARAMETERS[name].table == "stack" and name != "profile"
