@@ -101,6 +101,8 @@ def figures():
         simulate(Video(500_000), Path(rtt=0.04, loss=0.02, ack_loss=0.01), stack, packets=1000, seed=1)
         for stack in (
             Stack.quic(congestion_control="cubic"),
+            Stack.quic(congestion_control="bbr"),
+            Stack.quic("aioquic", congestion_control="cubic"),
             Stack.quic("aioquic", delivery="stream_per_group"),
             Stack.quic("quic-go", delivery="stream_per_message"),
             Stack.quic(delivery="datagram"),

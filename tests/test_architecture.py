@@ -51,7 +51,7 @@ EMPTY_NAMES = {"utils", "helpers", "common", "misc", "util", "helper"}
 SHARED_FILE_NAMES = {
     *("delays", "transitions", "profile"),  # of each chain
     *("engine", "records", "simulation"),  # of one simulated connection, of a simulated network
-    *("connections", "receiver", "recovery", "sender"),  # of TCP, of QUIC
+    *("bbr", "connections", "receiver", "recovery", "sender"),  # of TCP, of QUIC
     "path",  # of a scenario, of a simulated connection
     "analysis",  # of packet captures, and the report on it
     "playout",  # the question, and the advice on it

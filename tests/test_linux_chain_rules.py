@@ -41,6 +41,7 @@ def connection(rtt, congestion_control):
     """Return a connection of the simulator whose clock is exact."""
     c, _ = new_connection(Flow(1448, 0.02), Path(rtt, 0.0), Stack.linux(congestion_control=congestion_control), 0)
     c.tick, c.min_rtt, c.is_cwnd_limited = 1, round(rtt * SECOND), 1
+    c.cubic_delay_min = c.min_rtt
     return c
 
 

@@ -362,6 +362,49 @@ def test_cubic_of_aioquic_has_the_window_of_its_own_class(seed):
     assert restarts > 0
 
 
+def test_bbr_carries_a_flow_with_losses_that_newreno_does_not_carry():
+    flow, path = td.Flow(1100, 0.004), td.Path(rtt=0.150, loss=0.02)
+    reno, bbr = (
+        simulate(flow, path, td.Stack.quic(congestion_control=control), packets=40_000, seed=1)
+        for control in ("newreno", "bbr")
+    )
+    assert not reno.sustainable
+    assert bbr.sustainable
+    assert bbr.counts["reductions"] > 100
+    # The kernel of BBR is that of TCP, whose loss detection differs.
+    over_tcp = simulate(flow, path, td.Stack.linux("bbr"), packets=40_000, seed=1)
+    assert bbr.mean == pytest.approx(over_tcp.mean, rel=0.1)
+
+
+def test_bbr_estimates_the_bandwidth_of_the_flow_and_the_delay_of_the_path():
+    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.005), congestion_control="bbr")
+    advance(c, wire, 4000)
+    # 200 packets per second, or more: startup has carried a backlog at once, and the path has no bottleneck.
+    assert c.bbr_bw / 2**24 * SECOND > 190
+    assert c.bbr_min_rtt / MS == pytest.approx(100, abs=0.2)
+    assert c.bbr_rtt_cnt == pytest.approx(4000 * 5 / 105, rel=0.2)
+    assert c.congestion_window == c.snd_cwnd * c.datagram_size
+    assert c.snd_cwnd > 20
+
+
+def test_bbr_paces_a_burst_at_its_rate():
+    # A message of 40 packets, after one of 10 that has taught the rate: packets leave one by one, and not at once.
+    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(46_000, 0.5), congestion_control="bbr")
+    advance(c, wire, 20)
+    delays = wire.delays_of(0, 20)
+    assert 0.050 < delays[0][-1] / SECOND < 0.5
+    assert c.pacing_rate > 0
+
+
+def test_persistent_congestion_restarts_bbr_with_the_smallest_window():
+    c, _ = connection(congestion_control="bbr")
+    c.now = SECOND
+    reduce(c, 1)
+    assert c.congestion_window == 12_000
+    collapse(c)
+    assert (c.snd_cwnd, c.bbr_prior_cwnd) == (2, 10)
+
+
 def test_time_in_which_the_application_limits_the_window_is_no_part_of_an_epoch():
     c, _ = connection(congestion_control="cubic")
     c.slow_start_threshold = c.congestion_window
@@ -427,6 +470,8 @@ def test_what_does_not_model_it_says_so():
         td.predict_delay(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic())
     with pytest.raises(ValueError, match="congestion_control must be 'newreno' with quic-go, got 'cubic'"):
         td.Stack.quic("quic-go", "cubic")
+    with pytest.raises(ValueError, match="congestion_control must be 'newreno' or 'cubic' with aioquic, got 'bbr'"):
+        td.Stack.quic("aioquic", "bbr")
 
 
 def test_a_rate_that_the_window_does_not_carry_is_not_sustainable():

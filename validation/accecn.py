@@ -15,34 +15,17 @@ from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs
 
 HERE = Path(__file__).parent
+ENDS = HERE / "program_ends" / "transfer_ends.py"
 PATH = EmulatedPath(rtt=0.03, rate=1e7, queue="dualpi2", ecn=True)
 SECONDS = 60
 CONTROLS = ("cubic", "dctcp")
 MODES = {"classic ECN": "1", "AccECN": "3"}
-SERVER = """
-import socket, sys
-listener = socket.create_server(("", 7000))
-listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[1].encode())
-stream, _ = listener.accept()
-received = 0
-while data := stream.recv(65536):
-    received += len(data)
-print(received)
-"""
-CLIENT = f"""
-import socket, sys, time
-stream = socket.socket()
-stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, sys.argv[1].encode())
-stream.connect(("server", 7000))
-end = time.monotonic() + {SECONDS}
-while time.monotonic() < end:
-    stream.sendall(bytes(16384))
-"""
 
 
 def measure(control: str, mode: str, seed: int) -> str:
     """Return a line of the table: one transfer."""
-    client, server = ([sys.executable, "-c", program, control] for program in (CLIENT, SERVER))
+    command = [sys.executable, str(ENDS)]
+    client, server = [*command, "send", control, str(SECONDS)], [*command, "receive", control]
     with tempfile.TemporaryDirectory() as folder:
         found = run_programs(
             client,

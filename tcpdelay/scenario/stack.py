@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -21,7 +22,14 @@ CongestionControl = Literal["cubic", "reno", "bbr"]
 LOSS_BASED_CONTROLS = ("cubic", "reno")
 """Congestion controls that take a loss for congestion: losses reduce the window."""
 StackName = Literal["linux", "newreno_2008", "quic"]
-QuicControl = Literal["newreno", "cubic"]
+QuicControl = Literal["newreno", "cubic", "bbr"]
+QUIC_CONTROLS: Mapping[QuicImplementation, tuple[QuicControl, ...]] = {
+    "rfc9002": ("newreno", "cubic", "bbr"),
+    "aioquic": ("newreno", "cubic"),
+    # NewSentPacketHandler always asks for Reno (internal/ackhandler/sent_packet_handler.go).
+    "quic-go": ("newreno",),
+}
+"""Congestion controls by implementation: aioquic 1.7 and quic-go 0.59 have no BBR."""
 Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
 DelayedAck: TypeAlias = Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")]
@@ -43,7 +51,7 @@ Mss: TypeAlias = Annotated[
 WindowValidation: TypeAlias = Annotated[bool, Flag(meaning="Reduce the congestion window after idle time (RFC 2861).")]
 _TIMEOUT_HINT = "the timeout is given in seconds"
 _CONTROL_MEANING = (
-    "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default) or cubic."
+    "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default), cubic, bbr."
 )
 
 
@@ -286,9 +294,9 @@ class Quic(Stack):
     implementation : {"rfc9002", "aioquic", "quic-go"}
         Whose loss recovery, congestion control, pacing and acknowledgements: `models.quic.implementations` has the
         rules of each.
-    congestion_control : {"newreno", "cubic"}
-        Congestion control of the sender: that of RFC 9002, or CUBIC: RFC 9438 with "rfc9002", its own form with
-        "aioquic". quic-go gives no choice.
+    congestion_control : {"newreno", "cubic", "bbr"}
+        Congestion control of the sender: that of RFC 9002; CUBIC, which is RFC 9438 with "rfc9002", and its own form
+        with "aioquic"; or BBR, version 1 as in Linux, with "rfc9002" only. quic-go gives no choice.
     delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
         How messages travel: in order on one stream; each on a stream of its own, so that none waits for another; in
         order within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM frames
@@ -348,9 +356,9 @@ class Quic(Stack):
     ] = 10
 
     def __post_init__(self) -> None:
-        if self.congestion_control != "newreno" and self.implementation == "quic-go":
-            # NewSentPacketHandler always asks for Reno (internal/ackhandler/sent_packet_handler.go).
-            allowed = f"be 'newreno' with {self.implementation}"
+        known = QUIC_CONTROLS[self.implementation]
+        if self.congestion_control not in known:
+            allowed = f"be {' or '.join(map(repr, known))} with {self.implementation}"
             raise InvalidValueError("congestion_control", self.congestion_control, allowed)
 
     @property

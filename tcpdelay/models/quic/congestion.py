@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.bbr import begin_anew, enter_recovery
 from tcpdelay.models.quic.implementations import AIOQUIC, BY_BYTES, BY_PACKETS, NEAR_WINDOW, UNLESS_LIMITED
 from tcpdelay.models.tcp import SECOND
 
@@ -37,6 +38,8 @@ def may_grow(c: Any, in_flight: int) -> bool:
 @kernel()
 def grow(c: Any, sent: int, size: int, in_flight: int) -> None:
     """Let the window grow with an acknowledged packet, by its time of sending [us] and its size [bytes]."""
+    if c.bbr:
+        return
     if c.cubic and c.cubic_form == AIOQUIC:
         c.acknowledged_sent = sent
         _grow_cubic_of_aioquic(c, size)
@@ -138,6 +141,9 @@ def reduce(c: Any, sent: int) -> None:
         return
     c.recovery_start = c.now
     c.reductions += 1
+    if c.bbr:
+        enter_recovery(c)
+        return
     window = c.congestion_window
     if c.cubic:
         shrinks = window < c.window_before_loss
@@ -157,5 +163,7 @@ def reduce(c: Any, sent: int) -> None:
 def collapse(c: Any) -> None:
     """Take the smallest window after persistent congestion (RFC 9002, 7.6.2)."""
     c.congestion_window = c.smallest_window * c.datagram_size
+    if c.bbr:
+        begin_anew(c)
     c.recovery_start = 0
     c.epoch = 0

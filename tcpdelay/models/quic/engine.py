@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel, records
+from tcpdelay.models.quic.bbr import TICK
 from tcpdelay.models.quic.congestion import UNLIMITED
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.receiver import acknowledge, take_arrival
@@ -27,6 +28,7 @@ from tcpdelay.models.quic.records import (
 )
 from tcpdelay.models.quic.recovery import SKIPPED, drop, on_acknowledgement, on_timer, timer_at
 from tcpdelay.models.quic.sender import send, write
+from tcpdelay.models.simulator.bbr import start as start_bbr
 from tcpdelay.models.simulator.engine import EVENTS_PER_CALL, TIE_BREAK
 from tcpdelay.models.simulator.path import (
     depart,
@@ -39,7 +41,7 @@ from tcpdelay.models.simulator.path import (
 from tcpdelay.models.simulator.records import NEVER, Wire
 from tcpdelay.models.simulator.writes import WriteSchedule, written_at
 from tcpdelay.models.stopping import give_up_if_stopped
-from tcpdelay.models.tcp import SECOND
+from tcpdelay.models.tcp import INFINITE_THRESHOLD, SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -86,6 +88,15 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "delivery": _DELIVERIES[stack.delivery],
         "group": group,
         "cubic": int(stack.congestion_control == "cubic"),
+        "bbr": int(stack.congestion_control == "bbr"),
+        # For BBR; the handshake delivers the first packet.
+        "tick": TICK,
+        "tick_phase": SECOND * SECOND // TICK * TICK,
+        "snd_cwnd": rules.initial_window,
+        "snd_ssthresh": INFINITE_THRESHOLD,
+        "delivered": 1,
+        "srtt": 8 * rtt,
+        "min_rtt": rtt,
         "congestion_window": rules.initial_window * rules.datagram_size,
         "slow_start_threshold": UNLIMITED,
         "tokens": rules.pacing_burst * rules.datagram_size,
@@ -109,6 +120,8 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
     for name, value in settings.items():
         connection[name] = value
+    if stack.congestion_control == "bbr":
+        start_bbr(connection)
     return connection, wire
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.implementations import PACKET_TOKENS
+from tcpdelay.models.simulator.pacing import is_paced
 from tcpdelay.models.simulator.records import NEVER
 
 SHORTEST_RTT = 1000.0
@@ -47,8 +48,10 @@ def _refill(c: Any) -> None:
 
 @kernel()
 def must_wait(c: Any) -> bool:
-    """Return whether the next packet must wait; if so, its timer is set."""
+    """Return whether the next packet must wait; if so, its timer is set. BBR has a pacer of its own."""
     c.pacing_at = NEVER
+    if c.bbr:
+        return is_paced(c)
     if c.pacer == PACKET_TOKENS:
         if c.packet_time == 0.0:
             return False
@@ -67,6 +70,8 @@ def must_wait(c: Any) -> bool:
 @kernel()
 def spend(c: Any, size: int) -> None:
     """Take the tokens of a packet that is sent now, by its size [bytes]."""
+    if c.bbr:
+        return
     _refill(c)
     if c.pacer == PACKET_TOKENS:
         c.tokens = 0.0 if c.tokens < c.packet_time else c.tokens - c.packet_time

@@ -13,7 +13,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.implementations import QuicRules
-from tcpdelay.models.simulator.records import LOSS_FIELDS, TRANSIT
+from tcpdelay.models.simulator.records import BBR_GROUPS, LOSS_FIELDS, SNAPSHOT, TRANSIT
 
 FRAMES = 16
 """Most frames of a packet: one of a stream for each message of 64 bytes or more."""
@@ -45,7 +45,10 @@ _GROUPS = {
     "active_next free_piece pieces_used",
     "recovery": "smallest_rtt loss_time probe_count largest_acknowledged recovery_start counted "
     "application_limited epoch last_acknowledged acknowledged_sent",
-    "pacer": "tokens_at pacing_at",
+    "pacer": "tokens_at",
+    **BBR_GROUPS,
+    "bbr's view of the connection": "bbr tick tick_phase snd_cwnd snd_ssthresh ca_state packets_out sacked_out "
+    "lost_out retrans_out delivered lost srtt min_rtt segments_sent",
     "path": "first_transit next_transit",
     "receiver": "received largest_received largest_received_at unacknowledged ack_due receiver_timer ranges "
     "completions",
@@ -67,12 +70,14 @@ wait to be sent, new or lost; `eliciting` the number of packets in flight. `comp
 PACKET = np.dtype(
     [
         *((name, np.int64) for name in ("sent", "length", "state", "rank", "frames")),
+        *((name, np.int64) for name in SNAPSHOT.names or ()),
         ("start", np.int64, FRAMES),
         ("end", np.int64, FRAMES),
         ("stream", np.int64, FRAMES),
     ]
 )
-"""A sent packet: its frames are ranges of positions, each of a stream. `rank` is 0 before it arrives."""
+"""A sent packet: its frames are ranges of positions, each of a stream. `rank` is 0 before it arrives. For BBR it also
+has the state of delivery when it was sent."""
 STREAM = np.dtype([(name, np.int64) for name in ("unsent", "end", "lost", "active", "unread", "untransmitted", "last")])
 """A stream: the position of its first unsent byte and of its end, its first lost piece, whether it waits to send, its
 first message that is not read, its first whose end was never sent, and its last message."""

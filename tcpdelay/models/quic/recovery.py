@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.bbr import begin_sample, on_rate_sample, take_delivery
 from tcpdelay.models.quic.congestion import collapse, grow, reduce
 from tcpdelay.models.quic.pacer import set_rate
 from tcpdelay.models.quic.receiver import finish
@@ -79,19 +80,27 @@ def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
     if newest < 0:
         return
     c.largest_acknowledged = max(c.largest_acknowledged, ack.largest)
-    first = c.first_packet
+    first, lost_before = c.first_packet, c.declared_lost
+    if c.bbr:
+        begin_sample(c)
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == IN_FLIGHT and 0 < packet.rank <= ack.rank:
             _leave_flight(c, packet, ACKNOWLEDGED)
+            if c.bbr:
+                take_delivery(c, packet)
     if c.grows_first:
         _grow_with(c, wire, first, newest, in_flight)
     if newest == ack.largest:
-        update_rtt(c, c.now - packet_record(wire, newest).sent, ack.delay)
+        sample = c.now - packet_record(wire, newest).sent
+        update_rtt(c, sample, ack.delay)
+        c.rs_rtt = max(sample - ack.delay, 1)
         set_rate(c)
     # By RFC 9002 the window is reduced before it grows, so that packets of the lost flight do not enlarge it.
     detect_lost(c, wire)
     _grow_with(c, wire, first, newest, in_flight)
+    if c.bbr:
+        on_rate_sample(c, wire, c.declared_lost - lost_before)
     c.last_acknowledged = c.now
     c.probe_count = 0
     _forget(c, wire)
@@ -159,6 +168,7 @@ def declare_lost(c: Any, wire: Any, packet: Any) -> None:
     """
     _leave_flight(c, packet, LOST)
     c.declared_lost += 1
+    c.lost += 1
     if packet.rank > 0:
         c.spurious_losses += 1
     if c.delivery == DATAGRAMS:

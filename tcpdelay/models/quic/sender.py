@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
+from tcpdelay.models.quic.bbr import limited_by_application, note_sending
 from tcpdelay.models.quic.congestion import restart_if_idle
 from tcpdelay.models.quic.implementations import OVERSHOOT, WHOLE
 from tcpdelay.models.quic.pacer import must_wait, spend
@@ -32,6 +33,8 @@ def write(c: Any, wire: Any) -> None:
 
     The end of its own stream is a packet without data if the library has taken the close after all data have left.
     """
+    if c.bbr:
+        limited_by_application(c)
     put_message(c, wire)
     send(c, wire)
     number = c.packets_written - 1
@@ -45,6 +48,8 @@ def write(c: Any, wire: Any) -> None:
 @kernel()
 def _room(c: Any) -> int:
     """Return the size up to which the congestion window allows a packet [bytes], 0 if it allows none."""
+    if c.bbr:
+        return int(c.datagram_size if c.eliciting < c.snd_cwnd else 0)
     left = c.congestion_window - c.in_flight
     if c.window_rule == OVERSHOOT:
         return int(c.datagram_size if left > 0 else 0)
@@ -65,6 +70,8 @@ def send_packet(c: Any, wire: Any, largest: int, probe: bool) -> bool:
     c.next_packet += 1
     packet.length = c.packet_overhead + used + (1 if probe else 0)
     packet.sent, packet.state, packet.rank = c.now, IN_FLIGHT, 0
+    if c.bbr:
+        note_sending(c, wire, packet)
     c.in_flight += packet.length
     c.eliciting += 1
     c.last_sent = c.now

@@ -139,6 +139,22 @@ RING = 1 << 12
 MASK = RING - 1
 """Number n of a ring is at index `n & MASK`."""
 
+BBR_GROUPS = {
+    "pacing": "pacing_rate tcp_wstamp_ns pacing_at",
+    "delivery rate": "first_tx_mstamp delivered_mstamp app_limited",
+    "rate sample": "rs_prior_delivered rs_prior_mstamp rs_prior_in_flight rs_last_end_seq rs_app_limited rs_interval "
+    "rs_delivered rs_acked rs_losses rs_rtt rs_ack_delayed",
+    "bbr": "bbr_mode bbr_pacing_gain bbr_cwnd_gain bbr_prior_cwnd bbr_prev_ca_state bbr_packet_conservation "
+    "bbr_idle_restart bbr_has_seen_rtt bbr_full_bw bbr_full_bw_cnt bbr_full_bw_reached bbr_cycle_idx bbr_cycle_mstamp",
+    "bbr's rounds": "bbr_rtt_cnt bbr_round_start bbr_next_rtt_delivered",
+    "bbr's bandwidth": "bbr_bw bbr_bw2 bbr_bw3 bbr_bw_round bbr_bw2_round bbr_bw3_round",
+    "bbr's round-trip time": "bbr_min_rtt bbr_min_rtt_stamp bbr_probe_rtt_done_stamp bbr_probe_rtt_round_done",
+    "bbr's aggregation": "bbr_extra_acked bbr_earlier_extra_acked bbr_extra_acked_rounds bbr_ack_epoch_mstamp "
+    "bbr_ack_epoch_acked",
+    "bbr's policer": "bbr_lt_bw bbr_lt_use_bw bbr_lt_is_sampling bbr_lt_rtt_cnt bbr_lt_last_stamp "
+    "bbr_lt_last_delivered bbr_lt_last_lost",
+}
+"""What BBR keeps of a connection, by subject; a connection of QUIC has these fields too."""
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min rto_max cubic window_validation "
     "delayed_ack delack_max compression_delay jitter exact_ties leaping deferred tracing host_delay bbr scheduled "
@@ -162,19 +178,7 @@ _GROUPS = {
     "dctcp": "dctcp dctcp_alpha next_seq old_delivered delivered_ce ce_state ack_now cwr_segment",
     "hystart": "hystart_found cubic_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
     "hystart_samples",
-    "pacing": "pacing_rate tcp_wstamp_ns pacing_at",
-    "delivery rate": "first_tx_mstamp delivered_mstamp app_limited",
-    "rate sample": "rs_prior_delivered rs_prior_mstamp rs_prior_in_flight rs_last_end_seq rs_app_limited rs_interval "
-    "rs_delivered rs_acked rs_losses rs_rtt rs_ack_delayed",
-    "bbr": "bbr_mode bbr_pacing_gain bbr_cwnd_gain bbr_prior_cwnd bbr_prev_ca_state bbr_packet_conservation "
-    "bbr_idle_restart bbr_has_seen_rtt bbr_full_bw bbr_full_bw_cnt bbr_full_bw_reached bbr_cycle_idx bbr_cycle_mstamp",
-    "bbr's rounds": "bbr_rtt_cnt bbr_round_start bbr_next_rtt_delivered",
-    "bbr's bandwidth": "bbr_bw bbr_bw2 bbr_bw3 bbr_bw_round bbr_bw2_round bbr_bw3_round",
-    "bbr's round-trip time": "bbr_min_rtt bbr_min_rtt_stamp bbr_probe_rtt_done_stamp bbr_probe_rtt_round_done",
-    "bbr's aggregation": "bbr_extra_acked bbr_earlier_extra_acked bbr_extra_acked_rounds bbr_ack_epoch_mstamp "
-    "bbr_ack_epoch_acked",
-    "bbr's policer": "bbr_lt_bw bbr_lt_use_bw bbr_lt_is_sampling bbr_lt_rtt_cnt bbr_lt_last_stamp "
-    "bbr_lt_last_delivered bbr_lt_last_lost",
+    **BBR_GROUPS,
     "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst state_time "
     "loss_round_end rest_lost",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
