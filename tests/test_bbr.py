@@ -200,7 +200,7 @@ def test_losses_do_not_reduce_the_window_for_longer_than_the_recovery(connection
     take_sample(c, wire, 1, 100_000)
     assert c.snd_cwnd >= 40
     c.snd_cwnd = 30
-    bbr.time_out(c)
+    bbr.time_out(c, wire)
     bbr.save_window(c)
     assert c.bbr_prev_ca_state == LOSS
     assert c.bbr_prior_cwnd == 40

@@ -57,7 +57,7 @@ def test_rtt_estimate_is_that_of_rfc_9002():
 
 @pytest.mark.parametrize(("implementation", "factor"), [("rfc9002", 0.5), ("aioquic", 0.5), ("quic-go", 0.7)])
 def test_a_loss_reduces_the_window_once_per_flight(implementation, factor):
-    c, _ = connection(implementation=implementation)
+    c, wire = connection(implementation=implementation)
     first = float(c.congestion_window)
     c.now = 100 * MS
     reduce(c, 50 * MS)
@@ -67,7 +67,7 @@ def test_a_loss_reduces_the_window_once_per_flight(implementation, factor):
     c.now = 300 * MS
     reduce(c, 150 * MS)
     assert c.congestion_window == pytest.approx(factor**2 * first)
-    collapse(c)
+    collapse(c, wire.record)
     assert c.congestion_window == 2 * IMPLEMENTATIONS[implementation].datagram_size
 
 
@@ -397,12 +397,14 @@ def test_bbr_paces_a_burst_at_its_rate():
 
 
 def test_persistent_congestion_restarts_bbr_with_the_smallest_window():
-    c, _ = connection(congestion_control="bbr")
+    c, wire = connection(congestion_control="bbr")
     c.now = SECOND
     reduce(c, 1)
     assert c.congestion_window == 12_000
-    collapse(c)
+    collapse(c, wire.record)
     assert (c.snd_cwnd, c.bbr_prior_cwnd) == (2, 10)
+    # Acknowledgements of packets that were sent before do not end it.
+    assert c.recovery_start == SECOND
 
 
 def test_time_in_which_the_application_limits_the_window_is_no_part_of_an_epoch():

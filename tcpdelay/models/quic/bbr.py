@@ -81,8 +81,8 @@ def enter_recovery(c: Any) -> None:
 
 
 @kernel()
-def begin_anew(c: Any) -> None:
+def begin_anew(c: Any, wire: Any) -> None:
     """Take the smallest window after persistent congestion (RFC 9002, 7.6.2), as after a timeout of TCP."""
     save_window(c)
-    time_out(c)
-    c.ca_state, c.snd_cwnd = LOSS, c.smallest_window
+    time_out(c, wire)
+    c.ca_state, c.snd_cwnd, c.recovery_start = LOSS, c.smallest_window, c.now

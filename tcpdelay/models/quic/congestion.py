@@ -160,10 +160,10 @@ def reduce(c: Any, sent: int) -> None:
 
 
 @kernel()
-def collapse(c: Any) -> None:
+def collapse(c: Any, wire: Any) -> None:
     """Take the smallest window after persistent congestion (RFC 9002, 7.6.2)."""
     c.congestion_window = c.smallest_window * c.datagram_size
-    if c.bbr:
-        begin_anew(c)
     c.recovery_start = 0
     c.epoch = 0
+    if c.bbr:
+        begin_anew(c, wire)

@@ -155,7 +155,7 @@ def detect_lost(c: Any, wire: Any) -> None:
     if latest_lost >= 0:
         reduce(c, latest_lost)
         if persistent and c.persistent_congestion:
-            collapse(c)
+            collapse(c, wire)
         set_rate(c)
 
 

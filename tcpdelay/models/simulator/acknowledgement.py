@@ -83,6 +83,7 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
     if number < c.first_segment or segment.end <= c.snd_una or segment.state & (SACKED | COLLAPSED):
         return False, False, -1, -1
     note(c, wire, NEWLY_SACKED, segment.start, segment.end)
+    c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
     note_delivery(c, segment)
     if c.bbr:
         take_delivery(c, wire, number)
@@ -138,6 +139,7 @@ def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int,
             c.sacked_out -= 1
         else:
             c.delivered += 1
+            c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
             if not segment.state & EVER_RETRANSMITTED or echo // tcp.MILLISECOND >= segment.sent // tcp.MILLISECOND:
                 note_delivery(c, segment)
             if c.bbr:
@@ -188,7 +190,7 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     sacked_out = c.sacked_out
     removed, original_removed, rtt, latest_removed = take_cumulative(c, wire, prior_fack, answer.echo)
     original = original or original_removed
-    sampled = _take_rtt(c, removed, rtt, sack_rtt, latest_removed if rtt >= 0 else latest, answer.echo)
+    sampled = _take_rtt(c, removed, rtt, sack_rtt, latest if sack_rtt >= 0 else latest_removed, answer.echo)
     if c.reord_seen:
         adapt_reordering_window(c, c.delivered_at_sending)
     # A SACK alone restarts the timer only if its segment was sent after the head of the queue; otherwise each SACK
@@ -272,7 +274,8 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
         if removed == 0:
             return False
         # The echoed timestamp, in milliseconds, gives the RTT of a retransmission.
-        sample = latest = c.rs_rtt = (c.now - echo) // tcp.MILLISECOND * tcp.MILLISECOND
+        elapsed = c.now // tcp.MILLISECOND - echo // tcp.MILLISECOND
+        sample = latest = c.rs_rtt = max(elapsed, 1) * tcp.MILLISECOND
     c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
     note_rtt(c, latest)

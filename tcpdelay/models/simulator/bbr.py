@@ -127,12 +127,13 @@ def restart_after_idle(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def time_out(c: Any) -> None:
+def time_out(c: Any, wire: Any) -> None:
     """Process a timeout as the end of a round and as a loss (`bbr_set_state`)."""
     c.bbr_prev_ca_state = LOSS
     c.bbr_full_bw = 0
     c.bbr_round_start = 1
-    sample_policer(c, c.bbr_mode == PROBE_BW, 1, 0)
+    if sample_policer(c, c.bbr_mode == PROBE_BW, 1, 0):
+        _enter_probe_bw(c, wire)
 
 
 @kernel()

@@ -170,7 +170,6 @@ def mark_lost(c: Any, segment: Any) -> None:
 @kernel()
 def note_delivery(c: Any, segment: Any) -> None:
     """Update RACK with a segment that has arrived (`tcp_rack_advance`)."""
-    c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
     rtt = c.now - segment.sent
     if rtt < c.min_rtt and segment.state & EVER_RETRANSMITTED:
         # The ACK is too early for the retransmission: the original has arrived.

@@ -340,7 +340,7 @@ def _time_out(c: Any, wire: Any) -> None:
     forget_cubic(c)
     forget_rounds(c)
     if c.bbr:
-        bbr.time_out(c)
+        bbr.time_out(c, wire)
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
     c.frto = c.f_rto and may_be_spurious
