@@ -134,7 +134,8 @@ async def measure(case: Case, duration: float, log: Path | None) -> str:
     )
     assert proxy.stdout is not None
     assert proxy.stderr is not None
-    listening = (await proxy.stderr.readuntil(b"Ctrl-C ends\n")).decode().split(";")[0]
+    # The line before may say that kernels are compiled.
+    listening = (await proxy.stderr.readuntil(b"Ctrl-C ends\n")).decode().splitlines()[-1].split(";")[0]
     before = processor_time(proxy.pid)
     entry = int(listening.rpartition(":")[2])
     await asyncio.gather(*(send(entry, case, number, duration) for number in range(case.connections)))
