@@ -215,7 +215,7 @@ def beyond_validation(source: Source, path: Path, stack: Stack, method: str = "c
 
 
 def uncaptured_over_quic(path: Path) -> list[str]:
-    """Return the names of the settings of a path that are beyond those of the captures of QUIC.
+    """Return the names of the settings of a path whose values are larger than in any capture of QUIC.
 
     Examples
     --------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
 from tcpdelay.scenario.path_presets import path_preset
@@ -12,6 +12,21 @@ from tcpdelay.scenario.path_presets import path_preset
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
 _fraction = partial(Quantity, kind="fraction", low=0.0, high=1.0, high_excluded=True)
+
+
+BadTime: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="time",
+        meaning="Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and "
+        "cellular links.",
+        low=0.0,
+        high=60.0,
+        unit="s",
+        example="100ms",
+        hint="the duration is given in seconds: 100 ms is 0.100",
+    ),
+]
 
 
 def check_losses(loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> None:
@@ -177,19 +192,7 @@ class Path:
             example="1%",
         ),
     ] = 0.0
-    bad_time: Annotated[
-        float,
-        Quantity(
-            kind="time",
-            meaning="Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and "
-            "cellular links.",
-            low=0.0,
-            high=60.0,
-            unit="s",
-            example="100ms",
-            hint="the duration is given in seconds: 100 ms is 0.100",
-        ),
-    ] = 0.0
+    bad_time: BadTime = 0.0
     bad_loss: Annotated[
         float,
         Quantity(

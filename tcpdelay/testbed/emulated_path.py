@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
-from tcpdelay.scenario.path import check_losses
+from tcpdelay.scenario.path import BadTime, check_losses
 from tcpdelay.testbed.link import Link, QueueKind
 from tcpdelay.testbed.trace_schedule import Schedule
 
@@ -135,19 +135,7 @@ class EmulatedPath:
             example="2",
         ),
     ] = 1.0
-    bad_time: Annotated[
-        float,
-        Quantity(
-            kind="time",
-            meaning="Mean duration of a bad state, in which all losses of a direction occur: fading or interference on "
-            "Wi-Fi and cellular links.",
-            low=0.0,
-            high=60.0,
-            unit="s",
-            example="100ms",
-            hint="the duration is given in seconds: 100 ms is 0.100",
-        ),
-    ] = 0.0
+    bad_time: BadTime = 0.0
     bad_loss: Annotated[
         float,
         Quantity(

@@ -1,9 +1,9 @@
 """The token buckets of a link: the rate with its burst, the peak rate, and the policer.
 
-The rules are those of `tbf_dequeue` (net/sched/sch_tbf.c) and `tcf_police_act` (net/sched/act_police.c) of Linux. A
-bucket of `burst` bytes fills at a rate. A packet needs tokens for all its bytes. A link lets it wait for them, and a
-policer drops it. The record of a link has a time for each bucket (`virtual_finish`): the tokens at a time t are what
-arrives from then to t, and at most the whole bucket.
+A bucket of `burst` bytes fills at a rate. A packet needs tokens for all its bytes. If they are not there, a link lets
+the packet wait (`tbf_dequeue` of Linux, net/sched/sch_tbf.c), and a policer drops it (`tcf_police_act`, act_police.c).
+The record of a link has a time for each bucket (`virtual_finish`): the tokens at a time t are what arrives from then to
+t, and at most the whole bucket.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PACKETS = 400_000
 """Number of packets or messages in the simulation of a capture, over all its runs."""
 FEWEST_PACKETS = 1_000
 """Smallest number of packets in the simulation of one connection in one run."""
-QUIC_CONTROLS: Mapping[str, QuicControl] = {"reno": "newreno", "cubic": "cubic"}
+CONTROL_OVER_QUIC: Mapping[str, QuicControl] = {"reno": "newreno", "cubic": "cubic"}
 """The congestion control of `Stack.quic` by the word of an experiment over QUIC."""
 SMALLEST_RESERVE = 0.002
 """Smallest spare capacity of TCP, relative to the flow's rate, with which the chain is solved.
@@ -153,7 +153,7 @@ def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
     if not_simulated(experiment):
         return None
     if experiment.application == "quic":
-        control = QUIC_CONTROLS[experiment.congestion_control]
+        control = CONTROL_OVER_QUIC[experiment.congestion_control]
         transport = Stack.quic(experiment.implementation, control, experiment.delivery, group=experiment.group)
         return SimulatedMessages(capture.source, _path(capture), transport, Rules(), _seed(capture.name))
     if experiment.source is None:
