@@ -25,11 +25,11 @@ KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help report testbed lint kernels test docs notebooks bench lock clean
+.PHONY: help report testbed lint kernels test docs notebooks notebooks-store bench lock clean
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 19
 
 report: $(STAMPS)/package ## set up .venv; print a guideline report from examples/ping.txt, write it to report.html
 	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip
@@ -59,12 +59,11 @@ docs: $(STAMPS)/dev ## build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -q -W --keep-going -j auto -b html docs docs/_build/html
 	@echo "The documentation: $(CURDIR)/docs/_build/html/index.html"
 
-notebooks: $(STAMPS)/dev ## run every notebook from its first cell to its last
-ifeq ($(NOTEBOOKS),)
-	@echo "No notebooks to run."
-else
-	$(BIN)/jupyter execute --timeout=600 $(NOTEBOOKS)
-endif
+notebooks: $(STAMPS)/dev ## execute every notebook, and compare its outputs with the stored ones
+	$(BIN)/python tests/notebook_outputs.py $(NOTEBOOKS)
+
+notebooks-store: $(STAMPS)/dev ## execute every notebook, and store its outputs
+	$(BIN)/python tests/notebook_outputs.py --store $(NOTEBOOKS)
 
 bench: $(STAMPS)/bench ## run the benchmarks
 ifeq ($(BENCHMARKS),)

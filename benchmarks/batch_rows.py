@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from tcpdelay.models.validity import LINUX_RANGE
 from tcpdelay.questions.execution import processors
-from tcpdelay.questions.plane import Question, question
+from tcpdelay.questions.grid import Question, question
 from tcpdelay.questions.tables.columns import find_sources
 from tcpdelay.questions.tables.files import file_format
 from tcpdelay.questions.tables.lattice import (

@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.chains import SCENARIOS, SweepInput, sweep_input
 from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.solver.gth import gth_solve
+from tcpdelay.models.solver.aggregation import gth_solve
 from tcpdelay.models.solver.state_space import number_states
 from tcpdelay.models.solver.stationary import LARGEST_CHAIN, MAX_SWEEPS, solve_by_sweeps, solve_directly
 

@@ -17,8 +17,7 @@ import stormpy.analysis
 import stormpy.environments
 from numpy.typing import NDArray
 
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.drn import write_drn
+from tcpdelay.models.chain import DelayModel, write_drn
 
 DEFAULT_PRECISION = 1e-6
 """Relative error at which Storm stops by default."""

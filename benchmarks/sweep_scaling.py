@@ -21,7 +21,7 @@ from summary import duration, put_into
 
 import tcpdelay as td
 from tcpdelay.models.throughput import connection_utilization
-from tcpdelay.questions import schedule
+from tcpdelay.questions import execution
 from tcpdelay.questions.execution import program, work_through
 from tcpdelay.questions.sweep.checkpoint import checkpoint
 from tcpdelay.questions.sweep.run import row_type, sweep_runs
@@ -155,7 +155,7 @@ def own_work() -> tuple[list[str], float]:
     each = read_sweep({**TRIVIAL, "grid": {"rtt": many["rtt"] | {"points": PARTS}, "loss": [0.01]}})
     from distributed import LocalCluster
 
-    schedule.MOST_RUNS_IN_PART = 1
+    execution.MOST_RUNS_IN_PART = 1
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, host="127.0.0.1") as cluster:
         td.sweep(each, scheduler=cluster.scheduler_address)
         before = time.process_time(), time.monotonic()
@@ -196,9 +196,9 @@ def plan(means: dict[str, float], in_part: float) -> Iterator[str]:
         f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB, Python and the compiler included."
     )
     yield ""
-    parts = 1 / max(schedule.SHORTEST_BUDGET / CORES[-1], schedule.STORING_TIME)
+    parts = 1 / max(execution.SHORTEST_BUDGET / CORES[-1], execution.STORING_TIME)
     yield (
-        f"With {CORES[-1]} workers a part takes {schedule.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} come back "
+        f"With {CORES[-1]} workers a part takes {execution.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} come back "
         f"a second, of which scheduler and coordinator spend {parts * in_part:.0%} of a processor on Dask's messages."
     )
 

@@ -13,27 +13,24 @@ from .network.sources import Bulk, ConstantRate, Transfers, Web
 from .network.stacks import Classic, Udp
 from .quality.player import Player
 from .quality.voice import CallTarget
-from .questions.boundary import WorkingBoundary, working_boundary
-from .questions.frontier import loss_rtt_frontier
-from .questions.largest import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
-from .questions.playback import startup_for_stalls, video_stalls
+from .questions.best import best_connections, best_interval, best_split
+from .questions.boundary import WorkingBoundary, loss_rtt_frontier, working_boundary
+from .questions.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+from .questions.margins import sensitivities
+from .questions.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
 from .questions.playout import playout_for_call, playout_for_late_fraction
 from .questions.region import working_region
-from .questions.replies import audio_not_stoppable, playout_without_gaps
-from .questions.sensitivity import sensitivities
 from .questions.sweep.run import sweep
 from .questions.tables.lattice import prepare_surface
 from .questions.tables.predict_many import predict_many
 from .questions.transports import Comparison, compare
-from .questions.ways import best_connections, best_interval, best_split
 from .report.guideline import Guideline, GuidelineComparison, SourceGuideline, compare_guidelines, guideline
 from .report.region_charts import plot_boundaries, plot_region
 from .scenario.path import Path
 from .scenario.source import Flow
 from .scenario.sources.message_stream import Source
 from .scenario.sources.message_trace import Trace
-from .scenario.sources.random_messages import Messages
-from .scenario.sources.sizes import EmpiricalSizes, LognormalSizes, ParetoSizes
+from .scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes
 from .scenario.sources.speech import Speech, Utterances
 from .scenario.sources.video import Video
 from .scenario.stack import Stack

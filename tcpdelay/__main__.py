@@ -12,11 +12,13 @@ INTERRUPTED = 128 + signal.SIGINT
 
 def run() -> int:
     """Run the command line in a process of its own and return the exit status."""
-    # Starting up makes many objects and no garbage, and looking for some takes a tenth of the time.
+    # The import makes many objects and no garbage, and looking for some takes a tenth of its time.
     gc.disable()
     try:
         from tcpdelay.cli.program import main
 
+        gc.freeze()
+        gc.enable()
         status = main()
     except KeyboardInterrupt:
         # As of `main`, and no traceback, if it comes while the command line is being imported.

@@ -43,18 +43,6 @@ class Interval(NamedTuple):
 def difference_interval(first: Interval, second: Interval) -> Interval:
     """Return the difference of two independent estimates, with its interval at the confidence of both.
 
-    Parameters
-    ----------
-    first, second : Interval
-        The estimates, in one unit.
-
-    Returns
-    -------
-    Interval
-        `first` less `second`; an unknown value or end (NaN) of either makes it unknown.
-
-    References
-    ----------
     Zou, Donner, "Construction of confidence intervals about effect measures: a general approach", Statistics in
     Medicine 27, 2008: each end is as far from the difference as the distances of the two ends, added as squares.
 
@@ -70,24 +58,7 @@ def difference_interval(first: Interval, second: Interval) -> Interval:
 
 
 def ratio_interval(first: Interval, second: Interval) -> Interval:
-    """Return the ratio of two independent positive estimates, with its interval at the confidence of both.
-
-    Parameters
-    ----------
-    first, second : Interval
-        The estimates and their ends, above 0.
-
-    Returns
-    -------
-    Interval
-        `first` divided by `second`: `difference_interval` of the logarithms. An unknown value or end (NaN) of either
-        makes it unknown.
-
-    Examples
-    --------
-    >>> ratio_interval(Interval(4.0, 2.0, 8.0), Interval(2.0, 2.0, 2.0))
-    Interval(value=2.0, low=1.0, high=4.0)
-    """
+    """Return the ratio of two independent positive estimates, with its interval at the confidence of both."""
     low, high = np.exp(difference_interval(Interval(*np.log(first)), Interval(*np.log(second)))[1:])
     return Interval(first.value / second.value, float(low), float(high))
 
@@ -229,27 +200,7 @@ def dispersion(of: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
 
     .. math:: \varphi = \frac{1}{m - 1} \sum \frac{(k_i - n_i p)^2}{n_i p (1 - p)}
 
-    Parameters
-    ----------
-    of, counts : ndarray, shape (m,)
-        Trials and successes of each group; groups without trials are left out.
-
-    Returns
-    -------
-    float
-        The factor, at least 1: chance alone makes it smaller than 1 as often as larger. It is 1 with fewer than two
-        groups, or a share of 0 or 1.
-
-    References
-    ----------
     McCullagh, Nelder, "Generalized Linear Models", 2nd edition, 1989, section 4.5 (over-dispersion).
-
-    Examples
-    --------
-    >>> dispersion(np.full(4, 100.0), np.array([2.0, 2.0, 2.0, 2.0]))
-    1.0
-    >>> round(dispersion(np.full(4, 100.0), np.array([8.0, 0.0, 0.0, 0.0])), 2)
-    8.16
     """
     of, counts = of[of > 0], counts[of > 0]
     share = counts.sum() / of.sum() if of.size else 0.0
@@ -262,26 +213,7 @@ def dispersion(of: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
 def count_interval(count: int, confidence: float = CONFIDENCE) -> Interval:
     """Return a number of events and the confidence interval of its mean, for events of a Poisson process.
 
-    Parameters
-    ----------
-    count : int
-        Number of events, 0 or more.
-    confidence : float
-        Lower bound of the probability that the interval contains the mean, above 0 and below 1.
-
-    Returns
-    -------
-    Interval
-        The number, and the exact interval.
-
-    References
-    ----------
     Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28(3/4), 1936.
-
-    Examples
-    --------
-    >>> [round(float(end), 2) for end in count_interval(0)], [round(float(end), 2) for end in count_interval(10)]
-    ([0.0, 0.0, 3.69], [10.0, 4.8, 18.39])
     """
     if count < 0:
         raise InvalidValueError("count", count, "be 0 or more")
@@ -302,26 +234,9 @@ def are_independent(means: NDArray[np.float64]) -> bool:
     has the mean 1 and the variance :math:`(n - 2) / (n^2 - 1)`. A trend, or a correlation that is as long as a block,
     makes the ratio smaller.
 
-    Parameters
-    ----------
-    means : ndarray, shape (n,)
-        Means of blocks of one size, in the order of time; at least 3.
-
-    Returns
-    -------
-    bool
-        False if independent means have a ratio as small as this with a probability below 1 %.
-
-    References
-    ----------
     von Neumann, "Distribution of the Ratio of the Mean Square Successive Difference to the Variance", Annals of
     Mathematical Statistics 12(4), 1941. Fishman, "Grouping Observations in Digital Simulation", Management Science
     24(5), 1978: the test as a rule for the size of a block.
-
-    Examples
-    --------
-    >>> are_independent(np.arange(20.0)), are_independent(np.random.default_rng(1).normal(size=20))
-    (False, True)
     """
     count = means.size
     squares = float(((means - means.mean()) ** 2).sum())
@@ -332,28 +247,7 @@ def are_independent(means: NDArray[np.float64]) -> bool:
 
 
 def independent_block(means: NDArray[np.float64], fewest: int = FEWEST_BLOCKS) -> int | None:
-    """Return the size of the smallest blocks whose means are independent.
-
-    Parameters
-    ----------
-    means : ndarray, shape (n,)
-        Means of short blocks of one size, in the order of time.
-    fewest : int
-        Smallest number of blocks that may remain, at least 3.
-
-    Returns
-    -------
-    int or None
-        Number of consecutive means to merge: the smallest power of 2 for which `are_independent` holds. None if no
-        block is long enough: the samples have a trend, or they change as slowly as the sampling lasts, so that no
-        confidence interval follows from them.
-
-    Examples
-    --------
-    >>> noise = np.random.default_rng(1).normal(size=64)
-    >>> independent_block(noise), independent_block(np.repeat(noise, 2)), independent_block(noise.cumsum())
-    (1, 2, None)
-    """
+    """Return the size of the smallest blocks whose means are independent."""
     size = 1
     while means.size >= fewest * size:
         if are_independent(merged(means, size)):
@@ -363,13 +257,7 @@ def independent_block(means: NDArray[np.float64], fewest: int = FEWEST_BLOCKS) -
 
 
 def merged(means: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return the means of blocks of `size` consecutive means each; the first means that fill no block are left out.
-
-    Examples
-    --------
-    >>> merged(np.array([9.0, 1.0, 3.0, 5.0, 7.0]), 2).tolist()
-    [2.0, 6.0]
-    """
+    """Return the means of blocks of `size` consecutive means each; the first means that fill no block are left out."""
     count = means.size // size
     result: NDArray[np.float64] = means[means.size - count * size :].reshape(count, size).mean(axis=1)
     return result
@@ -404,20 +292,7 @@ def _batch_means(
 def student(
     weights: NDArray[np.float64], means: NDArray[np.float64], confidence: float = CONFIDENCE
 ) -> tuple[float, float]:
-    """Return the weighted mean of the batch means and half the width of its interval, by Student's distribution.
-
-    Parameters
-    ----------
-    weights, means : ndarray, shape (n,)
-        Sizes and means of the batches.
-    confidence : float
-        Probability that the interval contains the true value, above 0 and below 1.
-
-    Returns
-    -------
-    tuple of float
-        The mean, and half the width; the half width is infinite for a single batch.
-    """
+    """Return the weighted mean of the batch means and half the width of its interval, by Student's distribution."""
     from scipy.special import stdtrit
 
     value = float(np.average(means, weights=weights))

@@ -6,17 +6,18 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.scenario.fields import InvalidValueError, UnitWarning, bounds
+from tcpdelay.confidence import Interval
+from tcpdelay.scenario.fields import InvalidValueError, UnitWarning, as_numbers, bounds, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
-from tcpdelay.units import TOO_FEW, quantile_name
+from tcpdelay.units import TOO_FEW, format_fraction, quantile_name, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,6 +80,41 @@ UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.
 """The expected error where no error was measured."""
 
 
+MOST_CARRIED = 10.0
+"""Share of the rate above which the end of an interval says nothing."""
+
+
+def carried_in_words(carried: Interval) -> str:
+    """Return the interval of the rate that is carried, relative to the flow's rate, in words.
+
+    Examples
+    --------
+    >>> carried_in_words(Interval(0.968, 0.925, 1.014)), carried_in_words(Interval(1.2, 0.8, np.inf))
+    ('between 92.5 % and 101 %', '80 % or more')
+    """
+    low, high, _ = told_apart(format_fraction, carried.low, min(carried.high, MOST_CARRIED), 1.0)
+    return f"between {low} and {high}" if carried.high < MOST_CARRIED else f"{low} or more"
+
+
+Ending = Literal["", "its budget", "the clock"]
+"""What ends a simulation before it has the packets that are requested."""
+
+
+def ended_after(packets: int, ended_by: Ending) -> str:
+    """Return the number of packets of a simulation in words, and what has ended it early.
+
+    Examples
+    --------
+    >>> ended_after(5000, ""), ended_after(5000, "the clock")
+    ('5000 packets', '5000 packets, where the clock ended the simulation')
+    """
+    return f"{packets} packets" + (f", where {ended_by} ended the simulation" if ended_by else "")
+
+
+class UnsettledWarning(UserWarning):
+    """Delays depend on the length of the simulation, because the load is close to the rate that is carried."""
+
+
 @dataclass(frozen=True)
 class DelayDistribution:
     """Delays from write to in-order read, and their probabilities.
@@ -105,6 +141,16 @@ class DelayDistribution:
         Returns the expected error of a prediction.
     packets : int
         Number of packets or messages whose delays were simulated or measured; 0 if the distribution was computed.
+    ended_by_clock : bool
+        Whether a clock has ended the simulation: on a machine far slower than the estimate of its work. The same call
+        may then have another result.
+    ended_by_budget : bool
+        Whether the simulation has fewer packets than requested, as more do not fit into the time that it may take.
+    settled : bool
+        False if the delays depend on the length of the simulation that has them, because the load is close to the rate
+        that is carried.
+    carried : Interval
+        Rate that is carried, relative to the flow's rate, with its interval; NaN if it is not known.
 
     Raises
     ------
@@ -128,8 +174,14 @@ class DelayDistribution:
     ignored: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     look_up_error: Callable[[float], ExpectedError] | None = field(default=None, repr=False, compare=False)
     packets: int = field(default=0, repr=False, compare=False)
+    ended_by_clock: bool = field(default=False, repr=False, compare=False, kw_only=True)
+    ended_by_budget: bool = field(default=False, repr=False, compare=False, kw_only=True)
+    settled: bool = field(default=True, kw_only=True)
+    carried: Interval = field(default=Interval(np.nan, np.nan, np.nan), kw_only=True)
 
     def __post_init__(self) -> None:
+        if not is_number(self.one_way_delay):
+            raise InvalidValueError("one_way_delay", self.one_way_delay, "be a number of seconds")
         values, weights = self.values, self.weights
         if values.ndim != 1 or values.shape != weights.shape or values.size == 0:
             raise ValueError(
@@ -174,7 +226,7 @@ class DelayDistribution:
         >>> DelayDistribution.from_samples([0.2, 0.1, 0.1, 0.1], one_way_delay=0.1).weights.tolist()
         [0.75, 0.25]
         """
-        values, counts = np.unique(np.asarray(samples, np.float64), return_counts=True)
+        values, counts = np.unique(as_numbers("samples", samples), return_counts=True)
         if values.size == 0:
             raise InvalidValueError("samples", samples, "hold at least one delay")
         return cls(values, counts / counts.sum(), one_way_delay, packets=int(counts.sum()))
@@ -188,6 +240,8 @@ class DelayDistribution:
         """P(delay >= value) for each value, and a final 0; summed from the largest value, which is more precise."""
         beyond = np.zeros(self.weights.size + 1)
         np.cumsum(self.weights[::-1], out=beyond[-2::-1])
+        # Every packet is later than no delay at all, also where the weights sum to 1 but for a rounding error.
+        beyond[0] = 1.0
         return beyond
 
     @cached_property
@@ -222,8 +276,27 @@ class DelayDistribution:
         """
         return None if self.look_up_error is None else self.look_up_error(USUAL_QUANTILE)
 
+    @property
+    def ended_note(self) -> str:
+        """That the clock, so that another run may differ, or its budget has ended the simulation; empty otherwise."""
+        reached = f" after {self.packets} packets" if self.packets else ""
+        return f"ended by {self.ended_by}{reached}" if self.ended_by else ""
+
+    @property
+    def ended_by(self) -> Ending:
+        """What has ended the simulation before it had its packets; empty if nothing has."""
+        return "the clock" if self.ended_by_clock else "its budget" if self.ended_by_budget else ""
+
+    @property
+    def unsettled_note(self) -> str:
+        """That the delays depend on the length of the simulation, and what is carried; empty if they have settled."""
+        known = "" if np.isnan(self.carried.low) else f": {carried_in_words(self.carried)} of the rate is carried"
+        return "" if self.settled else f"not settled after {ended_after(self.packets, self.ended_by)}{known}"
+
     def late_error(self, delay: float) -> float:
         """Return the statistical error of the share of packets later than a delay [s]; 0 except for simulations."""
+        if not is_number(delay):
+            raise InvalidValueError("delay", delay, "be a number of seconds")
         return 0.0
 
     def expected_error_of(self, quantile: float) -> ExpectedError | None:
@@ -231,6 +304,8 @@ class DelayDistribution:
 
         The error of a simulation is that of the quantile for which it was made.
         """
+        if not is_number(quantile):
+            raise InvalidValueError("quantile", quantile, "be a number above 0 and below 1")
         return self.expected_error if self.look_up_error is None else self.look_up_error(quantile)
 
     @overload
@@ -254,8 +329,21 @@ class DelayDistribution:
         ------
         ValueError
             If a probability is outside 0 to 1.
+
+        Warns
+        -----
+        UnsettledWarning
+            If the delays depend on the length of the simulation.
         """
-        probabilities = np.asarray(probability, np.float64)
+        if self.unsettled_note:
+            told = f"{self.unsettled_note}; the delays depend on the length of the simulation"
+            warnings.warn(told, UnsettledWarning, stacklevel=2)
+        found: float | NDArray[np.float64] = self._quantile(probability)
+        return found
+
+    def _quantile(self, probability: Any) -> Any:
+        """Return `quantile` without a warning."""
+        probabilities = as_numbers("probability", probability)
         if not np.all((probabilities >= 0) & (probabilities <= 1)):
             raise InvalidValueError("probability", probability, "lie between 0 and 1")
         places = np.searchsorted(self._cumulative, probabilities - CUMULATION_NOISE)
@@ -278,7 +366,9 @@ class DelayDistribution:
         >>> d.known_quantile(0.9), d.known_quantile(0.95)
         (0.05, nan)
         """
-        delay = self.quantile(probability)
+        if not is_number(probability):
+            raise InvalidValueError("probability", probability, "be a number, 0 to 1")
+        delay = self._quantile(probability)
         beyond = round((1 - probability) * self.packets, 6)
         return delay if not self.packets or beyond >= FEWEST_BEYOND or np.isinf(delay) else float("nan")
 
@@ -310,7 +400,7 @@ class DelayDistribution:
             If a finite playout delay is longer than all delays and than 60 s, the longest round-trip time of a path: it
             is probably in milliseconds.
         """
-        limit = np.asarray(playout_delay, np.float64)
+        limit = as_numbers("playout_delay", playout_delay)
         longest, slowest = (float(np.max(times, where=np.isfinite(times), initial=0)) for times in (limit, self.values))
         if np.isfinite(self.values[0]) and longest > max(slowest, LONGEST_PLAYOUT):
             told = f"playout_delay is in seconds, got {longest:.12g}; for {longest:.12g} ms write {longest / 1e3:.12g}"
@@ -332,11 +422,13 @@ class DelayDistribution:
     def cdf(self, delay: NDArray[np.float64] | list[float]) -> NDArray[np.float64]: ...
     def cdf(self, delay: ArrayLike) -> float | NDArray[np.float64]:
         """Return P(delay <= d) for each d [s] in `delay`, in the shape of `delay`."""
-        result = 1.0 - np.asarray(self._later_than(np.asarray(delay, np.float64)))
+        result = 1.0 - np.asarray(self._later_than(as_numbers("delay", delay)))
         return float(result) if result.ndim == 0 else result
 
     def meets(self, target: Target) -> bool:
         """Return whether the target's quantile of the delay is within its limit."""
+        if not isinstance(target, Target):
+            raise InvalidValueError("target", target, "be a Target")
         return target.is_met_by(self.quantile(target.quantile))
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
@@ -357,4 +449,5 @@ class DelayDistribution:
         known = ((quantile_name(q), self.known_quantile(q)) for q in (0.5, 0.95, 0.99))
         quantiles = ", ".join(f"{name}={TOO_FEW if np.isnan(delay) else f'{delay:.4g} s'}" for name, delay in known)
         note = "" if self.sustainable else ", unsustainable"
+        note += "".join(f", {said}" for said in (self.unsettled_note or self.ended_note,) if said)
         return f"DelayDistribution(mean={self.mean:.4g} s, {quantiles}{note})"

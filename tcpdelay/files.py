@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ from typing import Any
 
 UNFINISHED = ".tcpdelay-*.part"
 """Pattern of the files that a killed process leaves behind, for `Path.glob`."""
+LONGEST_MESSAGE = 300
+"""Largest number of characters of a message of Arrow; some repeat a whole row."""
 
 
 def unfinished_path(path: Path) -> Path:
@@ -31,16 +35,6 @@ def written_durably(path: Path) -> Iterator[Path]:
     """Provide the path of a temporary file that replaces a file when the block ends.
 
     The temporary file is on the disk before it replaces the file.
-
-    Parameters
-    ----------
-    path : Path
-        The file; if the block fails, the file does not change.
-
-    Yields
-    ------
-    Path
-        Path of the temporary file, in the same folder; the block must write it.
 
     Examples
     --------
@@ -78,23 +72,6 @@ def locked(directory: Path, complaint: str) -> Iterator[None]:
     """Lock a directory against other processes until the block or the process ends.
 
     On Windows, this does nothing.
-
-    Parameters
-    ----------
-    directory : Path
-        An existing directory.
-    complaint : str
-        Text of the error message after the directory's name.
-
-    Raises
-    ------
-    ValueError
-        If another process has locked the directory.
-
-    Examples
-    --------
-    >>> with locked(Path("."), "is in use"):
-    ...     pass
     """
     if sys.platform == "win32":
         # Windows cannot open a directory.
@@ -115,27 +92,33 @@ def error_in_words(error: OSError, folder: Path | None = None) -> str:
     """Return the file that an error names, and the system's reason without its number.
 
     `folder` takes the place of a file without a name, or of an unfinished file, whose name says nothing to the user.
-
-    Examples
-    --------
-    >>> error_in_words(FileNotFoundError(2, "No such file or directory", "paths.csv"))
-    "'paths.csv': No such file or directory"
-    >>> error_in_words(OSError(28, "Error writing bytes to file. Detail: [errno 28] No space left"), Path("captures"))
-    "'captures': No space left on device"
     """
     reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno == errno.ENOENT and error.filename is None and _is_working_folder_removed():
+        return "the working directory has been removed; change to another one"
     named = error.filename is not None and not Path(os.fsdecode(error.filename)).match(UNFINISHED)
     file = error.filename if named else folder
     return reason if file is None else f"{os.fsdecode(file)!r}: {reason}"
 
 
+def _is_working_folder_removed() -> bool:
+    """Return whether the working directory of this process no longer exists."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False
+
+
+def one_line(error: Exception | str) -> str:
+    """Return the message of an error in one line: the message of the system if there is one."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return textwrap.shorten(str(error), LONGEST_MESSAGE, placeholder=" ...")
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is not valid TOML; the message names the file.
 
     Examples
     --------

@@ -64,7 +64,8 @@ def _split(text: str, name: str, kind: str, example: str) -> tuple[float, str, s
         raise ValueError(f"{name}: {shown} is too large for a {kind}; {example}")
     if number < 0:
         raise ValueError(f"{name}: {shown} is negative, but a {kind} cannot be; {example}")
-    return number, stripped[match.end() :].strip(), shown
+    # -0 has a sign.
+    return abs(number), stripped[match.end() :].strip(), shown
 
 
 def _positive(value: float, name: str, shown: str, kind: str, allow_zero: bool) -> float:
@@ -77,35 +78,7 @@ def _positive(value: float, name: str, shown: str, kind: str, allow_zero: bool) 
 
 
 def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
-    """Read a time with its unit.
-
-    Parameters
-    ----------
-    text : str
-        A number and s, ms, us (or µs) or min, in any case, with or without a space; at most 64 characters.
-    name : str
-        Option or argument with this text; every error message starts with this name.
-    allow_zero : bool
-        Whether 0 is a valid time.
-
-    Returns
-    -------
-    float
-        The time [s], finite.
-
-    Raises
-    ------
-    ValueError
-        If the text has no number, no unit or an unknown unit, or if the time is negative, or 0 without `allow_zero`.
-
-    Examples
-    --------
-    >>> parse_time("100ms", "--rtt"), parse_time("2 min", "--duration")
-    (0.1, 120.0)
-    >>> parse_time("100", "--rtt")
-    Traceback (most recent call last):
-    ValueError: --rtt: '100' has no unit; write 100ms or 100s
-    """
+    """Read a time with its unit."""
     number, unit, shown = _split(text, name, "time", _TIME_EXAMPLE)
     if not unit:
         first, second = ("ms", "s") if number >= 1 else ("s", "ms")
@@ -121,37 +94,7 @@ def parse_time(text: str, name: str, *, allow_zero: bool = False) -> float:
 
 
 def parse_fraction(text: str, name: str, *, allow_zero: bool = True, allow_one: bool = False) -> float:
-    """Read a fraction up to 1, written as a decimal number or as a percentage.
-
-    Parameters
-    ----------
-    text : str
-        "2%", "0.5 %" or "0.02"; at most 64 characters.
-    name : str
-        Option or argument with this text; every error message starts with this name.
-    allow_zero : bool
-        Whether 0 is a valid fraction.
-    allow_one : bool
-        Whether 1 is a valid fraction; it is written as 100%.
-
-    Returns
-    -------
-    float
-        The fraction.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a fraction below 1. A number of 1 or above without a percent sign is refused as ambiguous.
-
-    Examples
-    --------
-    >>> parse_fraction("2%", "--loss"), parse_fraction("0.02", "--loss")
-    (0.02, 0.02)
-    >>> parse_fraction("2", "--loss")
-    Traceback (most recent call last):
-    ValueError: --loss: 2 is neither a fraction below 1 nor a percentage; write 2% or 0.02
-    """
+    """Read a fraction up to 1, written as a decimal number or as a percentage."""
     number, unit, shown = _split(text, name, "fraction", _FRACTION_EXAMPLE)
     if unit not in ("", "%"):
         raise ValueError(f"{name}: unknown unit {unit!r} of a fraction; {_FRACTION_EXAMPLE}")
@@ -169,36 +112,7 @@ def parse_fraction(text: str, name: str, *, allow_zero: bool = True, allow_one: 
 
 
 def parse_rate(text: str, name: str, *, allow_zero: bool = False) -> float:
-    """Read a bit rate, in bits or bytes per second.
-
-    Parameters
-    ----------
-    text : str
-        A number, an optional prefix k, M, G, Ki, Mi or Gi in any case, and bit/s, bps or B/s; at most 64 characters.
-        A lower-case b is a bit, an upper-case B a byte; k is 1000, Ki is 1024.
-    name : str
-        Option or argument with this text; every error message starts with this name.
-    allow_zero : bool
-        Whether 0 is a valid rate.
-
-    Returns
-    -------
-    float
-        The rate [bit/s], finite.
-
-    Raises
-    ------
-    ValueError
-        If the text has no number, no unit or an unknown unit, or if the rate is negative, or 0 without `allow_zero`.
-
-    Examples
-    --------
-    >>> parse_rate("64kbit/s", "--bitrate"), parse_rate("8 kB/s", "--bitrate")
-    (64000.0, 64000.0)
-    >>> parse_rate("64k", "--bitrate")
-    Traceback (most recent call last):
-    ValueError: --bitrate: unknown rate unit 'k'; use bit/s, kbit/s, Mbit/s, kB/s or MB/s
-    """
+    """Read a bit rate, in bits or bytes per second."""
     number, unit, shown = _split(text, name, "rate", _RATE_EXAMPLE)
     if not unit:
         raise ValueError(f"{name}: {shown} has no unit; {_RATE_EXAMPLE}")
@@ -222,35 +136,7 @@ def _rate_scale(unit: str) -> float | None:
 
 
 def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
-    """Read a size in bytes.
-
-    Parameters
-    ----------
-    text : str
-        A number, alone or with B, kB, MB, GB, KiB, MiB or GiB; whole in bytes; at most 64 characters.
-    name : str
-        Option or argument with this text; every error message starts with this name.
-    allow_zero : bool
-        Whether 0 is a valid size.
-
-    Returns
-    -------
-    int
-        The size [bytes].
-
-    Raises
-    ------
-    ValueError
-        If the text has no number or an unknown unit, or if the size is not whole, negative, or 0 without `allow_zero`.
-
-    Examples
-    --------
-    >>> parse_size("174", "--packet-size"), parse_size("1.4kB", "--packet-size"), parse_size("1KiB", "--packet-size")
-    (174, 1400, 1024)
-    >>> parse_size("1kb", "--packet-size")
-    Traceback (most recent call last):
-    ValueError: --packet-size: unknown size unit 'kb'; use B, kB, MB, KiB or MiB
-    """
+    """Read a size in bytes."""
     number, unit, shown = _split(text, name, "size", _SIZE_EXAMPLE)
     match = re.fullmatch(r"(?:([kKmMgG]i?)?(?:B|[bB]ytes?))?", unit)
     if match is None:
@@ -263,13 +149,7 @@ def parse_size(text: str, name: str, *, allow_zero: bool = False) -> int:
 
 
 def format_time(seconds: float, digits: int = DIGITS) -> str:
-    """Return a time [s] with a suitable unit and `digits` significant digits, 3 by default; "never" if it is infinite.
-
-    Examples
-    --------
-    >>> format_time(0.138), format_time(1.35), format_time(850e-6), format_time(float("inf"))
-    ('138 ms', '1.35 s', '850 µs', 'never')
-    """
+    """Return a time [s] with a suitable unit and `digits` significant digits; "never" if it is infinite."""
     if seconds == math.inf:
         return "never"
     if abs(seconds) >= 999.5:
@@ -323,16 +203,6 @@ def quantile_name(quantile: float) -> str:
 def format_duration(seconds: float) -> str:
     """Return a time in a unit for planning: s, min, h or d.
 
-    Parameters
-    ----------
-    seconds : float
-        The time [s], 0 or more.
-
-    Returns
-    -------
-    str
-        Two to three digits and the unit.
-
     Examples
     --------
     >>> format_duration(12.3), format_duration(600), format_duration(7 * 3600), format_duration(7 * 86400)
@@ -349,13 +219,6 @@ def format_fraction(fraction: float, digits: int = DIGITS) -> str:
     """Return a fraction as a percentage with `digits` significant digits, 3 by default.
 
     A fraction between 0 and 1 is never rounded to 0 or 100 %. Large percentages have no exponent.
-
-    Examples
-    --------
-    >>> format_fraction(0.02), format_fraction(0.00014), format_fraction(1e-9), format_fraction(0.99999)
-    ('2 %', '0.014 %', '< 0.001 %', '> 99.9 %')
-    >>> format_fraction(15.52)
-    '1550 %'
     """
     if 0 < fraction < 1e-5:
         return "< 0.001 %"
@@ -378,13 +241,7 @@ def format_fraction_range(fractions: tuple[float, float]) -> str:
 
 
 def format_rate(rate: float, digits: int = DIGITS) -> str:
-    """Return a rate [bit/s] with its unit and `digits` significant digits, 3 by default; "unlimited" if it is infinite.
-
-    Examples
-    --------
-    >>> format_rate(69_600), format_rate(2.5e6), format_rate(float("inf"))
-    ('69.6 kbit/s', '2.5 Mbit/s', 'unlimited')
-    """
+    """Return a rate [bit/s] with its unit and `digits` significant digits; "unlimited" if it is infinite."""
     if rate == math.inf:
         return "unlimited"
     return str(_Rendered(rate, "bit/s").render(prec=digits - 1))
@@ -402,33 +259,21 @@ def format_size(size: float, digits: int = DIGITS) -> str:
 
 
 def told_apart(written: Callable[[float, int], str], *values: float | None, error: float = 0.0) -> list[str]:
-    """Return formatted values with enough digits that different values look different.
-
-    Parameters
-    ----------
-    written : callable
-        Formats a value with a number of significant digits, such as `format_time`.
-    *values : float or None
-        The values; the text for None is empty.
-    error : float
-        Relative error of the values, a fraction. Digits that it leaves open are not printed, beyond the usual three.
-
-    Returns
-    -------
-    list of str
-        The formatted values, all with the same number of digits, 3 to 9; with 3 digits if even the largest number of
-        digits is not enough.
-
-    Examples
-    --------
-    >>> told_apart(format_time, 0.140, 0.139711), told_apart(format_time, 0.140, 0.120)
-    (['140 ms', '139.7 ms'], ['140 ms', '120 ms'])
-    >>> told_apart(format_time, 0.140, 0.139711, error=0.01)
-    ['140 ms', '140 ms']
-    """
+    """Return formatted values with enough digits that different values look different."""
     known = MOST_DIGITS if error == 0 else math.ceil(-math.log10(error))
     for digits in (*range(DIGITS, min(known, MOST_DIGITS) + 1), DIGITS):
         texts = ["" if value is None else written(value, digits) for value in values]
         if len(set(texts)) == len(set(values)):
             break
     return texts
+
+
+def printable(line: str) -> str:
+    r"""Escape the characters that would break the line or control the terminal.
+
+    Examples
+    --------
+    >>> print(printable("a\nb"))
+    a\nb
+    """
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)

@@ -1,11 +1,9 @@
 """Phases, transitions and solution of a chain, made from the public parts of the solver."""
 
-from tcpdelay.models.linux.profile import LinuxProfile
+from tcpdelay.models.linux.transitions import LinuxProfile
 from tcpdelay.models.published.delays import PublishedProfile
-from tcpdelay.models.solver.measures import probability_at_bound
-from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
 from tcpdelay.models.solver.state_space import reachable_rows
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.models.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, probability_at_bound, solve_by_sweeps
 from tcpdelay.scenario.stack import NewReno2008
 
 

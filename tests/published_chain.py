@@ -68,9 +68,14 @@ def event_probabilities(
 
         no_loss = q if application_limited else q**w
         any_loss, repaired = 1 - no_loss, Decimal(0)
-        if w > 3 and loss_pattern == "correlated":
-            ends_in_timeout = (1 - q**3) * (1 + q**3 * (1 - q ** (w - 3))) / (1 - q**w)  # Padhye's Q(w)
-            repaired = (1 - min(Decimal(1), ends_in_timeout)) * any_loss
+        if loss_pattern == "correlated":
+            # The first k segments of the round arrive, the rest is lost; their ACKs release k more, of which m arrive
+            # before the next loss. Limited transmit: two ACKs release two segments, one releases one, and that another
+            spared = {1: q**2, 2: 1 - p**2} if stack.limited_transmit else {}
+            for k in range(1, w):
+                arrive = {m: q**m * (p if m < k else 1) for m in range(1, min(k, 2) + 1)}
+                enough = sum((arrive[m] * spared.get(m, 0) for m in arrive), q**3 if k >= 3 else Decimal(0))
+                repaired += any_loss * p * q**k / (1 - q**w) * enough
         elif w > 3:
             # Every retransmission must arrive. NewReno, SACK: any losses that leave three duplicate ACKs.
             # Reno: one loss, or two in a window of at least 10
@@ -78,7 +83,8 @@ def event_probabilities(
             repaired = sum((lost(i) * q**i for i in range(1, most + 1)), Decimal(0))
         # Limited transmit: one or two duplicate ACKs release new segments for the missing ones; Reno repairs one loss
         for i, new_segments in ((w - 1, q**2), (w - 2, 1 - p**2)):
-            if stack.limited_transmit and i >= 1 and (stack.variant != "reno" or i == 1):
+            random_losses = loss_pattern == "random" and stack.limited_transmit
+            if random_losses and i >= 1 and (stack.variant != "reno" or i == 1):
                 repaired += lost(i) * q**i * new_segments
         return float(no_loss), float(min(repaired, any_loss)), float(max(Decimal(0), any_loss - repaired))
 
@@ -96,6 +102,10 @@ class Rules:
         self.load = max(1, math.floor(self.rtt / self.interval + HALF))
         share = Fraction(flow.packet_size, stack.mss) if path.bottleneck == "bytes" else 1
         self.single_packet_loss = min(Fraction(1), self.loss * share)
+
+    def events(self, loss: Fraction, w: int, application_limited: bool) -> tuple[float, float, float]:
+        """Return the probabilities of no loss, of a repaired loss and of a timeout."""
+        return event_probabilities(loss, w, application_limited, self.loss_pattern, self.stack)
 
     def backlog_after_round(self, b: int, segments: int) -> int:
         """Return (b a + r a - segments M)+ in whole packets: a round trip's writes come in, its segments leave."""
@@ -133,7 +143,7 @@ class Rules:
             return
         application_limited = b == 0 and w >= r
         loss = self.single_packet_loss if application_limited else self.loss
-        success, fast, times_out = event_probabilities(loss, w, application_limited, self.loss_pattern, self.stack)
+        success, fast, times_out = self.events(loss, w, application_limited)
         if application_limited:  # AL
             yield Step(state, success, float(self.interval), 1)
             yield Step(((r + 3) // 2, 3, 1), fast, float(self.rtt + 3 * self.interval), r, True)
@@ -231,9 +241,9 @@ class PublishedChain:
         return math.fsum(compress(times, (self.states[s][1] > 0 for s, _, _ in self.transitions))) / math.fsum(times)
 
 
-def published_chain(flow: Flow, path: Path, stack: NewReno2008) -> PublishedChain:
-    """Return the published chain: all states that (r, 0, 0) leads to, found breadth first."""
-    rules = Rules(flow, path, stack)
+def published_chain(flow: Flow, path: Path, stack: NewReno2008, kind: type[Rules] = Rules) -> PublishedChain:
+    """Return the published chain, or one with other rules: all states that (r, 0, 0) leads to, found breadth first."""
+    rules = kind(flow, path, stack)
     states, transitions = [(rules.load, 0, 0)], []
     index = {states[0]: 0}
     for source in states:  # grows as states are found

@@ -12,7 +12,7 @@ from pcap_files import ACK, MILLISECOND, PSH, START, SYN, Connection, Packet, pc
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.clocks import LowerHull
-from tcpdelay.capture.pcap.segments import unwrapped
+from tcpdelay.capture.pcap.stretches import unwrapped
 from tcpdelay.capture.pcap.trace import NEVER, Acknowledgements, DataSegments, coverage
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
@@ -122,6 +122,105 @@ def test_needless_repetitions_are_told_by_old_timestamps(analyze):
     assert (analysis.retransmissions, analysis.spurious_retransmissions, analysis.lost) == (1, 0, 1)
 
 
+def acknowledged_and_sent_again(lost, again, acknowledged_by="ack", stamps=False):
+    """Return the sender's packets of a connection that sends some messages again after they are acknowledged.
+
+    The capture is at the sender, but the acknowledgements are lost behind it. Duplicates are not reported.
+    """
+    packets = list(Connection(lost=lost, dsack=False, stamps=stamps).sender)
+    for k in again:
+        first = next(packet for packet in packets if packet.forward and packet.seq == 1001 + k * 174)
+        if acknowledged_by == "SACK":
+            # The acknowledgements hold back a lower message, which arrives late.
+            packets = [
+                replace(packet, ack=1001 + (k - 1) * 174, sack=((1001 + k * 174, 1001 + (k + 1) * 174),))
+                if not packet.forward
+                and first.time < packet.time < first.time + 100 * MILLISECOND
+                and packet.ack > 1001
+                else packet
+                for packet in packets
+            ]
+        time = first.time + 90 * MILLISECOND
+        packets.append(replace(first, time=time, ip_id=30000 + k, tsval=time // MILLISECOND if stamps else None))
+    return sorted(packets, key=lambda packet: packet.time)
+
+
+@pytest.mark.parametrize("stamps", [True, False])
+@pytest.mark.parametrize("acknowledged_by", ["ack", "SACK"])
+def test_data_that_were_acknowledged_before_are_sent_again_needlessly(analyze, acknowledged_by, stamps):
+    again = range(40, 190, 30)
+    analysis = analyze(acknowledged_and_sent_again(frozenset({20}), again, acknowledged_by, stamps))
+    assert analysis.captured_at == ("sender",)
+    assert (analysis.retransmissions, analysis.spurious_retransmissions) == (1 + len(again), len(again))
+    assert (analysis.lost, analysis.sent) == (1, 201 + len(again))
+
+
+def test_a_repetition_before_the_acknowledgement_is_a_loss(analyze):
+    analysis = analyze(Connection(lost=LOST, dsack=False, stamps=False).sender)
+    assert (analysis.retransmissions, analysis.spurious_retransmissions, analysis.lost) == (4, 0, 4)
+
+
+def test_a_capture_at_the_receiver_that_lacks_the_first_arrival_shows_the_duplicate(analyze):
+    connection = Connection(needless=frozenset({50}), dsack=False)
+    first, again = [
+        k for k, packet in enumerate(connection.receiver) if packet.forward and packet.seq == 1001 + 50 * 174
+    ]
+    analysis = analyze([packet for k, packet in enumerate(connection.receiver) if k != first])
+    assert again > first
+    assert (analysis.duplicates, analysis.lost) == (1, 0)
+
+
+def needless_by_hand():
+    """Return 60 messages of 100 B; every fourth one is sent again 220 ms after its acknowledgement passed."""
+    packets = []
+    for k in range(60):
+        start = START + k * 500 * MILLISECOND
+        data = Packet(start, True, 1 + 100 * k, 1, 100, ACK | PSH, ip_id=2 * k + 1)
+        answer = Packet(start + 40 * MILLISECOND, False, 1, 101 + 100 * k, ip_id=2 * k + 1)
+        packets += [data, answer]
+        if k % 4 == 3:
+            late = 260 * MILLISECOND
+            packets += [replace(data, time=start + late, ip_id=2 * k + 2)]
+            packets += [replace(answer, time=answer.time + late, ip_id=2 * k + 2)]
+    return packets
+
+
+def test_a_path_without_loss_whose_acknowledgements_are_lost(analyze):
+    analysis = analyze(needless_by_hand())
+    assert (analysis.lost, analysis.retransmissions, analysis.spurious_retransmissions) == (0, 15, 15)
+    assert analysis.rtt == pytest.approx(0.040)
+
+
+@pytest.mark.parametrize("end", ["sender", "receiver"])
+def test_a_byte_beyond_a_closed_window_is_no_transmission(analyze, end):
+    # A BSD sender probes a closed window with a byte of new data, which the receiver drops.
+    connection = Connection(stamps=False)
+    packets = list(getattr(connection, end))
+    for k in range(40, 190, 10):
+        (place,) = [n for n, each in enumerate(packets) if each.forward and each.seq == 1001 + k * 174]
+        data = packets[place]
+        closed = Packet(data.time - 3 * MILLISECOND, False, 900, data.seq, window=0, ip_id=20000 + k)
+        probe = replace(data, time=data.time - 2 * MILLISECOND, length=1, ip_id=30000 + k)
+        refused = replace(closed, time=data.time - 2 * MILLISECOND + 1000, ip_id=21000 + k)
+        opened = replace(closed, time=data.time - MILLISECOND, window=500, ip_id=22000 + k)
+        packets += [closed, probe, refused, opened]
+    analysis = analyze(sorted(packets, key=lambda packet: packet.time))
+    assert (analysis.lost, analysis.retransmissions) == (0, 0)
+
+
+def test_a_coarse_clock_is_named(analyze):
+    # A clock of 10 ms, as of an old kernel; the round-trip time is 0.6 ms.
+    step = 10 * MILLISECOND
+    packets = Connection(rtt=600_000, interval=7 * MILLISECOND).sender
+    coarse = [replace(packet, time=packet.time // step * step) for packet in packets]
+    expected = (
+        "the clock of the capture advances in steps of 10 ms: round-trip times and delays are known only to within"
+    )
+    assert any(note.startswith(expected) for note in analyze(coarse).notes)
+    for fine in (packets, [replace(packet, time=packet.time // 1000 * 1000) for packet in packets]):
+        assert not any("clock of the capture" in note for note in analyze(fine).notes)
+
+
 @pytest.mark.parametrize("stamps", [True, False])
 def test_reordering_is_no_loss(analyze, stamps):
     connection = Connection(overtaken=frozenset({30, 31, 100}), lost=frozenset({60}), stamps=stamps)
@@ -162,6 +261,19 @@ def test_offset_and_skew_of_the_clocks_are_taken_out(analyze, offset, skew):
         same = analyze(connection.sender, connection.receiver, same_clock=True)
         assert same.clocks.offset == same.clocks.skew == 0
         assert same.delay_samples == pytest.approx(connection.delays(), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("same_clock", "early"), [(False, r"290 ms .* a clock was set"), (True, r"590 ms .* one clock")]
+)
+def test_a_packet_that_arrives_before_it_is_sent_is_refused(analyze, same_clock, early):
+    # One packet of a path of 10 ms has a time stamp of the receiver that is 600 ms early.
+    connection = Connection(count=200, rtt=20 * MILLISECOND)
+    last = max(k for k, packet in enumerate(connection.receiver) if packet.length)
+    damaged = replace(connection.receiver[last], time=connection.receiver[last].time - 600 * MILLISECOND)
+    arrived = sorted([*connection.receiver[:last], damaged, *connection.receiver[last + 1 :]], key=lambda p: p.time)
+    with pytest.raises(ValueError, match=rf"arrives? {early}"):
+        analyze(connection.sender, arrived, same_clock=same_clock)
 
 
 points = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 1000)), min_size=2, max_size=40)

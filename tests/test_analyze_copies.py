@@ -26,7 +26,7 @@ from pcap_files import (
     section,
     tcp,
 )
-from tcpdelay.capture.pcap import segments, stretches
+from tcpdelay.capture.pcap import stretches
 from tcpdelay.capture.pcap.analysis import analyze_captures
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
@@ -231,6 +231,29 @@ def test_retransmissions_are_no_copies(tmp_path_factory, lost, needless, stamps,
         assert found.retransmissions == len(lost | needless)
 
 
+@pytest.mark.parametrize("ip_id", [7, 0])
+def test_a_segment_repeated_after_minutes_is_no_copy(written, ip_id):
+    # A small device uses one identification; its peer went away for five minutes.
+    packets = []
+    for k in range(5):
+        time = START + k * 1000 * MILLISECOND
+        packets += [Packet(time, True, 1 + 10 * k, 1, 10, ACK | PSH, ip_id=ip_id)]
+        packets += [Packet(time + 30 * MILLISECOND, False, 1, 11 + 10 * k, ip_id=ip_id)] * (k < 4)
+    late = packets[-1].time + 300_000 * MILLISECOND
+    packets += [replace(packets[-1], time=late), Packet(late + 30 * MILLISECOND, False, 1, 51, ip_id=ip_id)]
+    analysis = analyze_captures([written(pcap(packets))])
+    assert (analysis.retransmissions, analysis.lost, analysis.sent) == (1, 1, 6)
+    assert not any("twice" in note for note in analysis.notes)
+
+
+def test_a_packet_that_the_network_doubles_is_no_copy_of_another_place(written):
+    # In a public capture of 22 packets, the SYN and its answer stand twice.
+    sender = Connection(count=4).sender
+    doubled = [packet for place, packet in enumerate(sender) for packet in [packet] * (1 + (place < 2))]
+    analysis = analyze_captures([written(pcap(doubled))])
+    assert (analysis.lost, analysis.messages) == (0, 4)
+
+
 def test_a_segment_sent_over_and_over_is_no_copy(written):
     packets = [Packet(START + 200 * 2**k * MILLISECOND, True, 1, 1, 100, ACK | PSH) for k in range(9)]
     assert analyze_captures([written(pcap(packets))]).retransmissions == 8
@@ -260,7 +283,7 @@ def test_one_file_of_both_ends_goes_alone(written):
 @pytest.fixture
 def small_batches(monkeypatch):
     """Read so few segments together that a short connection takes many readings."""
-    monkeypatch.setattr(segments, "AT_A_TIME", 128)
+    monkeypatch.setattr(stretches, "AT_A_TIME", 128)
     monkeypatch.setattr(stretches, "FEWEST_SEGMENTS", 40)
 
 

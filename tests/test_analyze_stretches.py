@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcap_files import MILLISECOND, START, Connection, Packet, pcap
-from tcpdelay.capture.pcap import connection_analysis, segments, stretches
+from tcpdelay.capture.pcap import connection_analysis, stretches
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.connection_analysis import Delays, RoundTripSeries, Series, Table
 from tcpdelay.distribution import DelayDistribution
@@ -24,7 +24,7 @@ def short_stretches(monkeypatch):
     def short_stretches(length=700, margin=400, at_a_time=256):
         monkeypatch.setattr(stretches, "LENGTH", length)
         monkeypatch.setattr(stretches, "MARGIN", margin)
-        monkeypatch.setattr(segments, "AT_A_TIME", at_a_time)
+        monkeypatch.setattr(stretches, "AT_A_TIME", at_a_time)
 
     return short_stretches
 

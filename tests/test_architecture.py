@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "tcpdelay"
 
 ORDER = (
-    ("units", "files", "addresses"),
-    ("scenario",),
-    ("distribution", "confidence"),
+    ("units", "files"),
+    ("scenario", "http_service"),
+    ("confidence",),
+    ("distribution",),
     ("models",),
     ("network", "quality", "capture"),
     ("testbed", "proxy"),

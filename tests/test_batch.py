@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.quality.voice import CallTarget, voice_mos, voice_quality
-from tcpdelay.questions.grid import run_seed
-from tcpdelay.questions.plane import question
-from tcpdelay.questions.tables.column_units import check_units
-from tcpdelay.questions.tables.columns import QUANTITIES, Source, find_sources, read_column, reasons
+from tcpdelay.questions.grid import question, run_seed
+from tcpdelay.questions.tables.columns import QUANTITIES, Source, check_units, find_sources, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
     EXACT_ROWS,
     SMALLEST_LOSS,
@@ -150,11 +148,13 @@ def test_units_follow_the_name_of_the_column(seconds, named):
         (["rtt"], None, "columns must include loss or one of loss_fraction, loss_percent, loss_pct"),
         (["avg_rtt_ms", "loss"], None, "or name another column such as rtt=avg_rtt_ms, got"),
         (
-            ["ping", "plr"],
+            ["a", "b"],
             None,
             "columns must include rtt or one of rtt_s, rtt_ms, rtt_us, and loss or one of loss_fraction, "
             "loss_percent, loss_pct, or name other columns, got",
         ),
+        (["ping", "plr"], None, "or name other columns such as rtt=ping, loss=plr, got"),
+        (["Latency", "lost"], None, "or name other columns such as rtt=Latency, loss=lost, got"),
         (["avg_rtt", "loss_rate"], None, "or name other columns such as rtt=avg_rtt, loss=loss_rate, got"),
         (["rtt", "RTT_ms", "loss"], None, r"columns must say which column is rtt, got \['rtt', 'RTT_ms'\]"),
         (["a", "loss"], {"rtt": "b:ms"}, "columns must be some of a, loss for rtt, got 'b'"),
@@ -240,7 +240,7 @@ def test_numbers_mean_the_same_as_texts_as_plain_texts_and_as_texts_with_a_unit(
 
 
 def test_a_table_of_nothing_but_bad_rows_has_their_reasons():
-    answers = td.predict_many({"rtt": [-1.0, 0.0], "loss": [0.1, 0.1]}, flow="voip", cached=False)
+    answers = td.predict_many({"rtt": [-1.0, 0.0], "loss": [0.02, 0.02]}, flow="voip", cached=False)
     assert answers["reason"].tolist() == ["rtt must lie between 1e-06 and 60 s"] * 2
 
 
@@ -369,7 +369,16 @@ def test_rows_beyond_the_checked_range_are_counted():
     [
         ({"rtt": [80.0, 40.0, 0.02], "loss": [0.01] * 3}, r"like milliseconds \(median 40\): write rtt=rtt:ms"),
         ({"RTT": ["8", "40", "x"], "loss": ["1%"] * 3}, r"like milliseconds \(median 24\): write rtt=RTT:ms"),
+        ({"rtt": [1.7e308] * 2, "loss": [0.01] * 2}, r"like milliseconds \(median 1e\+300\): write rtt=rtt:ms"),
         ({"rtt_ms": [80, 40], "loss": [2, 1]}, r"like percent \(median 1.5\): write loss=loss:percent"),
+        # A LAN in milliseconds, and losses below 1 % in percent, also if most paths lose nothing.
+        ({"rtt": [1.8, 1.2, 0.9], "loss": [0.5, 0.2, 0.9]}, r"like milliseconds \(median 1.2\): write rtt=rtt:ms"),
+        ({"rtt": [0.08, 0.02, 0.05], "loss": [0.5, 0.2, 0.9]}, r"like percent \(median 0.5\): write loss=loss:percent"),
+        ({"rtt_ms": [80] * 4, "loss": [0, 0, 0, 0.4]}, r"like percent \(median 0.4\): write loss=loss:percent"),
+        (
+            {"rtt_ms": [80], "loss_percent": [1], "interval": [20]},
+            r"like milliseconds \(median 20\): write interval=in",
+        ),
     ],
 )
 def test_a_column_that_looks_like_another_unit_is_refused(table, message):
@@ -378,6 +387,76 @@ def test_a_column_that_looks_like_another_unit_is_refused(table, message):
     reader = pa.table(table).to_reader()
     with pytest.raises(ValueError, match=message):
         td.predict_many(reader, flow="voip", cached=False).read_all()
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            {"rtt": [0.9, 0.7, 0.6], "loss": [0.01] * 3},
+            "'rtt' states no unit and is read as rtt in seconds, .* rtt=rtt:ms$",
+        ),
+        (
+            {"rtt": [0.1] * 3, "Loss": [0.09, 0.0, 0.08]},
+            "'Loss' states no unit and is read as loss in fractions, .*:percent$",
+        ),
+        (
+            {"rtt_ms": [80] * 3, "loss_pct": [1] * 3, "limit": [15, 10, 8]},
+            "'limit' states no unit and is read as limit in seconds, with a median of 10.* limit=limit:ms$",
+        ),
+        (
+            {"rtt_ms": [80] * 3, "loss_pct": [1] * 3, "interval": [0.9, 0.8, 0.7]},
+            "'interval' states no unit and is read as interval in seconds, .* interval=interval:ms$",
+        ),
+        (
+            {"rtt_ms": [80], "loss_pct": [1], "Jitter_ms": [5]},
+            "'Jitter_ms' is not read: .* no jitter, and are predicted",
+        ),
+        ({"rtt_ms": [80], "loss_pct": [1], "one_way_delay": [9]}, "'one_way_delay' is not read: .* no one_way_delay"),
+    ],
+)
+def test_values_that_are_possible_in_two_units_name_the_unit_that_is_assumed(table, message):
+    batch = pa.record_batch(table)
+    with pytest.warns(ColumnUnitWarning, match=message):
+        check_units(batch, find_sources(batch.schema.names), td.Stack.linux())
+
+
+@pytest.mark.parametrize("name", ["rtt", "ping", "latency", "RTT"])
+@pytest.mark.parametrize(
+    "values", [("0.1", "0.5", "0.3"), ("0.2", "0.4", "9"), ("0.08", "0.05", "0.02"), (" 0.15", "80ms", "0.9 s")]
+)
+def test_a_lan_in_a_file_without_a_unit_is_never_read_as_seconds_silently(name, values):
+    batch = pa.record_batch({name: list(values), "loss_pct": ["0.1"] * 3})
+    columns = None if name.lower() == "rtt" else {"rtt": name}
+    with pytest.warns(
+        ColumnUnitWarning, match=rf"'{name}' states no unit and is read as rtt in seconds.*rtt={name}:ms$"
+    ):
+        check_units(batch, find_sources(batch.schema.names, columns), td.Stack.linux())
+
+
+@pytest.mark.parametrize("name", ["loss", "plr"])
+def test_a_loss_in_a_file_without_a_unit_is_never_read_as_a_fraction_silently(name):
+    columns = {"loss": name}
+    for values in (["0.02", "0.05", "0"], ["0.01", "0.001", "0"]):
+        batch = pa.record_batch({"rtt_ms": ["20"] * 3, name: values})
+        with pytest.warns(ColumnUnitWarning, match=rf"'{name}' states no unit .* in fractions.* loss={name}:percent$"):
+            check_units(batch, find_sources(batch.schema.names, columns), td.Stack.linux())
+    batch = pa.record_batch({"rtt_ms": ["20"] * 3, name: ["0.5", "0.2", "0.9"]})
+    with pytest.raises(ValueError, match=r"must state the unit of loss, because these look like percent"):
+        check_units(batch, find_sources(batch.schema.names, columns), td.Stack.linux())
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"rtt": ["100ms", "0.4 s"], "loss": ["2%", "30%"]},
+        {"rtt_s": ["0.1", "0.3"], "loss_percent": ["5", "2"]},
+    ],
+    ids=["own-units", "stated"],
+)
+def test_cells_and_names_that_state_their_units_give_no_warning(table):
+    batch = pa.record_batch(table)
+    check_units(batch, find_sources(batch.schema.names), td.Stack.linux())
 
 
 @pytest.mark.parametrize("columns", [{"rtt": "rtt:s"}, {"rtt": "rtt_s"}])
@@ -520,7 +599,7 @@ def test_rows_of_a_source_are_simulated_and_equal_rows_once(monkeypatch):
     simulated = []
     simulate = td.simulate
     monkeypatch.setattr(
-        "tcpdelay.models.simulator.model.simulate",
+        "tcpdelay.models.simulator.simulation.simulate",
         lambda *args, **more: simulated.append(args) or simulate(*args, **more),
     )
     table = {"rtt": [0.1, 0.3, 0.1, 0.1], "loss": [0.01, 0.02, 0.01, -1.0]}

@@ -30,10 +30,10 @@ from tcpdelay.cli.errors import ERASE_LINE
 from tcpdelay.confidence import share_interval
 from tcpdelay.files import locked
 from tcpdelay.questions.tables import columns as cell_values
-from tcpdelay.questions.tables import csv_reading, files
+from tcpdelay.questions.tables import files
 from tcpdelay.questions.tables import predict_many as job_module
 from tcpdelay.questions.tables import rows as rows_module
-from tcpdelay.questions.tables.files import chunks
+from tcpdelay.questions.tables.files import chunks, reading
 
 EXAMPLE = "user,rtt_ms,loss_percent,region\na,100,2,north\nb,20,0.1,north\nc,?,1,south\nd,300,5,south\n,,,\n"
 
@@ -225,7 +225,7 @@ def test_decimal_commas_are_read_if_they_are_announced(run_batch, tmp_path):
 def test_a_table_that_cannot_be_read_is_refused_with_the_line_at_fault(
     run_batch, tmp_path, monkeypatch, content, message
 ):
-    for module, name in ((csv_reading, "CSV_BLOCK"),):
+    for module, name in ((files, "CSV_BLOCK"),):
         monkeypatch.setattr(module, name, 4096)
     (tmp_path / "users.csv").write_bytes(content)
     status, printed, errors = run_batch("users.csv", "--app", "voip")
@@ -234,7 +234,7 @@ def test_a_table_that_cannot_be_read_is_refused_with_the_line_at_fault(
 
 
 def test_cells_of_several_lines_and_quotes_inside_of_cells_are_kept(run_batch, tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_reading, "CSV_BLOCK", 4096)
+    monkeypatch.setattr(files, "CSV_BLOCK", 4096)
     names = ['"a, b\nor c"', '6" pipe', '"he said ""so""\n"', "d"] * 500
     text = "".join(f"{name},80,1%\n" for name in names)
     (tmp_path / "users.csv").write_text(f"user,rtt_ms,loss\n{text}")
@@ -421,10 +421,25 @@ def test_a_damaged_file_of_arrow_is_one_line(run_batch, tmp_path):
     assert statuses == {0, 2}
 
 
+@pytest.mark.parametrize("write", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_offsets_beyond_the_texts_of_an_arrow_file_are_refused(tmp_path, write):
+    # Arrow follows them without a check, and ends the process if they lead out of its memory.
+    table = pa.table({"rtt": ["80ms", "90ms"]})
+    path = tmp_path / "users.arrow"
+    with write(path, table.schema) as file:
+        file.write_table(table)
+    content = path.read_bytes()
+    offsets = np.array([0, 4, 8], np.int32).tobytes()
+    assert content.count(offsets) == 1
+    path.write_bytes(content.replace(offsets, np.array([0, 4, 2**30], np.int32).tobytes()))
+    with reading(path, "arrow") as reader, pytest.raises(pa.ArrowInvalid, match="Offset"):
+        reader.read_all()
+
+
 def test_an_interrupt_leaves_nothing_under_the_final_name(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rng = np.random.default_rng(1)
-    table = pa.table({"rtt": rng.uniform(0.1, 0.3, 100_000), "loss": rng.uniform(0.01, 0.1, 100_000)})
+    table = pa.table({"rtt": rng.uniform(0.1, 0.3, 100_000), "loss": rng.uniform(0.01, 0.08, 100_000)})
     pq.write_table(table, tmp_path / "users.parquet")
     out = tmp_path / "out.parquet"
     with process(

@@ -12,7 +12,7 @@ import tcpdelay as td
 from tcpdelay.cli.program import main
 from tcpdelay.models import tcp
 from tcpdelay.models.accuracy import BBR_ERROR
-from tcpdelay.models.simulator import bbr, delivery_rate, pacing, policer
+from tcpdelay.models.simulator import bbr, pacing
 from tcpdelay.models.simulator.acknowledgement import update_estimate
 from tcpdelay.models.simulator.engine import advance, new_connection
 from tcpdelay.models.simulator.path import ALWAYS
@@ -233,7 +233,7 @@ def test_a_policer_is_found_by_two_alike_intervals_with_many_losses(connection):
         take_sample(few, wire, 20, 100_000, losses=2)
     assert not few.bbr_lt_use_bw
     c.bbr_mode, c.bbr_round_start = bbr.PROBE_BW, 1
-    rounds = next(n for n in range(1, 100) if policer.sample_policer(c, True, 0, 0))
+    rounds = next(n for n in range(1, 100) if bbr.sample_policer(c, True, 0, 0))
     assert rounds >= tcp.BBR_POLICED_ROUNDS - 20
     assert not c.bbr_lt_use_bw
 
@@ -242,18 +242,18 @@ def test_a_rate_sample_spans_the_longer_of_sending_and_acknowledging(connection)
     c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
     c.now, c.packets_out = 1_000_000, 0
     wire.segments[0].sent, wire.segments[0].end = c.now, 1448
-    delivery_rate.note_sending(c, wire, 0)
+    pacing.note_sending(c, wire, 0)
     c.packets_out, c.now, c.delivered = 1, 1_250_000, c.delivered + 1
-    delivery_rate.begin_sample(c)
-    delivery_rate.take_delivery(c, wire, 0)
-    delivery_rate.end_sample(c, 1, 0)
+    pacing.begin_sample(c)
+    pacing.take_delivery(c, wire, 0)
+    pacing.end_sample(c, 1, 0)
     assert (c.rs_delivered, c.rs_interval) == (1, 250_000)
     # An interval below the smallest round-trip time cannot be right.
     c.now = 1_050_000
-    delivery_rate.begin_sample(c)
-    delivery_rate.take_delivery(c, wire, 0)
-    delivery_rate.end_sample(c, 1, 0)
-    assert c.rs_interval == delivery_rate.NO_SAMPLE
+    pacing.begin_sample(c)
+    pacing.take_delivery(c, wire, 0)
+    pacing.end_sample(c, 1, 0)
+    assert c.rs_interval == pacing.NO_SAMPLE
 
 
 def test_without_a_rate_nothing_is_paced(connection):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.confidence import Interval
 from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.rtt_probes import STARTUP, held_back
+from tcpdelay.models.linux.recoveries import STARTUP, held_back
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario

@@ -15,12 +15,16 @@ from tcpdelay.models import chain_models
 from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.interface import Requested
-from tcpdelay.models.linux.profile import LinuxProfile
-from tcpdelay.models.linux.transitions import linux_transitions
+from tcpdelay.models.linux.transitions import LinuxProfile, linux_transitions
 from tcpdelay.models.predict import predict
+from tcpdelay.models.simulator import simulation
+from tcpdelay.models.simulator.simulation import packets_within
 from tcpdelay.models.solver.state_space import reachable_rows
 from tcpdelay.models.solver.stationary import iterate_sweeps, solve_by_sweeps
 from tcpdelay.models.validity import ValidityWarning
+from tcpdelay.report.notebook import distribution_html
+from tcpdelay.report.prediction import not_settled_record, not_settled_text, prediction_record, prediction_text
+from tcpdelay.report.relayed_messages import exchange_text
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.speech import Speech
@@ -29,7 +33,7 @@ from tcpdelay.scenario.sources.video import Video
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 LARGE = Scenario(td.Flow(607_000, 0.047), td.Path(rtt=0.424, loss=0.0362), td.Stack.linux("reno", mss=536))
 """A message of 1133 segments: the phases alone take half a minute."""
-MANY_BACKLOGS = Scenario(td.Flow(21_200, 183e-6), td.Path(rtt=13.8e-6, loss=1.93e-7))
+MANY_BACKLOGS = Scenario(td.Flow(14_480, 125e-6), td.Path(rtt=13.8e-6, loss=1.93e-7))
 """A chain of millions of cells, whose drift does not settle."""
 SPARSE = Scenario(td.Flow(7, 1.37), td.Path(rtt=1.3e-3, loss=0.0126), td.Stack.linux(mss=8948))
 """A sparse flow of tiny packets: its delays once took 2.7 GB of bins."""
@@ -174,6 +178,134 @@ def test_a_simulation_ends_in_the_middle_of_its_first_packets(loss):
     with pytest.raises(TooLargeError, match="has only reached 0 packets in the time that it may take"):
         td.simulate(td.Flow(800_000, 0.815), td.Path(rtt=0.336, loss=loss), max_seconds=0.01)
     assert time.thread_time() - begun < 1.0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let the clock of processor time go at another rate."""
+    real = time.thread_time
+
+    def at_rate(rate):
+        monkeypatch.setattr(time, "thread_time", lambda: rate * real())
+
+    return at_rate
+
+
+SMALL_BUDGETS = [
+    # Each ends by its work, before it has its most packets.
+    (td.Flow(20_000, 0.040), td.Path(rtt=0.1, loss=0.02), None, 0.05),
+    (td.Flow(20_000, 0.040), td.Path(rtt=0.1, loss=0.02), td.Stack.linux("bbr"), 0.05),
+    (td.Flow(5_000, 0.010), td.Path(rtt=0.02, loss=0.01), td.Stack.quic(), 0.05),
+    (Video(2_000_000), td.Path(rtt=0.05, loss=0.001), None, 0.1),
+]
+
+
+def answer_of(flow, path, stack, seconds):
+    """Return all figures of a simulation, or its refusal, which names the packets that it has reached."""
+    try:
+        found = td.simulate(flow, path, stack, half_width=1e-6, max_seconds=seconds)
+    except TooLargeError as error:
+        return str(error)
+    assert found.packets < packets_within(seconds, flow, stack or td.Stack.linux())
+    assert not found.ended_by_clock
+    return found.packets, found.counts, found.values.tolist(), found.weights.tolist()
+
+
+@pytest.mark.parametrize("number", range(len(SMALL_BUDGETS)), ids=["cubic", "bbr", "quic", "video"])
+def test_a_budget_ends_a_simulation_at_the_same_packet_whatever_the_clock(clock, number):
+    answers = []
+    for rate in (1.0, 5.0, 0.2):
+        clock(rate)
+        answers.append(answer_of(*SMALL_BUDGETS[number]))
+    assert answers[1] == answers[2] == answers[0]
+
+
+def test_exchanges_end_after_the_same_work_whatever_the_clock(clock):
+    found = []
+    for rate in (1.0, 5.0, 0.2):
+        clock(rate)
+        found.append(td.simulate_exchanges(20_000, 800, PATH, exchanges=1_000_000, max_seconds=0.1))
+    assert found[0].exchanges < 1_000_000
+    assert "ended by its budget" in exchange_text(PATH, (20_000, 800), td.Target(0.2), found[0])
+    assert found[1].values.tolist() == found[2].values.tolist() == found[0].values.tolist()
+
+
+@pytest.mark.parametrize("stack", [td.Stack.linux(), td.Stack.quic()], ids=["tcp", "quic"])
+def test_the_clock_ends_a_simulation_as_the_last_resort_and_the_answer_says_so(clock, stack):
+    clock(250.0)
+    # Without jitter, the quantile of QUIC is known exactly before.
+    path = td.Path(rtt=0.100, loss=0.02, jitter=0.005)
+    found = td.simulate(CALL, path, stack, half_width=1e-6)
+    assert found.ended_by_clock
+    assert f"ended by the clock after {found.packets} packets" in repr(found)
+    assert "ended by the clock" in distribution_html(found, "simulation")
+    asked = (CALL, path, td.Target(0.2), found)
+    assert prediction_record(*asked)["ended_by_clock"] is True
+    assert "ended by the clock" in prediction_text(*asked)
+    with pytest.raises(TooLargeError, match="before the clock ended it"):
+        td.simulate(CALL, path, stack, half_width=1e-6, max_seconds=0.1)
+
+
+def test_an_answer_says_that_the_clock_ended_its_simulation():
+    answer = predict(Scenario(CALL, PATH), Requested(packets=5000), "simulation")
+    assert not answer.clock_notes
+    ended = replace(answer, distribution=replace(answer.require(), ended_by_clock=True))
+    assert any("ended by the clock after 5000 packets" in said for said in ended.assumptions)
+
+
+def test_a_simulation_of_requested_packets_has_a_budget(clock, monkeypatch):
+    monkeypatch.setattr(simulation, "REQUESTED", 0.5)
+    found = []
+    for rate in (1.0, 5.0, 0.2):
+        clock(rate)
+        found.append(td.simulate(CALL, PATH, packets=100_000, max_seconds=0.01))
+    early = found[0]
+    assert 1000 <= early.packets < 100_000
+    assert [one.values.tolist() for one in found] == 3 * [early.values.tolist()]
+    assert (early.settled, early.ended_by_budget, early.ended_by_clock) == (False, True, False)
+    assert f"not settled after {early.packets} packets, where its budget ended the simulation" in repr(early)
+    # Each packet would be sent a million times.
+    with pytest.raises(TooLargeError, match="has only reached 0 packets in the time"):
+        td.simulate(td.Flow(174, 1.0), td.Path(rtt=0.1, loss=0.999999), packets=2000, max_seconds=0.1)
+
+
+def test_a_leg_of_a_relay_has_a_budget(monkeypatch):
+    monkeypatch.setattr(simulation, "SLOWEST", 0.01)
+    monkeypatch.setattr(simulation, "REQUESTED", 1.0)
+    hopeless = (td.Path(rtt=0.1, loss=0.999999), td.Stack.linux())
+    with pytest.raises(TooLargeError, match=r"has only reached \d packets of a leg .*; use a lower loss"):
+        td.simulate_relay(CALL, hopeless, (td.Path(rtt=0.1, loss=0.0), td.Udp()), packets=2000)
+
+
+def test_a_network_and_a_comparison_have_a_budget(clock, run):
+    said = []
+    for rate in (1.0, 5.0, 0.2):
+        clock(rate)
+        with pytest.raises(
+            TooLargeError, match=r"has only reached \S+ s of 1e\+07 s in the time .*; allow more time"
+        ) as got:
+            td.compare(CALL, PATH, duration=1e7, ways=["udp"], max_seconds=0.1)
+        said.append(str(got.value))
+    assert said == 3 * [said[0]]
+    clock(1e6)
+    with pytest.raises(TooLargeError, match="before the clock ended it"):
+        td.compare(CALL, PATH, duration=1e7, ways=["udp"], max_seconds=0.1)
+    asked = ["compare", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--max-seconds", "0.01"]
+    status, _, errors = run(*asked, "--duration", "1e6s")
+    assert (status, "allow more time" in errors, errors.count("\n")) == (2, True, 1)
+
+
+def test_a_refusal_says_that_the_clock_has_ended_the_simulation(clock):
+    near_capacity = Scenario(td.Flow(1448, 0.0046336), td.Path(rtt=0.078, loss=0.005))
+    clock(150.0)
+    answer = predict(near_capacity, Requested(), "simulation")
+    refusal = answer.refusal
+    assert (answer.status, refusal.ended_by) == ("not settled", "the clock")
+    assert f"not settled after {refusal.packets} packets, where the clock ended the simulation: TCP" in str(refusal)
+    assert "\n" not in str(refusal)
+    asked = near_capacity.source, near_capacity.path
+    assert not_settled_record(*asked, td.Target(0.2), refusal)["ended_by_clock"] is True
+    assert "where the clock ended the simulation" in not_settled_text(*asked, refusal)
 
 
 @pytest.mark.parametrize(

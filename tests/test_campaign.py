@@ -17,8 +17,8 @@ from tcpdelay.testbed import campaign
 from tcpdelay.testbed.backends import HostBackend, SessionFailedError, UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.campaign import Progress, run_campaign, targets_of
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.experiment_run import Plan
 from tcpdelay.testbed.flow_log import FlowRecord, TcpInfo, read_records, write_records
-from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Precision, Specification
 from tcpdelay.testbed.workplaces import parent_of_workplaces
 

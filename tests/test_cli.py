@@ -66,6 +66,7 @@ def test_predict_prints_what_the_library_predicts(predicted):
         "carried_by_chain": None,
         "method": "chain",
         "simulated_because": None,
+        "ended_by_clock": False,
         "expected_error_source": error.source,
         "expected_error_cases": error.cases,
         "expected_error_quantile": error.quantile,
@@ -338,6 +339,20 @@ def test_flags_reach_the_model(predicted):
     plain, changed = (predicted(*published, flag)["p95"] for flag in ("--no-limited-transmit", "--limited-transmit"))
     assert changed < plain
     assert predicted(*VOIP, "--one-way-delay", "0ms")["p50"] == 0
+
+
+def test_an_ss_recording_brings_the_timeout_of_its_connection(predicted, tmp_path):
+    # A call over Wi-Fi with a write every 5 s, for which ss shows rto:613, stalled for 400 to 1400 ms.
+    counted = "cubic {} rtt:5.5/120 mss:1448 data_segs_out:3000 retrans:0/140"
+    recording = tmp_path / "ss.txt"
+    flow = "--ss", recording, "--packet-size", 200, "--interval", "5s"
+    for timeout, beyond in (("rto:613", 0.6075), ("rto:206", 0.2)):
+        recording.write_text(f"ESTAB 0 0 192.0.2.80:51912 192.0.2.7:5001\n\t {counted.format(timeout)} minrtt:3\n")
+        scenario = read_scenario(ScenarioOptions.of(ss=str(recording), packet_size=200, interval=5.0))
+        assert scenario.stack.rto_min == pytest.approx(beyond)
+        # A lost message arrives half a round-trip time after its timeout, as no later message reports the loss.
+        assert predicted(*flow)["p99"] == pytest.approx(beyond + 1.5 * 0.0055, abs=0.05)
+        assert read_scenario(ScenarioOptions.of(ss=str(recording), bitrate=1e5, rto_min=0.3)).stack.rto_min == 0.3
 
 
 def test_a_ping_recording_replaces_rtt_and_loss(predicted):

@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 
+LTE = Path(__file__).parents[1] / "examples" / "link-traces" / "lte.up"
 SHORT = ["compare", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--duration", "60s"]
 
 
@@ -95,12 +97,23 @@ def test_a_managed_queue_has_its_target_and_leaves_out_the_literature(run, disci
     assert not {"sack", "tcp-rc", "time-lined", "scp"} & names
 
 
+def test_beside_a_link_the_path_loses_nothing_by_default(run):
+    trace = ["--link-trace", str(LTE)]
+    given = ["compare", "--rtt", "50ms", "--app", "voip", "--duration", "5s", "--format", "json"]
+    status, printed, errors = run(*given, *trace)
+    assert status == 0, errors
+    assert printed == run(*given, "--loss", "0", *trace)[1]
+    status, _, errors = run(*given)
+    assert status == 2
+    assert "--loss is missing" in errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--bulk", "2"], "--bulk: needs --link or --link-trace, the link that is shared"),
         (["--link", "3Mbit/s", "--bulk", "-2"], "--bulk: must be 0 or more, got -2"),
-        (["--stack", "newreno_2008"], "--stack: compare simulates --stack linux only"),
+        (["--stack", "newreno_2008"], "no such option: --stack"),
         (["--jitter", "3ms"], "--jitter: must be 0 in a comparison, got 0.003"),
         (["--link", "3Mbit/s", "--queue", "0"], "--queue: must lie between 1 and 65000 packets, got 0"),
         (["--link", "3"], "--link"),
@@ -116,7 +129,7 @@ def test_a_managed_queue_has_its_target_and_leaves_out_the_literature(run, disci
         ),
         (["--duration", "1ms"], "--duration: must be at least 3 s, for 100 packets, got 0.001"),
         (["-o", "ways.exe"], "--output: 'ways.exe' does not end in one of .txt, .md, .html, .json, .csv"),
-        (["--seed", "-1"], "--seed: must be 0 or more, got -1"),
+        (["--seed", "-1"], "--seed: must be a whole number, 0 or more, got -1"),
         (["--parity", "256"], "--parity: must lie between 0 and 255 datagrams, got 256"),
         (["--parity", "-1"], "--parity: must lie between 0 and 255 datagrams, got -1"),
         (["--chart", "none/x.svg"], "--chart: 'none/x.svg' cannot be written: the folder 'none' does not exist"),

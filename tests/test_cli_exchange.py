@@ -45,13 +45,20 @@ def test_text_and_chart(run, tmp_path):
     assert chart.read_text(encoding="utf-8").startswith("<?xml")
 
 
+def test_the_help_offers_no_stack_that_is_refused(run):
+    _, printed, _ = run("exchange", "--help-all")
+    assert "--stack <" not in printed
+    assert "quic" not in printed.lower()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--request-size", "20MB"], "--request-size: must be a whole number of bytes from 1 to 10 000 000"),
         (["--think-time", "2min"], "--think-time: must lie between 0 and 60 s, got 120"),
         (["--exchanges", "10"], "--exchanges: must be a whole number, 1000 to 10000000, got 10"),
-        (["--stack", "newreno_2008"], "--stack: must be one of Stack.linux"),
+        (["--stack", "quic"], "no such option: --stack"),
+        (["--congestion-control", "newreno"], "--congestion-control: 'newreno' is not one of 'cubic', 'reno', 'bbr'"),
         (["--packet-size", "100B"], "no such option: --packet-size"),
     ],
 )

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tcpdelay as td
-from tcpdelay.cli.source_options import SOURCE_OPTIONS
+from tcpdelay.cli.scenario import SOURCE_OPTIONS
 from tcpdelay.scenario.scenario import SOURCE_FIELDS
 from tcpdelay.scenario.sources.source_settings import source_parameters
 
@@ -92,6 +92,30 @@ def test_speech_is_answered_by_the_chain(run):
     expected = td.predict_delay(td.Speech(174, 0.020), td.Path(0.060, 0.005))
     assert (found["method"], found["p95"]) == ("chain", pytest.approx(expected.quantile(0.95)))
     assert set(found["target_quantile_by_kind"]) == {"packet", "first packet"}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        ("--app", "voip"),
+        ("--app", "voip", "--silence", "1.35s"),
+        ("--app", "live-video", "--bitrate", "300kbit/s"),
+        ("--bitrate", "300kbit/s", "--key-ratio", "8"),
+        ("--source", "FILE", "--period", "200s"),
+    ],
+    ids=" ".join,
+)
+def test_every_source_can_write_late(run, trace, sent):
+    given = [str(trace) if argument == "FILE" else argument for argument in sent]
+    given += ["--write-jitter", "2ms", "--packets", "1000"]
+    status, printed, errors = run("predict", *PATH, *given)
+    assert (status, errors) == (0, "")
+    assert ", write jitter 2 ms, " in printed.splitlines()[0]
+    _, printed, _ = run("predict", *PATH, *given, "--format", "json")
+    found = json.loads(printed)
+    assert found.get("source", found)["write_jitter"] == 0.002
+    refused = "source" if "FILE" in sent else "write jitter"
+    assert found["simulated_because"] == f"the chain does not model this scenario ({refused})"
 
 
 def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):

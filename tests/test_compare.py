@@ -86,10 +86,9 @@ def test_the_plain_flow_is_what_the_simulator_of_one_flow_says(alone):
     assert plain.predicted.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.03)
 
 
-def test_one_seed_gives_one_result(alone):
-    again = td.compare(VOICE, PATH, duration=2000, seed=3)
-    assert to_json(again) == to_json(alone)
-    assert to_json(td.compare(VOICE, PATH, duration=2000, seed=4)) != to_json(alone)
+def test_one_seed_gives_one_result():
+    first, again, other = (to_json(td.compare(VOICE, PATH, duration=200, seed=seed)) for seed in (3, 3, 4))
+    assert first == again != other
 
 
 def test_what_the_flow_takes_is_what_the_others_lack(beside_bulk):
@@ -137,8 +136,12 @@ def test_the_page_needs_nothing_from_elsewhere_and_names_every_contender(alone):
         ({"path": td.Path(rtt=0.1, loss=0.02, jitter=0.01)}, "jitter must be 0 in a comparison, got 0.01"),
         ({"path": td.Path(rtt=0.1, loss=0.02, loss_pattern="correlated")}, "loss_pattern must be 'random'"),
         ({"others": [ConstantRate(flow=VOICE, path=SHARED, stack=td.Udp())]}, "others need a link"),
+        ({"stack": td.Stack.newreno_2008()}, "stack must be one of Stack.linux"),
+        ({"stack": td.Stack.quic()}, "stack must be one of Stack.linux"),
+        ({"stack": "linux"}, "stack must come from one of the profiles"),
+        ({"stack": td.Udp()}, "stack must come from one of the profiles"),
         ({"duration": 0}, "duration must lie between"),
-        ({"seed": -1}, "seed must be 0 or more, got -1"),
+        ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_one_line(arguments, complaint):

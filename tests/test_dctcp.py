@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpdelay.models.compilation import records
-from tcpdelay.models.simulator.dctcp import MAX_ALPHA, marked_threshold, react_to_loss, update_alpha
 from tcpdelay.models.simulator.records import CONNECTION
+from tcpdelay.models.simulator.window import MAX_ALPHA, marked_threshold, react_to_loss, update_alpha
 
 
 def connection(window=100):

@@ -12,8 +12,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import OPTIONS
-from tcpdelay.questions.sweep.point import PARAMETERS
-from tcpdelay.questions.sweep.specification import read_sweep
+from tcpdelay.questions.sweep.specification import PARAMETERS, read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations
 from tcpdelay.scenario.scenario import FIELDS
@@ -33,7 +32,7 @@ from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.program import main
 from tcpdelay.cli.scenario import read_scenario
 from tcpdelay.questions.grid import labelled
-from tcpdelay.questions.schedule import Results
+from tcpdelay.questions.execution import Results
 from tcpdelay.questions.sweep.run import sweep_runs
 from tcpdelay.questions.sweep.specification import read_sweep
 from tcpdelay.questions.tables.columns import QUANTITIES, Source, read_column

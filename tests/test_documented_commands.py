@@ -7,6 +7,8 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from csv import DictReader
+from datetime import date
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import pytest
 import typer
 from pyarrow import csv, parquet
 
+import tcpdelay as td
 from tcpdelay.cli.program import program
+from tcpdelay.units import format_fraction, format_time
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
@@ -103,11 +107,11 @@ def options_of(command):
 
 
 def require_script(words):
-    """Say whether the file, or the module's, that Python would run is there."""
+    """Say whether the file, the folder's or the module's, that Python would run is there."""
     if "-m" in words[:2]:
         assert words[2] == "pytest", words
         return
-    assert (ROOT / words[1]).is_file(), words
+    assert (ROOT / words[1]).is_file() or (ROOT / words[1] / "__main__.py").is_file(), words
 
 
 def files_written(arguments):
@@ -176,6 +180,51 @@ def test_every_command_in_prose_is_understood(page):
             assert left[0] in options_of(command), words
         else:
             understand(words[1:])
+
+
+def measured_elsewhere(folder, name):
+    with (ROOT / "validation" / folder / name).open(newline="", encoding="utf-8") as file:
+        return list(DictReader(file))
+
+
+def test_every_measurement_by_others_has_a_source_and_a_question_that_is_understood():
+    rows = measured_elsewhere("published", "outside.csv")
+    assert len({(row["item"], row["condition"]) for row in rows}) >= 30
+    for row in rows:
+        assert row["source"].startswith("https://"), row
+        date.fromisoformat(row["date"])
+        assert row["kind"] in ("printed", "chart", "claim"), row
+        assert float(row["value"]) > 0, row
+        words = shlex.split(row["question"])
+        assert words[0] == "tcpdelay", row
+        understand(words[1:])
+
+
+def test_every_measurement_by_others_has_an_answer_and_a_reason_if_that_is_off():
+    rows = measured_elsewhere("published", "outside.csv")
+    answers = measured_elsewhere("results/papers", "outside-published.csv")
+    for row, answer in zip(rows, answers, strict=True):
+        for column in ("item", "condition", "quantity", "unit"):
+            assert answer[column] == row[column]
+        value, found = float(row["value"]), float(answer["ours"])
+        assert float(answer["value"]) == pytest.approx(value, rel=1e-5)
+        # Without a spread of its own, a tenth.
+        if abs(found - value) > float(row["error"] or 0.1 * value):
+            assert answer["reason"], answer
+
+
+def test_the_figures_of_the_first_example_are_those_that_are_predicted():
+    """README, and the description of the picture of a report, state delays of a call at 100 ms and 2 % loss."""
+    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/report.md"))
+    found = td.guideline("voip", rtt=0.100, loss=0.02)
+    delay = td.predict_delay("voip", rtt=0.100, loss=0.02)
+    p95, late = delay.quantile(0.95), format_fraction(delay.late_fraction(0.200))
+    assert f"# {p95:.3g} s, {late} later than 200 ms" in readme
+    on_time = format_fraction(delay.cdf(0.050), digits=2)
+    assert f"{on_time} of the packets arrive with the network's delay, 95 % within {format_time(p95)}]" in readme
+    assert found.verdict == "works"
+    spare, score = format_time(0.200 - p95), found.call.at_limit.mos
+    assert f"Works, with {spare} to spare; p95 {format_time(p95)}, limit 200 ms, {late} later, MOS {score:.2f}." in page
 
 
 def test_an_exception_that_no_page_needs_any_more_is_taken_out():

@@ -19,24 +19,28 @@ from tcpdelay.models.accuracy import (
     BACKLOG_ERRORS,
     BEYOND_CAPACITY,
     CAPACITY_ERROR,
+    FEATURES,
     LARGEST_CAPACITY_ERROR,
+    NEIGHBOURS,
     PUBLISHED_ERROR,
+    QUANTILES,
     SIMULATED_RATE_ERROR,
     SIMULATOR_ERROR,
+    ErrorTable,
     expected_error,
     features_of,
     in_words,
+    spread_of,
     statistical_error,
 )
 from tcpdelay.models.budget import TooLargeError
-from tcpdelay.models.error_table import FEATURES, NEIGHBOURS, QUANTILES, ErrorTable, spread_of
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict, predict_delay
 from tcpdelay.models.simulator import simulation
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.validity import LINUX_RANGE, ValidityWarning
 from tcpdelay.models.verdict import judge
-from tcpdelay.questions.largest import largest_loss
+from tcpdelay.questions.edge import largest_loss
 from tcpdelay.questions.region import VERDICTS, working_region
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

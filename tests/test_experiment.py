@@ -178,7 +178,7 @@ WRONG = [
     ({"application": "udp", "connections": 2}, r"pieces and connections are for the application 'cbr', not 'udp'"),
     ({"application": "udp", "packet_size": 7}, r"packet_size must be at least 8 bytes when .* in datagrams, got 7"),
     ({**QUIC, "delivery": "datagram", "packet_size": 7}, r"packet_size must be at least 8 bytes when .*, got 7"),
-    ({**QUIC, "implementation": "quiche"}, r"implementation must be one of 'aioquic', 'quic-go', got 'quiche'"),
+    ({**QUIC, "implementation": "quiche"}, r"implementation must be one of 'aioquic', .*, 'quinn', got 'quiche'"),
     ({**QUIC, "delivery": "streams"}, r"delivery must be one of 'stream', .*, 'datagram', got 'streams'"),
     ({**QUIC, "group": 0}, r"group must lie between 1 and 100000 messages, got 0"),
     ({**QUIC, "sack": False}, r"sack does not go with 'quic'"),

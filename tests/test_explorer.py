@@ -17,13 +17,16 @@ from tcpdelay.questions.explorer import (
     FINE,
     PROBABILITIES,
     SMALLEST_HEADROOM,
+    Accuracy,
     GridSize,
     Surfaces,
     compute_surfaces,
+    interpolated,
+    measure_accuracy,
     predict_places,
+    random_places,
 )
-from tcpdelay.questions.interpolation import Accuracy, interpolated, measure_accuracy, random_places
-from tcpdelay.questions.quantities import at_bitrate
+from tcpdelay.questions.search import at_bitrate
 from tcpdelay.report.explorer import encoded, in_words
 from tcpdelay.scenario.applications import APPLICATIONS, application
 from tcpdelay.scenario.path import Path
@@ -201,9 +204,7 @@ def test_the_accuracy_in_words_names_each_number():
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr("tcpdelay.questions.explorer.COARSE", GridSize(rtts=2, losses=2, bitrates=3))
-    monkeypatch.setattr(
-        "tcpdelay.questions.interpolation.measure_accuracy", functools.partial(measure_accuracy, points=3)
-    )
+    monkeypatch.setattr("tcpdelay.questions.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 

@@ -15,9 +15,11 @@ from tcpdelay.questions.explorer import (
     PROBABILITIES,
     GridSize,
     compute_surfaces,
+    interpolated,
+    measure_accuracy,
+    random_places,
 )
-from tcpdelay.questions.interpolation import interpolated, measure_accuracy, random_places
-from tcpdelay.questions.quantities import at_bitrate
+from tcpdelay.questions.search import at_bitrate
 from tcpdelay.report.explorer import SCRIPTS, SENTENCES, to_html
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path

@@ -323,6 +323,7 @@ CHANGES = {
     "no delays": ({"delay": None}, "is a damaged capture: column 'delay' has gaps"),
     "a gap in the delays": ({"delay": [1, None, 3]}, "is a damaged capture: column 'delay' has gaps"),
     "a gap in the samples": ({"sample_cwnd": [None]}, "is a damaged capture: column 'sample_cwnd' has gaps"),
+    "too few values of the samples": ({"sample_rtt": [1]}, "is a damaged capture: row 0 has samples without some"),
     "too few delays": ({"delay": [1, 2]}, "is a damaged capture: row 0 has 3 writes and 2 delays"),
     "too few packets": ({"offered": 2}, "is a damaged capture: row 0 has 3 writes and 3 delays"),
     "no counters": ({"counters": None}, "is a damaged capture: "),

@@ -395,7 +395,6 @@ def test_more_connections_do_not_carry_what_one_of_them_cannot():
         ({"talk": 1.0, "silence": 0.0}, "silence must"),
         ({"keepalive_size": 10}, "keepalive_size must"),
         ({"talk": 1.0, "silence": 1.0, "keepalive_size": 175}, "keepalive_size must"),
-        ({"talk": 1.0, "silence": 1.0, "keepalive_size": 10, "stack": CLASSIC}, "keepalive_size must"),
         ({"pieces": 2, "stack": Udp()}, "stack must"),
     ],
 )

@@ -12,8 +12,7 @@ import tcpdelay as td
 from cli_process import process
 from dask_cluster import until
 from tcpdelay.cli.errors import INTERRUPTED, interrupted_once
-from tcpdelay.models.budget import Budget
-from tcpdelay.models.stopping import StoppedError, answering_until
+from tcpdelay.models.budget import Budget, StoppedError, answering_until
 from tcpdelay.questions.execution import work_through
 
 PATIENCE = 15.0
@@ -101,7 +100,7 @@ def test_an_interrupt_that_python_swallows_is_raised_later_and_not_printed(monke
 
 def test_an_interrupt_ends_a_table_within_a_long_row(tmp_path):
     table, result = tmp_path / "users.csv", tmp_path / "out.csv"
-    table.write_text("rtt,loss\n0.424,0.0362\n0.425,0.0362\n")
+    table.write_text("rtt_s,loss_fraction\n0.424,0.0362\n0.425,0.0362\n")
     flow = ("--packet-size", "607000", "--interval", "47ms", "--congestion-control", "reno", "--mss", "536")
     allowed = ("--max-seconds", "1000", "--max-memory", "8GiB", "--no-cache")
     command = ("batch", str(table), *flow, *allowed, "-o", str(result))

@@ -13,8 +13,7 @@ from tcpdelay.models import chain as model
 from tcpdelay.models.accuracy import expected_error
 from tcpdelay.models.predict import solved_once
 from tcpdelay.questions.margins import margins
-from tcpdelay.questions.quantities import bitrate_axis
-from tcpdelay.questions.search import bracket
+from tcpdelay.questions.search import bitrate_axis, bracket
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.scenario import Scenario
 
@@ -104,7 +103,8 @@ def test_a_more_patient_target_bears_no_less(limit, more):
 def test_a_larger_quantile_bears_no_more(quantile, nearer):
     larger = quantile + nearer * (0.999 - quantile)
     for solve in (td.largest_loss, td.largest_rtt):
-        found = [_value_or_zero(solve, td.Target(0.2, share)) for share in (quantile, larger)]
+        with solved_once():
+            found = [_value_or_zero(solve, td.Target(0.2, share)) for share in (quantile, larger)]
         assert found[0] * 1.011 >= found[1]
 
 

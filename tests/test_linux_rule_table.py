@@ -1,27 +1,68 @@
 """The table of rules of the chain of Linux says what the kernels compute: events, probabilities and durations."""
 
 import re
+import tomllib
 from collections import Counter, defaultdict
+from pathlib import Path as FilePath
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from chain_structure import profile_of, rows_within
 from tcpdelay.models.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
-from tcpdelay.models.linux.drop_tail import rest_chance, retransmission_times
-from tcpdelay.models.linux.kernel_functions import DROP_TAIL, GILBERT
-from tcpdelay.models.linux.letters import DECIDED_BY, SYMBOLS, TIMES
+from tcpdelay.models.linux.detection import rest_chance, retransmission_times
 from tcpdelay.models.linux.open_transitions import open_window
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.phases import KIND_NAMES
-from tcpdelay.models.linux.rules import LARGER, RULES
-from tcpdelay.models.linux.states import STATES
 from tcpdelay.models.linux.transitions import linux_transitions
 from tcpdelay.models.linux.windows import reduced_window, window_before
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
+TABLE = tomllib.loads((FilePath(__file__).parents[1] / "docs" / "chain-linux-rules.toml").read_text())
+SYMBOLS, TIMES = TABLE["symbols"], TABLE["times"]
+LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments adds two"
+"""The next phase if an open window grows, as the table names it."""
+
+
+class State(NamedTuple):
+    """A state of the table."""
+
+    kind: str
+    case: str
+
+    @property
+    def name(self):
+        return ", ".join(filter(None, self))
+
+
+class Rule(NamedTuple):
+    """An event of the table."""
+
+    states: tuple[State, ...]
+    event: str
+    probability: str
+    duration: str
+    leads_to: tuple[str, ...]
+    functions: tuple[str, ...]
+    deciding: int
+
+
+STATES = {state.name: state for state in (State(one["kind"], one["case"]) for one in TABLE["states"])}
+RULES = [
+    Rule(
+        tuple(STATES[name] for name in one["states"]),
+        one["event"],
+        one["probability"],
+        one["duration"],
+        tuple(one["leads_to"]),
+        tuple(one["functions"]),
+        one["deciding"],
+    )
+    for one in TABLE["rules"]
+]
 VOICE = Flow(174, 0.02)
 RENO, BBR = Stack.linux(congestion_control="reno"), Stack.linux(congestion_control="bbr")
 SCENARIOS = {
@@ -93,8 +134,7 @@ class Chain:
         elif kind in ("REPAIR", "REPAIR_OPEN"):
             enough = self.phases["window"][phase] >= self.o.needed
             case = "application-limited" if enough else "cwnd-limited"
-        (found,) = (state for state in STATES if (state.kind, state.case) == (kind, case))
-        return found
+        return STATES[State(kind, case).name]
 
     def outgoing(self, phase):
         """Return the records of the transitions of a phase."""
@@ -207,10 +247,10 @@ def test_every_event_of_the_chain_has_one_rule_and_every_rule_an_event():
     listed = Counter((state, target) for rule in RULES for state in rule.states for target in rule.leads_to)
     assert {pair for pair, rules in listed.items() if rules > 1} == set()
     assert {(state.name, target) for state, target in found ^ set(listed)} == set()
-    assert {state for rule in RULES for state in rule.states} == set(STATES)
+    assert {state for rule in RULES for state in rule.states} == set(STATES.values())
 
 
-@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+@pytest.mark.parametrize("state", STATES.values(), ids=list(STATES))
 def test_the_probabilities_of_a_state_add_up_to_one(state):
     random = np.random.default_rng(20100504)
     rules = [rule for rule in RULES if state in rule.states]
@@ -364,30 +404,29 @@ def test_bursts_and_full_queues_decide_what_they_lose(chain):
         for targets, _, _ in chain.events(phase):
             if targets[0] in ("LOST_BURST", "OUTAGE"):
                 rule = rules[chain.state(phase), targets[0]]
-                assert (DROP_TAIL if chain.p.rest_lost else GILBERT) in rule.sources[: rule.deciding]
-    assert all(1 <= rule.deciding <= len(rule.sources) for rule in RULES)
+                lost_by = "pfifo_enqueue" if chain.p.rest_lost else "loss_gilb_ell"
+                assert lost_by in rule.functions[: rule.deciding]
+    assert all(1 <= rule.deciding <= len(rule.functions) for rule in RULES)
 
 
 def test_the_functions_of_a_letter_are_functions_of_a_rule_with_the_letter():
-    assert set(DECIDED_BY) <= set(SYMBOLS | TIMES)
-    for letter, functions in DECIDED_BY.items():
+    for letter, entry in (SYMBOLS | TIMES).items():
         with_letter = [
             rule for rule in RULES if re.search(rf"\b{letter}\b", f"{rule.probability} {rule.duration} {rule.event}")
         ]
-        assert set(functions) <= {source for rule in with_letter for source in rule.sources}, letter
+        assert set(entry.get("functions", ())) <= {one for rule in with_letter for one in rule.functions}, letter
 
 
-def test_every_function_is_described_once():
-    listed = {source for rule in RULES for source in rule.sources}
-    assert len({source.function for source in listed}) == len(listed)
-    for source in listed:
-        assert source.function.isidentifier()
-        assert source.file.endswith((".c", ".h"))
-        assert source.does.endswith(".")
+def test_every_function_of_a_rule_is_described():
+    assert {function for rule in RULES for function in rule.functions} == set(TABLE["functions"])
+    for name, function in TABLE["functions"].items():
+        assert name.isidentifier()
+        assert function["file"].endswith((".c", ".h"))
+        assert function["does"].endswith(".")
         # Only netem's losses, packets that share segments, and BBR are in no RFC.
         shared = ("tcp_sendmsg_locked", "tcp_retrans_try_collapse")
-        in_no_rfc = source.function in ("loss_gilb_ell", *shared) or source.file == "tcp_bbr.c"
-        assert source.rfc.startswith("RFC ") or in_no_rfc
+        in_no_rfc = name in ("loss_gilb_ell", *shared) or function["file"] == "tcp_bbr.c"
+        assert function["rfc"].startswith("RFC ") or in_no_rfc
 
 
 def test_every_letter_is_used():

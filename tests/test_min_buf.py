@@ -8,7 +8,7 @@ import tcpdelay as td
 from tcpdelay.network import linux
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.literature import classic
-from tcpdelay.network.literature.min_buf import MinBuf
+from tcpdelay.network.literature.timelined import MinBuf
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
@@ -39,8 +39,8 @@ class Sender:
     @property
     def held(self):
         """Packets in the send buffer."""
-        size = 1 if self.is_classic else MSS
-        return int(self.connection.written - self.connection.snd_una) / size
+        c = self.connection
+        return int(c.written - (c.acknowledged_to if self.is_classic else c.snd_una)) / int(c.mss)
 
     @property
     def window(self):
@@ -156,6 +156,30 @@ def test_the_buffer_is_full_at_any_time_and_never_beyond_its_limit(stack, multip
         before = sender.held
 
 
+@pytest.mark.parametrize("stack", [Classic(initial_window=2), LINUX])
+def test_a_source_writes_when_its_process_has_been_scheduled(stack):
+    sender = Sender(stack, min_buf=MinBuf(1, 0), wake_up=0.005)
+    sender.step()
+    admitted = sender.held
+    while sender.connection.snd_una == 0:
+        sender.step()
+    acknowledged_at = sender.connection.now
+    assert sender.held < admitted
+    while sender.connection.now < acknowledged_at + 5000:
+        sender.step()
+    assert sender.connection.now == acknowledged_at + 5000
+    assert sender.held == MinBuf(1, 0).limit(sender.window)
+
+
+@pytest.mark.parametrize(("multiple", "wait"), [(1, 0.020), (2, 0.0)])
+def test_a_late_process_costs_rate_only_where_the_buffer_holds_one_window(multiple, wait):
+    stack = Classic(receiver_window=10)
+    source = Bulk(path=SharedPath(0.05), stack=stack, min_buf=MinBuf(multiple, 0), wake_up=0.020)
+    flow = simulate_network([source], FAST, duration=60, warm_up=10).flows[0]
+    # A full window is sent per round trip, and after a wait if no data is in the buffer when the ACKs come.
+    assert flow.throughput == pytest.approx(8 * 10 * stack.mss / (0.1 + wait), rel=0.01)
+
+
 @pytest.mark.parametrize("multiple", [1, 2])
 def test_a_write_larger_than_the_window_does_not_block_a_bulk_source(multiple):
     sender = Sender(LINUX, min_buf=MinBuf(multiple, 0), packet_size=30 * MSS)
@@ -229,6 +253,7 @@ def test_every_packet_is_counted_once(stack, multiple, extra, loss, capacity, se
         (lambda: MinBuf(1, -1), "extra must"),
         (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, min_buf=(1, 0)), "min_buf must"),
         (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, notsent_lowat=0), "notsent_lowat must"),
+        (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, wake_up=2.0), "wake_up must"),
         (lambda: Bulk(path=SharedPath(0.05), stack=Classic(), notsent_lowat=1448), "notsent_lowat must"),
     ],
 )

@@ -14,7 +14,7 @@ from tcpdelay.network.preparation import prepare
 from tcpdelay.network.records import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Classic, Scp, TimeLined
+from tcpdelay.network.stacks import Scp
 from tcpdelay.scenario.fields import InvalidValueError
 
 FAST = Bottleneck(1e12, 60_000)
@@ -47,6 +47,7 @@ SOURCES = {
     "speech": td.Speech(174, 0.020),
     "replies": td.Utterances(960, 0.020, speed=8, pause=2.0),
     "messages": td.Messages(200, td.ParetoSizes(300)),
+    "late writes": td.Flow(500, 0.010, write_jitter=0.004),
     "large, after idle time": td.Messages(0.7, td.LognormalSizes(60_000, 0.5)),
     "trace": td.Trace(
         [0.0, 0.001, 0.4, 0.4, 1.9], [40_000, 1, 1448, 2897, 300], period=2.3, labels=["a", "b"] + ["c"] * 3
@@ -230,23 +231,23 @@ def carried(flow=VIDEO, stack=LINUX, **options):
     ("make", "message"),
     [
         (
-            lambda: carried(stack=Classic()),
-            "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Classic",
-        ),
-        (
             lambda: carried(stack=Scp()),
-            "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got Scp",
+            "stack must be Linux or Dctcp or Quic or Classic or TimeLined or Udp with a source that is no .*, got Scp",
         ),
         (
-            lambda: carried(stack=TimeLined()),
-            "stack must be Linux or Dctcp or Quic or Udp with a source that is no Flow, got TimeLined",
+            lambda: carried(td.Flow(174, 0.020, 0.001), Scp()),
+            "stack must be Linux or Dctcp or Quic or Classic or TimeLined or Udp with write_jitter, got Scp",
+        ),
+        (
+            lambda: carried(td.Flow(174, 0.020, 0.001), pieces=2),
+            "flow must have no write_jitter where packets are split, .*, got Flow",
         ),
         (lambda: carried(pieces=2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(connections=2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(discard_after=0.2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(talk=1.0, silence=1.0), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(keepalive_size=1), "flow must be a Flow where packets are split, .*, got Video"),
-        (lambda: carried(forging=True), "flow must be a Flow where packets are split, .*, got Video"),
+        (lambda: carried(forging=True), "forging must be False, got True; it needs a single connection of Classic"),
         (lambda: carried(flow="live-video"), "flow must be a Flow or another source of messages, got 'live-video'"),
         (
             lambda: simulate_network([carried(td.Trace([0.0] * (AHEAD + 1), [9] * (AHEAD + 1)))], FAST, duration=1),

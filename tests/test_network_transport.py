@@ -13,7 +13,7 @@ from numba import njit
 
 import tcpdelay as td
 from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network import engine, transports
+from tcpdelay.network import preparation, transports
 from tcpdelay.network.bottleneck import DROPPED, Bottleneck, SharedPath
 from tcpdelay.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.network.simulation import simulate_network
@@ -55,7 +55,7 @@ def step(flow, s, wire, link, samples):
         s.sent += 1
         arrival = cross(flow, link, s.now, flow.message)
         if arrival == DROPPED:
-            note_lost(flow)
+            note_lost(flow, 0)
         else:
             note_read(flow, samples, s.now, arrival, arrival)
             wire.acknowledgements[s.next_ack % RING].arrival = arrival + flow.return_delay
@@ -104,16 +104,16 @@ def test_it_shares_the_link_with_transports_that_it_does_not_know():
 
 def test_a_further_transport_does_not_compile_the_engine_again():
     simulate_network([Bulk(path=PATH, stack=td.Stack.linux())], FAST, duration=1)
-    compiled = len(engine.advance.signatures)
+    compiled = len(preparation.advance.signatures)
     simulate_network([Bulk(path=PATH, stack=FixedWindow())], FAST, duration=1)
-    assert compiled == len(engine.advance.signatures) == 1
+    assert compiled == len(preparation.advance.signatures) == 1
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: Transfers(path=PATH, stack=FixedWindow()), "stack of Transfers must be Linux or Dctcp or Classic"),
-        (lambda: Bulk(path=PATH, stack=FixedWindow(), send_buffer=10_000), "send_buffer and min_buf must be None with"),
+        (lambda: Bulk(path=PATH, stack=FixedWindow(), send_buffer=10_000), "send_buffer must be None with"),
         (lambda: Bulk(path=PATH, stack=FixedWindow(), ecn=True), "ecn must be False with FixedWindow"),
         (
             lambda: ConstantRate(flow=td.Flow(160, 0.02), path=PATH, stack=FixedWindow(), pieces=2),
@@ -164,7 +164,7 @@ def divide(flow, s, wire, link, samples):
 
 
 def test_only_the_list_of_transports_names_the_literature():
-    package = Path(engine.__file__).parents[1]
+    package = Path(preparation.__file__).parents[1]
     naming = set()
     for path in package.rglob("*.py"):
         if path.is_relative_to(package / "network/literature"):
@@ -179,11 +179,11 @@ def test_only_the_list_of_transports_names_the_literature():
 
 CACHED = """
 import tcpdelay as td
-from tcpdelay.network import engine, linux
+from tcpdelay.network import linux, preparation
 path = td.SharedPath(0.05)
 sources = [td.Bulk(path=path, stack=td.Stack.linux()), td.Bulk(path=path, stack=td.Classic())]
 td.simulate_network(sources, td.Bottleneck(1e9, 1000), duration=1)
-for kernel in (engine.advance, linux.step, linux.next_time):
+for kernel in (preparation.advance, linux.step, linux.next_time):
     print(sum(kernel.stats.cache_misses.values()))
 """
 

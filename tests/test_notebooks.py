@@ -1,10 +1,18 @@
-"""The notebooks as committed: executed from top to bottom, and nothing in them of the machine they ran on."""
+"""The notebooks as committed, and the comparison of their outputs with an execution, which `make notebooks` makes."""
 
+import base64
+import copy
+import io
 import json
 import re
+import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from matplotlib.figure import Figure
+
+from notebook_outputs import NUMBER_TOLERANCE, differences, main
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -89,3 +97,98 @@ def test_links_lead_to_files(notebook):
         if cell["cell_type"] == "markdown":
             for target in re.findall(r"\]\(([^)#:]+)\)", "".join(cell["source"])):
                 assert (ROOT / "notebooks" / target).is_file(), target
+
+
+def with_outputs(*outputs, tags=()):
+    cell = nbformat.v4.new_code_cell("...", metadata={"tags": list(tags)}, outputs=list(outputs))
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Title"), cell])
+
+
+def displayed(**data):
+    return nbformat.v4.new_output("display_data", {kind.replace("_", "/"): content for kind, content in data.items()})
+
+
+def drawn(values, width=4):
+    """Return a chart as a notebook stores it."""
+    figure = Figure(figsize=(width, 3))
+    figure.subplots().plot(values)
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return displayed(image_png=base64.b64encode(png.getvalue()).decode(), text_plain="<Figure>")
+
+
+TEXT = "| RTT | p95 |\n|---|---|\n| 100 ms | 1.00 s |"
+CHART = drawn([1, 2, 3])
+
+
+def test_equal_outputs_have_no_differences():
+    stored = with_outputs(displayed(text_markdown=TEXT), CHART)
+    assert not list(differences(stored, copy.deepcopy(stored)))
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [
+        (TEXT.replace("1.00", "1.02"), "@@ -3 +3 @@\n  -| 100 ms | 1.00 s |\n  +| 100 ms | 1.02 s |"),
+        (TEXT.replace("1.00 s", "1.00 ms"), "1.00 ms"),
+        (TEXT.replace("1.00 s", "-1.00 s"), "-1.00 s"),
+        (TEXT.replace("1.00 s", "never"), "never"),
+        (TEXT + "\n| 200 ms | 3 s |", "+| 200 ms | 3 s |"),
+    ],
+)
+def test_a_changed_text_is_a_difference_with_its_cell_and_line(new, said):
+    (found,) = differences(with_outputs(displayed(text_markdown=TEXT)), with_outputs(displayed(text_markdown=new)))
+    assert found.startswith("cell 2, text/markdown: ")
+    assert said in found
+
+
+def test_one_unit_in_the_third_digit_of_a_number_is_none():
+    for old, new in (("1.00", "1.01"), ("100 ms", "101 ms")):
+        assert abs(float(new.split()[0]) / float(old.split()[0]) - 1) <= NUMBER_TOLERANCE * 1.01
+        changed = TEXT.replace(old, new)
+        assert not list(
+            differences(with_outputs(displayed(text_markdown=TEXT)), with_outputs(displayed(text_markdown=changed)))
+        )
+
+
+@pytest.mark.parametrize(
+    ("new", "said"), [(drawn([1, 2, 2.9]), "root mean square"), (drawn([1, 2, 3], width=5), "sizes do not match")]
+)
+def test_a_changed_chart_is_a_difference(new, said):
+    (found,) = differences(with_outputs(CHART), with_outputs(new))
+    assert found.startswith("cell 2, image/png: ")
+    assert said in found
+
+
+@pytest.mark.parametrize("outputs", [(), (CHART, CHART), (displayed(text_plain="<Figure>"),)])
+def test_another_number_or_kind_of_outputs_is_a_difference(outputs):
+    (found,) = differences(with_outputs(CHART), with_outputs(*outputs))
+    assert found.startswith("cell 2: stored are the outputs ")
+
+
+def test_only_a_cell_that_measures_time_may_have_other_numbers():
+    old, new = displayed(text_plain="took 3 ms"), displayed(text_plain="took 400 ms")
+    assert list(differences(with_outputs(old), with_outputs(new)))
+    assert not list(differences(with_outputs(old, tags=["varies"]), with_outputs(new, tags=["varies"])))
+    slow = displayed(text_plain="took 3 s")
+    assert list(differences(with_outputs(old, tags=["varies"]), with_outputs(slow, tags=["varies"])))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the event loop of Windows warns of Jupyter's sockets")
+def test_an_execution_is_stored_and_then_compared(tmp_path, capsys):
+    """A notebook with other outputs fails until they are stored; a cell that raises fails in any case."""
+    stored, changed, raising = (tmp_path / f"{name}.ipynb" for name in ("stored", "changed", "raising"))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print(1 + 1)")])
+    notebook.metadata = {"language_info": {"name": "python"}}
+    nbformat.write(notebook, stored)
+    assert main(["--store", str(stored)]) == 0
+    assert load(stored)["metadata"] == notebook.metadata
+    assert load(stored)["cells"][0]["outputs"][0]["text"] == ["2\n"]
+    changed.write_text(stored.read_text().replace("1 + 1", "1 + 2"))
+    raising.write_text(stored.read_text().replace("1 + 1", "1 / 0"))
+    capsys.readouterr()
+    assert main([str(changed), str(raising)]) == 2
+    printed = capsys.readouterr().out
+    assert "+3\n" in printed
+    assert "ZeroDivisionError" in printed
+    assert "make notebooks-store" in printed

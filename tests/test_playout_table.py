@@ -8,7 +8,7 @@ import math
 import pytest
 
 import tcpdelay as td
-from tcpdelay.questions.playout_table import PlayoutCell, playout_table
+from tcpdelay.questions.playout import PlayoutCell, playout_table
 from tcpdelay.report.playout_page import TitledTable, notes, to_markdown, to_page
 from tcpdelay.scenario.scenario import Scenario
 

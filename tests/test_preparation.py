@@ -8,7 +8,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.cli.errors import StatusLine
-from tcpdelay.questions.plane import question
+from tcpdelay.questions.grid import question
 from tcpdelay.questions.tables.lattice import EXACT_ROWS, lattice_path, load_lattice, place_of
 
 VOIP = question("voip", None, None, None)

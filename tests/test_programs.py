@@ -2,7 +2,10 @@
 
 import errno
 import os
+import signal
+import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +17,8 @@ from tcpdelay.files import error_in_words
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.backends import SessionFailedError, UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.programs import read_program_run, run_programs
+from tcpdelay.testbed.program_session import hand_over_files
+from tcpdelay.testbed.programs import hand_over, read_program_run, run_programs
 
 GUEST = VirtualTimeBackend(250)
 PATH = EmulatedPath(rtt=0.06, loss=0.02, server_loss=0)
@@ -282,38 +286,53 @@ except TimeoutError:
     print(*numbers)
 """
 NUMBERS = """
-import socket, time
+import os, socket, sys, time
+count, drawn = map(int, sys.argv[1:])
+os.urandom(drawn)
 sender = socket.socket(type=socket.SOCK_DGRAM)
-for number in range(40_000):
+for number in range(count):
     sender.sendto(str(number).encode(), ("server", 7000))
     time.sleep(0.005)
 """
 
 
-def received_numbers(directory, **settings):
-    """Return which of 40 000 datagrams arrive, one each 5 ms, in the order of arrival."""
+def received_numbers(directory, count=20_000, drawn=0, seed=0, **settings):
+    """Return which of many datagrams arrive, one each 5 ms, in the order of arrival."""
     require(GUEST.problems(), "VIRTUAL")
-    programs = ([sys.executable, "-c", NUMBERS], [sys.executable, "-c", COUNTER])
-    found = run_programs(*programs, EmulatedPath(rtt=0.05, **settings), directory, GUEST, duration=240, linger=5)
+    programs = (python(NUMBERS, count, drawn), python(COUNTER))
+    found = run_programs(
+        *programs, EmulatedPath(rtt=0.05, **settings), directory, GUEST, duration=240, linger=5, seed=seed
+    )
     return np.array(found.output("server").split(), int)
+
+
+def test_losses_follow_from_the_seed_and_not_from_what_else_the_guest_has_drawn(tmp_path):
+    arrived = [
+        received_numbers(tmp_path / str(drawn), 2000, drawn, seed, loss=0.1, jitter=0.004, reordering=0.1).tolist()
+        for drawn, seed in ((0, 3), (100, 3), (1, 4))
+    ]
+    assert arrived[0] == arrived[1] != arrived[2]
+    assert arrived[0] != sorted(arrived[0])
+    # Standard error of the number of losses.
+    assert len(arrived[0]) == pytest.approx(0.9 * 2000, abs=5 * (0.1 * 0.9 * 2000) ** 0.5)
 
 
 def test_losses_in_time_come_in_bad_states_of_their_mean_duration(tmp_path):
     numbers = received_numbers(tmp_path, loss=0.05, bad_time=0.05)
     gaps = np.diff(numbers) - 1
-    # 200 bad states in 200 s on average, each exponentially distributed: both means have a relative error of 7 to 10 %.
-    assert 1 - numbers.size / 40_000 == pytest.approx(0.05, rel=0.35)
+    # 100 bad states in 100 s on average, each exponentially distributed: both means have an error of 10 to 14 %.
+    assert 1 - numbers.size / 20_000 == pytest.approx(0.05, rel=0.35)
     assert 0.005 * gaps[gaps > 0].mean() == pytest.approx(0.05, rel=0.3)
 
 
 def test_reordered_packets_skip_the_delay_and_overtake_those_in_flight(tmp_path):
     numbers = received_numbers(tmp_path, reordering=0.03)
-    assert numbers.size == 40_000
+    assert numbers.size == 20_000
     # A packet after which an earlier one arrives has skipped 25 ms: the time of five packets.
     early = np.flatnonzero(np.diff(numbers) < 0)
     assert early.size / numbers.size == pytest.approx(0.03, rel=0.15)
     places = np.argsort(numbers, kind="stable")
-    assert np.quantile(np.arange(40_000) - places, 0.99) == pytest.approx(5, abs=1)
+    assert np.quantile(np.arange(20_000) - places, 0.99) == pytest.approx(5, abs=1)
 
 
 FLOOD = """
@@ -360,3 +379,80 @@ def test_the_bytes_of_a_bucket_leave_at_the_peak_rate_and_the_rest_at_the_rate(t
     # The second packet finds the rest of the bucket of the peak rate; the following ones leave at this rate.
     assert np.diff(times)[3:20] == pytest.approx(bits / 4e6, rel=0.01)
     assert np.diff(times)[-40:] == pytest.approx(bits / 1e6, rel=0.01)
+
+
+def test_files_are_handed_over_with_their_holes_and_links_only_once(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    with (source / "sparse").open("wb") as file:
+        file.truncate(100 << 30)
+        file.seek(3 << 30)
+        file.write(b"data")
+    (source / "data").write_bytes(bytes(1 << 20) + b"x" * (3 << 20))
+    for number in range(100):
+        os.link(source / "data", source / f"name-{number}")
+    (source / "loop").symlink_to("loop")
+    (source / "empty").touch()
+    os.mkfifo(source / "fifo")
+    assert hand_over_files(source, target) == []
+    assert {file.name for file in target.iterdir()} == {file.name for file in source.iterdir()} - {"fifo"}
+    assert (target / "sparse").stat().st_size == 100 << 30
+    with (target / "sparse").open("rb") as file:
+        file.seek((3 << 30) - 2)
+        assert file.read(8) == b"\0\0data\0\0"
+    assert (target / "name-7").read_bytes() == (source / "data").read_bytes()
+    used = {file.lstat().st_ino: 512 * file.lstat().st_blocks for file in target.iterdir()}
+    assert sum(used.values()) < 6 << 20
+
+
+def test_a_file_that_cannot_be_copied_is_named_and_the_rest_is_handed_over(tmp_path):
+    import resource
+
+    source, target = tmp_path / "source", tmp_path / "target"
+    (source / "folder").mkdir(parents=True)
+    with (source / "folder" / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    (source / "small").write_text("kept")
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, limits[1]))
+    try:
+        assert hand_over_files(source, target) == ["folder/large: [Errno 27] File too large"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert (target / "small").read_text() == "kept"
+    assert list((target / "folder").iterdir()) == []
+
+
+def test_directories_that_are_too_deep_lose_no_results(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "kept").touch()
+    deep = os.open(source, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=deep)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = deeper
+    os.close(deep)
+    (left_out,) = hand_over_files(source, target)
+    assert left_out
+    assert (target / "kept").exists()
+    subprocess.run(["rm", "-rf", source, target], check=True)
+
+
+def test_another_file_system_gets_a_sparse_file_too(tmp_path, monkeypatch):
+    place, directory = tmp_path / "place", tmp_path / "directory"
+    (place / "scratch").mkdir(parents=True)
+    directory.mkdir()
+    with (place / "scratch" / "sparse").open("wb") as file:
+        file.truncate(100 << 30)
+
+    def elsewhere(*_):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "rename", elsewhere)
+    hand_over(SimpleNamespace(programs=[]), place, directory, "Linux")
+    assert (directory / "scratch" / "sparse").stat().st_size == 100 << 30
+    assert (directory / "scratch" / "sparse").stat().st_blocks == 0

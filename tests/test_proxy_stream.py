@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpdelay import Flow, Path, Stack
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.live import MOST_WRITES, LiveConnection
-from tcpdelay.proxy.activity import Activity
-from tcpdelay.proxy.stream import LARGEST_SEND_BUFFER, Delivery, Stream
+from tcpdelay.models.simulator.engine import MOST_WRITES, LiveConnection, advance, new_connection
+from tcpdelay.proxy.stream import LARGEST_SEND_BUFFER, Activity, Delivery, Stream
 
 MSS = Stack.linux().mss
 MINUTE = 60_000_000
@@ -197,3 +195,15 @@ def test_the_summary_has_the_delays_of_all_writes():
     assert (ahead["quantiles"]["0.5"], ahead["quantiles"]["0.95"]) == (0.04, 0.041)
     assert ahead["late"] == {"mean": 0.0001, "0.95": 0.001, "largest": 0.001}
     assert activity.delays["to target"].mean_interval == pytest.approx(0.020)
+
+
+def test_losses_end_with_the_path_that_loses_the_rest_of_a_round():
+    path = Path(rtt=0.020, loss=0.5, loss_pattern="correlated")
+    for seed in range(20):
+        stream = Stream(path, Stack.linux(), seed)
+        stream.write(bytes(1000), 0)
+        stream.change_path(Path(rtt=0.020, loss=0.0), 1000)
+        # One retransmission timeout of at least 200 ms, or none.
+        while stream.held and stream.wake is not None and stream.wake < 2_000_000:
+            stream.take(stream.wake)
+        assert stream.held == 0

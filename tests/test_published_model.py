@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from published_chain import published_chain
 from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.solver.gth import gth_solve
+from tcpdelay.models.solver.aggregation import gth_solve
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

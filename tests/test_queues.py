@@ -5,7 +5,7 @@ import errno
 import pytest
 from pyroute2 import NetlinkError
 
-from tcpdelay.testbed.link import Link
+from tcpdelay.testbed.emulated_path import Link
 from tcpdelay.testbed.queues import add_bottleneck, red_attributes
 
 

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.accuracy import QUIC_ERROR
-from tcpdelay.models.quic import receiver
+from tcpdelay.models.quic import sender
 from tcpdelay.models.quic.congestion import collapse, grow, reduce, restart_if_idle
 from tcpdelay.models.quic.engine import advance, new_connection
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.records import NEVER_READ
-from tcpdelay.models.quic.recovery import probe_timeout, timer_at, update_rtt
+from tcpdelay.models.quic.recovery import on_timer, probe_timeout, timer_at, update_rtt
+from tcpdelay.models.quic.sender import write
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.sources import ConstantRate
@@ -100,6 +101,60 @@ def test_the_window_of_aioquic_grows_before_the_losses_of_an_ack_reduce_it():
     # Slow start: the packets before the lost one, and for aioquic also the packet of the ACK that shows the loss.
     assert c.reductions == 1
     assert windows["aioquic"] >= windows["rfc9002"] + 1000
+
+
+@pytest.mark.parametrize("form", ["rfc9002", "quinn"])
+def test_only_the_cubic_of_quinn_counts_time_without_data(form):
+    # RFC 8312, 4.2: W_est(t) = 0.7 W_max + 0.3 * 3 / 1.7 * t / RTT, so 4.2 + 0.53 * 40 packets a second after a loss
+    # with a window of 6. RFC 9438, 4.2: the time in which the application limits the sender is no part of t.
+    c, _ = connection(td.Path(rtt=0.024999, loss=0.0), implementation=form, congestion_control="cubic")
+    full = int(c.datagram_size)
+    c.congestion_window, c.now = 6.0 * full, 100 * MS
+    reduce(c, 50 * MS)
+    assert c.congestion_window == pytest.approx(0.7 * 6 * full)
+    for elapsed in range(0, 1000, 2):
+        c.now, c.application_limited = (100 + elapsed) * MS, 1
+        grow(c, 101 * MS, full, 0)
+    assert c.congestion_window == pytest.approx(0.7 * 6 * full)
+    c.application_limited = 0
+    for acks in range(1, 22):
+        grow(c, 101 * MS, full, 0)
+        if form == "quinn":
+            # No ACK lets the window grow by more than a datagram (congestion/cubic.rs, on_ack).
+            assert c.congestion_window == pytest.approx((4.2 + acks) * full)
+    assert (c.congestion_window > 25 * full) == (form == "quinn")
+    for _ in range(100):
+        grow(c, 101 * MS, full, 0)
+    assert c.congestion_window < (4.2 + 0.53 * 40 + 1) * full
+
+
+def test_quinn_reduces_the_window_twice_if_it_has_not_grown_back():
+    # cubic.rs of quinn-proto 0.11.14: 0.7 of W_max, which fast convergence has reduced to 0.85 of the window.
+    c, _ = connection(implementation="quinn", congestion_control="cubic")
+    c.congestion_window = 20.0 * c.datagram_size
+    for loss, packets in ((100, 14.0), (200, 14 * 0.85 * 0.7), (300, 14 * (0.85 * 0.7) ** 2)):
+        c.now = loss * MS
+        reduce(c, (loss - 1) * MS)
+        assert c.congestion_window == pytest.approx(packets * c.datagram_size)
+
+
+@pytest.mark.parametrize(("implementation", "sent"), [("rfc9002", 1), ("quinn", 0)])
+def test_quinn_sends_a_small_packet_only_where_a_full_one_fits(implementation, sent):
+    # src/connection/mod.rs, poll_transmit: in_flight + segment_size >= window blocks a packet of any size.
+    c, wire = connection(td.Path(rtt=0.1, loss=0.0), implementation=implementation)
+    c.congestion_window = float(c.datagram_size)
+    write(c, wire.record)
+    assert c.packets_sent == sent
+
+
+@pytest.mark.parametrize(("implementation", "probes", "lost"), [("rfc9002", 1, 1), ("quinn", 2, 0)])
+def test_probes_of_quinn_carry_no_data_again(implementation, probes, lost):
+    # spaces.rs, maybe_queue_probe: a PING unless data wait; two of them (mod.rs, on_loss_detection_timeout).
+    c, wire = connection(td.Path(rtt=0.1, loss=0.0), implementation=implementation)
+    write(c, wire.record)
+    c.now = timer_at(c)
+    on_timer(c, wire.record)
+    assert (c.packets_sent, c.declared_lost) == (1 + probes, lost)
 
 
 def one_loss(lost, interval=0.020, **options):
@@ -285,7 +340,7 @@ def test_ranges_of_the_receiver_are_the_union(frames):
     held = np.zeros(100, bool)
     for start, size in frames:
         held[start : start + size] = True
-        index = receiver.insert_range(c, wire.record, start, start + size)
+        index = sender.insert_range(c, wire.record, start, start + size)
         assert wire.record.range_start[index] <= start
         assert wire.record.range_end[index] >= start + size
     edges = np.flatnonzero(np.diff(np.concatenate([[False], held, [False]]).astype(int)))

@@ -10,8 +10,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import LARGEST_TOOTH, SIMULATOR_ERROR, is_near_capacity, no_less_than_teeth
-from tcpdelay.models.error_table import WRONG_CALL
+from tcpdelay.models.accuracy import LARGEST_TOOTH, SIMULATOR_ERROR, WRONG_CALL, is_near_capacity, no_less_than_teeth
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import capacity, carries, predict, quic_chain, supports
 from tcpdelay.models.quic.message_chain import ERRORS, error_group, largest_rate, quic_delays
@@ -65,6 +64,12 @@ def test_auto_asks_the_chain_where_its_error_is_small():
         (CALL, td.Path(rtt=0.1, loss=0.2), STREAMS, "the chain is not checked here: loss 0.2 lies outside"),
         (CALL, td.Path(rtt=0.1, loss=0.3), STREAMS, "the chain does not model this scenario (loss)"),
         (CALL, PATH, td.Stack.quic("quic-go"), "the chain does not model this scenario (delivery)"),
+        (
+            CALL,
+            PATH,
+            td.Stack.quic("quinn", delivery="datagram"),
+            "the chain does not model this scenario (implementation)",
+        ),
         (
             CALL,
             PATH,

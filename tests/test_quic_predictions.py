@@ -18,9 +18,9 @@ from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.validity import ValidityWarning, beyond_validation
 from tcpdelay.models.verdict import judge
-from tcpdelay.report.transport_words import change_of_transport
-from tcpdelay.scenario.quic_packets import QUIC_PACKETS
+from tcpdelay.report.content import change_of_transport
 from tcpdelay.scenario.scenario import FIELDS, Scenario
+from tcpdelay.scenario.stack import QUIC_PACKETS
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 STREAMS = td.Stack.quic("quic-go", delivery="stream_per_message")

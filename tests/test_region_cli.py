@@ -19,8 +19,9 @@ from matplotlib.figure import Figure
 import tcpdelay as td
 from cli_process import process
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.measured_points import read_measured
+from tcpdelay.questions.region import read_measured
 from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
+from tcpdelay.scenario.fields import ColumnUnitWarning
 
 SMALL = ("region", "--app", "voip", "--rtt", "50ms..200ms", "--loss", "0.1%..10%", "--points", "3")
 
@@ -170,8 +171,8 @@ def test_a_call_is_rated_at_the_edge(run):
 def test_measured_points_are_judged_by_the_target_and_drawn(run, tmp_path, suffix):
     table = pa.table(
         {
-            "rtt": [0.05, 0.1, 0.1, 0.2],
-            "loss": [0.01, 0.02, 0.05, 0.05],
+            "rtt_ms": [50, 100, 100, 200],
+            "loss_percent": [1, 2, 5, 5],
             "p95": [0.1, 0.2, 0.25, None],
             "sustainable": [False, True, True, True],
         }
@@ -191,24 +192,43 @@ def test_measured_points_are_judged_by_the_target_and_drawn(run, tmp_path, suffi
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("rtt,p95\n0.1,0.2\n", "'calls.csv' has no column loss; it has rtt, p95"),
-        ("rtt,loss\n", "'calls.csv' has no rows"),
+        (
+            "rtt,p95\n0.1,0.2\n",
+            "'calls.csv': columns must include loss or one of loss_fraction, loss_percent, loss_pct",
+        ),
+        ("rtt,loss\n", "'calls.csv': has no rows"),
         ("", "cannot be read: "),
-        ("rtt,loss\n0.1,2\n", "loss must be fractions above 0 and below 1, got 2"),
-        ("rtt,loss\n100,0.02\n", "rtt must be between 1e-06 and 60 s, got 100"),
-        ("rtt,loss\nlong,0.02\n", "column rtt must hold numbers"),
-        ("rtt,loss\n,0.02\n", "rtt must be between 1e-06 and 60 s, got nan"),
-        ("rtt,loss,works\n0.1,0.02,maybe\n", "column works must hold true or false"),
-        ("rtt,loss,p95\n0.1,0.02,late\n", "column p95 must hold numbers"),
+        (b"rtt,loss,\xff\n0.1,0.02,1\n", "cannot be read: line 1 is not in UTF-8"),
+        ("rtt_s,loss_pct,works,works\n0.1,2,1,1\n", "'calls.csv' has several columns works"),
+        ("rtt_s,loss_fraction\n0.1,2\n", "loss must be fractions above 0 and below 1, got 2"),
+        ("rtt_s,loss_fraction\n100,0.02\n", "rtt must be between 1e-06 and 60 s, got 100"),
+        ("rtt,loss_pct\n100,2\n", "these look like milliseconds (median 100): write rtt_ms, or rtt_s if"),
+        ("rtt_ms,loss\n100,2\n", "these look like percent (median 2): write loss_percent, or loss_fraction if"),
+        ("rtt_s,loss_pct\nlong,2\n", "rtt is not a number"),
+        ("rtt_s,loss_pct\n,2\n", "rtt is missing"),
+        ("rtt_s,loss_pct,works\n0.1,2,maybe\n", "column works must hold true or false"),
+        ("rtt_s,loss_pct,p95\n0.1,2,late\n", "column p95 must hold numbers"),
     ],
 )
 def test_a_wrong_file_of_measurements_is_named_in_one_line(tmp_path, content, message):
     file = tmp_path / "calls.csv"
-    file.write_text(content)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError) as raised:  # noqa: PT011
         read_measured(file)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_measured_points_without_a_unit_name_the_unit_that_is_assumed(tmp_path):
+    file = tmp_path / "calls.csv"
+    file.write_text("rtt,loss\n0.08,0.01\n0.3,0.02\n")
+    with pytest.warns(ColumnUnitWarning) as told:
+        read_measured(file)
+    said = [str(each.message) for each in told]
+    assert [text.partition(",")[0] for text in said] == [
+        "column 'rtt' states no unit and is read as rtt in seconds",
+        "column 'loss' states no unit and is read as loss in fractions",
+    ]
 
 
 def test_a_region_of_scores_is_drawn_in_their_classes():

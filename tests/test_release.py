@@ -1,8 +1,10 @@
 """What a release consists of: metadata of the wheel, the citation, and the workflow that builds and tests both."""
 
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email import message_from_bytes
@@ -58,3 +60,29 @@ def test_a_release_is_tested_on_three_systems():
     jobs = workflow["jobs"]
     assert jobs["test"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
     assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
+
+
+def test_the_source_distribution_is_small_and_builds_the_same_wheel(tmp_path):
+    pytest.importorskip("hatchling")
+
+    def build(source, target):
+        command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(tmp_path / target)]
+        subprocess.run(command, cwd=source, check=True, capture_output=True)
+        (built,) = (tmp_path / target).iterdir()
+        return built
+
+    packed = build(ROOT, "sdist")
+    assert packed.stat().st_size < 2_000_000
+    with tarfile.open(packed) as opened:
+        opened.extractall(tmp_path, filter="data")
+    unpacked = tmp_path / packed.name.removesuffix(".tar.gz")
+    with zipfile.ZipFile(build(unpacked, "wheel")) as wheel:
+        files = {name for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")}
+        metadata = next(name for name in wheel.namelist() if name.endswith("METADATA"))
+        assert "pip install tcpdelay" in wheel.read(metadata).decode()
+    kept = subprocess.run(["git", "ls-files", "tcpdelay"], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert files >= set(kept.stdout.split()) > set()
+    assert (unpacked / "examples" / "ping.txt").exists()
+    shown = [sys.executable, "-m", "tcpdelay", "paths"]
+    found = subprocess.run(shown, cwd=unpacked, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "."})
+    assert (found.returncode, "lte" in found.stdout) == (0, True), found.stderr

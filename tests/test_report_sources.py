@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.advice.application_rules import APPLICATION_RULES
-from tcpdelay.advice.source_guideline import NOT_FOR_SOURCES
-from tcpdelay.advice.tcp_rules import TCP_RULES
+from tcpdelay.advice.guideline import NOT_FOR_SOURCES
+from tcpdelay.advice.rules import APPLICATION_RULES, TCP_RULES
 from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count
-from tcpdelay.report.source_content import source_content
-from tcpdelay.report.source_page import source_charts
+from tcpdelay.report.source_content import source_charts, source_content
 from tcpdelay.scenario.scenario import Scenario
 
 PATH = td.Path(rtt=0.060, loss=0.005)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.simulator.records import NEVER, RING
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.literature import scp
 from tcpdelay.network.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
 from tcpdelay.network.preparation import prepare
@@ -21,14 +22,15 @@ FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)
 RTT = 100
 VOICE = td.Flow(174, 0.020)
-PACKET = 8 * (1460 + 20 + 8 + 4)
+PACKET = 8 * 1500
 
 
 class Script:
     """A sender whose acknowledgements and writes are written down; all times are milliseconds."""
 
-    def __init__(self, bulk=True):
-        source = Bulk(path=PATH, stack=Scp()) if bulk else ConstantRate(flow=VOICE, path=PATH, stack=Scp())
+    def __init__(self, bulk=True, **settings):
+        stack = Scp(**settings)
+        source = Bulk(path=PATH, stack=stack) if bulk else ConstantRate(flow=VOICE, path=PATH, stack=stack)
         self.network = prepare([source], FAST, 0, 0.0, 1e6)
         self.flow, self.wire, self.s = self.network.flows[0], self.network.wires[0], self.network.connections[0]
         self.flow.count_from = NEVER
@@ -63,9 +65,12 @@ class Script:
         s.state, s.window, s.threshold, s.now = state, window, 500.0, round(now * 1000)
         s.base_rtt, s.rtt, s.deviation, s.rto = 1e3 * RTT, 1e3 * RTT, 0.0, 1e6
         s.oldest, s.following, s.next_send = 100, 100 + packets, 0.0
-        s.counted, s.counted_since, s.timer_at = 0, s.now, s.now + 1_000_000
+        s.counted, s.counted_since = 0, s.now
         for place in range(packets):
-            self.wire.segments[(100 + place) % RING].sent = s.now + 10_000 * (place + 1) - 1000 * RTT
+            segment = self.wire.segments[(100 + place) % RING]
+            segment.sent = s.now + 10_000 * (place + 1) - 1000 * RTT
+            segment.gone = segment.sent + 1_000_000
+        s.timer_at = self.wire.segments[100].gone
         return s
 
 
@@ -193,21 +198,23 @@ def test_each_expiry_doubles_the_timeout():
     assert script.s.state == STEADY
 
 
-def test_an_expiry_gives_up_all_and_halves_the_window_once():
+def test_each_packet_has_a_timer_and_only_the_first_since_the_last_loss_backs_off():
     s = (script := Script()).outstanding(STEADY, 12.0, 12)
+    # Packet 100 is lost. Of 102 to 111, which were sent from 930 ms on every 10 ms, nothing is heard.
     script.ack(1010, 101)
-    # Eleven are left; nothing may be sent at a window of 6, so the timer halves nothing again.
-    assert script.run(2009) == []
-    assert script.run(2010) == [(2010, 112)]
-    assert (s.state, s.window, s.rto, s.timeouts) == (CONGESTED, 6, 2e6, 1)
-    script.run(4009)
-    assert s.following == 118
-    # Six have been sent since then, the first of which is lost now too.
-    assert script.run(4010) == [(4010, 118)]
-    assert (s.window, s.rto) == (3, 4e6)
-    # What comes after all tells nothing.
+    assert script.run(1969) == []
+    assert (s.oldest, s.window, s.rto, s.timeouts) == (106, 6, 1e6, 0)
+    # Five are left at 1970 ms, so a sixth is sent; then one per 90 ms / 6 as further timers end.
+    assert script.run(2969) == [(1970 + 15 * place, 112 + place) for place in range(6)]
+    # Of these the first, sent at 1970 ms, is lost too.
+    assert script.run(2970) == []
+    assert (s.state, s.window, s.rto, s.timeouts, s.recover) == (CONGESTED, 3, 2e6, 1, 118)
+    assert script.run(5014) == [(3015, 118), (3045, 119), (3075, 120)]
+    assert script.run(5015) == []
+    assert (s.window, s.rto, s.timeouts) == (1.5, 4e6, 2)
+    # The acknowledgement of a packet whose timer has ended tells nothing.
     before = s.copy()
-    script.ack(4011, 117)
+    script.ack(5016, 118)
     assert (s.oldest, s.rtt, s.window) == (before.oldest, before.rtt, before.window)
 
 
@@ -232,16 +239,33 @@ def test_packets_to_spare_wait_for_the_window_in_order():
     assert script.s.state == PAUSED
 
 
-def test_a_reset_forgets_all():
-    s = (script := Script()).outstanding(STEADY, 12.0, 12)
-    scp.reset(s)
-    assert script.run(1000) == [(1000, 112)]
+def test_a_reset_forgets_the_path_and_begins_slow_start():
+    script = Script(reset_interval=1.0)
+    s = script.s
+    script.run(0)
+    script.ack(100, 0)
+    script.run(199)
+    assert script.ack(200, 1) == [(200, 3)]
+    assert script.run(1000) == [(233, 4), (1000, 5)]
     assert (s.state, s.window, s.threshold, s.base_rtt, s.rto) == (SLOW_START, 1, 1000, math.inf, 3e6)
     # Acknowledgements of what was sent before are no news of the path.
-    script.ack(1010, 100)
+    assert script.ack(1010, 2) == []
     assert (s.base_rtt, s.window) == (math.inf, 1)
-    script.ack(1300, 112)
-    assert s.base_rtt == 300_000
+    assert script.ack(1300, 5) == [(1300, 6)]
+    assert (s.base_rtt, s.window) == (300_000, 2)
+    assert script.run(2000)[-1][0] == 2000
+    assert (s.window, s.base_rtt) == (1, math.inf)
+
+
+def test_a_reset_finds_the_base_rtt_of_a_longer_path():
+    # 20 packets are under way on the longer path; with the old base RTT the window holds some three.
+    link = Bottleneck(1e6, 1000, trace=LinkTrace.of_rates([0, 100, 1000], [1e6] * 3, [0, 0.2, 0.2]))
+    without, reset = (
+        simulate_network([Bulk(path=SharedPath(0.005), stack=stack)], link, duration=200, warm_up=110).queue.utilization
+        for stack in (Scp(), Scp(reset_interval=101.0))
+    )
+    assert without < 0.4
+    assert reset > 0.98
 
 
 def test_three_packets_stay_queued_on_a_modem():
@@ -380,8 +404,9 @@ def test_every_packet_is_counted_once(sources, rate, capacity, seed):
         (lambda: Scp(rate_gain=2.0), "rate_gain must"),
         (lambda: Scp(rto_min=0.0), "rto_min must"),
         (lambda: Scp(mss=10), "mss must"),
+        (lambda: Scp(reset_interval=0.0), "reset_interval must lie between 0.001 and 1e\\+07 s"),
         (lambda: Web(path=PATH, stack=Scp()), "stack of Web must be Linux or Dctcp or Classic, got Scp"),
-        (lambda: Bulk(path=PATH, stack=Scp(), send_buffer=10_000), "send_buffer and min_buf must"),
+        (lambda: Bulk(path=PATH, stack=Scp(), send_buffer=10_000), "send_buffer must be None"),
         (lambda: Bulk(path=PATH, stack=Scp(), ecn=True), "ecn must"),
         (lambda: scp_share(0.0), "link_rate must"),
         (lambda: scp_share(10.0, error=-1.0), "error must"),

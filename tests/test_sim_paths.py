@@ -55,9 +55,9 @@ def test_nothing_is_lost_from_view_and_nothing_is_faster_than_the_network(flow, 
     assert np.all(np.diff(np.arange(PACKETS) * connection.interval + delays) >= 0)
     assert connection.packets_read * flow.packet_size <= connection.rcv_nxt
     assert (connection.packets_read + 1) * flow.packet_size > connection.rcv_nxt
-    # What was sent is lost, has arrived, or is on its way; leaps count as arrived.
+    # What was sent is lost, has arrived, also to be discarded, or is on its way; leaps count as arrived.
     in_transit = connection.next_transit - connection.first_transit
-    arrived = connection.arrivals + connection.skipped
+    arrived = connection.arrivals + connection.paws_discards + connection.skipped
     assert connection.segments_sent == connection.segments_lost + arrived + in_transit
     assert connection.snd_una <= connection.rcv_nxt <= connection.snd_nxt <= connection.written
     # The counters agree with the retransmission queue.
@@ -122,6 +122,12 @@ def test_jitter_below_the_interval_only_adds_itself(jitter):
     assert delays.quantile(1.0) == pytest.approx(0.050 + jitter, abs=1e-5)
     assert delays.mean == pytest.approx(0.050 + jitter / 2, rel=0.005)
     assert delays.head_of_line_delay == pytest.approx(0.0, abs=0.005 * jitter)
+
+
+def test_no_part_of_the_delay_is_below_zero_if_less_jitter_is_drawn_than_its_mean():
+    found = [simulate(VOICE, replace(HUNDRED_MS, jitter=0.001), packets=1000, seed=seed) for seed in range(6)]
+    assert any(each.mean < each.sender_delay + 0.0505 for each in found)
+    assert all(each.head_of_line_delay >= 0 for each in found)
 
 
 def test_jitter_that_reorders_makes_packets_wait_for_each_other_and_rack_patient():

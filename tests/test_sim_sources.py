@@ -1,6 +1,6 @@
 """Sources in the simulator: constant rates as before, windows that idle, coalescing, kinds, and sources that end."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -58,6 +58,62 @@ def test_a_trace_of_a_flow_has_the_delays_of_the_flow(flow, path, stack, rules):
         np.testing.assert_array_equal(constant.events[name], trace.events[name])
     np.testing.assert_allclose(constant.messages["time"], trace.messages["time"], atol=1e-6)
     np.testing.assert_array_equal(constant.messages["size"], trace.messages["size"])
+
+
+LATE = [td.Stack.linux(), td.Stack.linux("bbr"), td.Stack.quic()]
+
+
+@pytest.mark.parametrize("stack", LATE, ids=["cubic", "bbr", "quic"])
+def test_late_writes_are_those_of_the_source_and_exact_without_lateness(stack):
+    flow, path = td.Flow(500, 0.010), td.Path(0.040, 0.025)
+
+    def delays(source):
+        return simulate(source, path, stack, packets=20_000, seed=3)
+
+    exact, late = delays(flow), delays(replace(flow, write_jitter=0.001))
+    # Times are whole microseconds.
+    punctual = delays(replace(flow, write_jitter=1e-9))
+    assert punctual.counts == exact.counts
+    np.testing.assert_array_equal(punctual.values, exact.values)
+    written = replace(flow, write_jitter=0.001).messages(1000, seed=3)
+    replayed = delays(td.Trace(written["time"], written["size"], period=1000))
+    assert late.counts == replayed.counts != exact.counts
+    np.testing.assert_array_equal(late.values, replayed.values)
+    np.testing.assert_array_equal(late.weights, replayed.weights)
+
+
+def test_late_writes_delay_a_flow_whose_round_trip_is_a_multiple_of_the_interval():
+    # An ACK of an earlier write arrives before or after the next write, in turn. With exact writes it always finds the
+    # next packet written; with late ones every second packet that waits for the window waits for another ACK.
+    flow, path = td.Flow(500, 0.010), td.Path(0.040, 0.025)
+    exact, late = (simulate(replace(flow, write_jitter=each), path, packets=200_000) for each in (0.0, 0.001))
+    assert late.mean_interval.low > exact.mean_interval.high
+    assert late.sender_delay - exact.sender_delay == pytest.approx(late.mean - exact.mean, rel=0.5)
+
+
+CHAINS = {
+    "linux": (td.Flow(174, 0.020), td.Stack.linux()),
+    "newreno_2008": (td.Flow(174, 0.020), td.Stack.newreno_2008()),
+    "speech": (td.Speech(174, 0.020), td.Stack.linux()),
+    "video": (td.Video(300_000), td.Stack.linux()),
+    "quic": (td.Flow(174, 0.020), td.Stack.quic("quic-go", delivery="datagram")),
+}
+
+
+@pytest.mark.parametrize(("source", "stack"), CHAINS.values(), ids=CHAINS)
+def test_a_chain_refuses_late_writes_and_says_who_knows_them(source, stack):
+    scenario = Scenario(replace(source, write_jitter=0.001), td.Path(0.060, 0.005), stack)
+    assert predict(replace(scenario, source=source), method="chain").answered
+    refusal = predict(scenario, method="chain").refusal
+    assert str(refusal).startswith("write_jitter must be 0 in ")
+    assert str(refusal).partition("; ")[2].startswith("tcpdelay.simulate takes it into account")
+
+
+def test_auto_simulates_late_writes():
+    scenario = Scenario(td.Flow(500, 0.010, write_jitter=0.001), td.Path(0.040, 0.025))
+    answer = predict(scenario, Requested(packets=20_000), method="auto")
+    assert answer.method == "simulation"
+    assert answer.simulated_because == "the chain does not model this scenario (write jitter)"
 
 
 def carried(times, sizes, stack=RENO, **rules):
@@ -292,7 +348,10 @@ def test_the_method_auto_simulates_what_the_chain_refuses():
             lambda: simulate(td.Trace([0, 1], [1, 2]), QUIET),
             "source must have at least 3000 messages, or a period, got",
         ),
-        (lambda: simulate(as_trace(td.Flow(9, 0.1)), QUIET, packets=10), "packets must lie between 1000 and 1e9"),
+        (
+            lambda: simulate(as_trace(td.Flow(9, 0.1)), QUIET, packets=10),
+            "packets must be a whole number from 1000 to 1e9",
+        ),
         (
             lambda: simulate(td.Trace(np.arange(4000), [9] * 4000), QUIET, packets=3000),
             "source must have at least 5000 messages",

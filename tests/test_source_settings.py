@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.scenario.sources.source_settings import SourceSettings
-from tcpdelay.testbed.message_source import first_messages, read_messages, write_messages
+from tcpdelay.scenario.sources.source_settings import SourceSettings, source_parameters
+from tcpdelay.testbed.apps import first_messages, read_messages, write_messages
 
 TABLES = {
     "flow": ({"packet_size": "174B", "interval": "20ms"}, td.Flow(174, 0.020)),
@@ -66,6 +66,19 @@ def test_a_trace_is_the_content_of_its_file(frames, tmp_path):
     assert trace_settings(frames.rename(tmp_path / "moved" / frames.name), period=0.1) == settings
 
 
+def test_late_writes_are_a_setting_of_each_source_and_leave_others_as_they_were(frames):
+    # Captures of earlier versions have no such setting; the hash of their settings is part of their name.
+    tables = [{"kind": kind, **parameters} for kind, (parameters, _) in TABLES.items()]
+    assert all("write_jitter" not in SourceSettings.from_table(table).table for table in tables)
+    late = [SourceSettings.from_table({**table, "write_jitter": "2ms"}) for table in tables]
+    late.append(trace_settings(frames, write_jitter="2ms", period="100ms"))
+    for settings in late:
+        assert settings.source.write_jitter == 0.002
+        assert "writejitter0.002" in settings.label
+        assert SourceSettings.from_table(json.loads(json.dumps(settings.table))) == settings
+        assert source_parameters(settings.source)["write_jitter"] == 0.002
+
+
 def test_a_trace_that_changes_is_another_trace(frames):
     before = trace_settings(frames)
     frames.write_text("time,size\n0,9000\n0.033,1201\n")
@@ -82,6 +95,7 @@ def test_labels_are_fit_for_files_and_distinguish_sources(frames):
         {"kind": "video", "bitrate": 2_500_001},
         {"kind": "video", "bitrate": 2_500_001, "seed": 1},
         {"kind": "video", "bitrate": 2_500_001, "frame_sizes": "weibull"},
+        {"kind": "video", "bitrate": 2_500_001, "write_jitter": "1ms"},
     ]
     labels = [SourceSettings.from_table(table).label for table in tables]
     labels += [trace_settings(frames).label, trace_settings(frames, period=1).label]

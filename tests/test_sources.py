@@ -30,6 +30,12 @@ each_source = pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 
 
 def sources():
+    """Return a strategy of sources with random parameters, which write exactly or late."""
+    lateness = st.one_of(st.just(0.0), st.floats(0, 1))
+    return st.builds(lambda source, late: dataclasses.replace(source, write_jitter=late), exact_sources(), lateness)
+
+
+def exact_sources():
     """Return a strategy of sources with random parameters."""
     size, interval = st.integers(1, 20_000), st.floats(0.001, 0.2)
     mean = st.floats(0.05, 5.0)
@@ -69,6 +75,35 @@ def test_equal_seeds_give_equal_messages_whatever_the_block_and_the_duration(sou
     blocks = list(itertools.islice(source.blocks(seed, block), -(-messages.size // block)))
     assert all(len(each) == block for each in blocks)
     np.testing.assert_array_equal(np.concatenate([messages[:0], *blocks])[: messages.size], messages)
+
+
+@settings(max_examples=50)
+@given(exact_sources(), st.integers(0, 2**32), st.floats(0, 1))
+def test_late_writes_keep_their_order_and_are_late_by_at_most_the_jitter(source, seed, jitter):
+    exact = next(source.blocks(seed, 1000))
+    late = next(dataclasses.replace(source, write_jitter=jitter).blocks(seed, 1000))
+    assert (np.diff(late["time"]) >= 0).all()
+    assert (late["time"] >= exact["time"]).all()
+    assert (late["time"] <= exact["time"] + jitter).all()
+    for name in ("size", "kind"):
+        np.testing.assert_array_equal(late[name], exact[name])
+
+
+def test_the_lateness_is_uniform_and_independent_from_write_to_write():
+    written = next(td.Flow(174, 0.020, write_jitter=0.001).blocks(seed=5, size=20_000))["time"]
+    lateness = (written - 0.020 * np.arange(written.size)) / 0.001
+    assert stats.kstest(lateness, "uniform").pvalue > 0.001
+    # The correlation of independent neighbours has a standard deviation of 1 / sqrt(n).
+    assert abs(np.corrcoef(lateness[1:], lateness[:-1])[0, 1]) < 4 / np.sqrt(lateness.size)
+    assert td.Flow(174, 0.020).messages(0.05)["time"].tolist() == [0.0, 0.02, 0.04]
+
+
+def test_a_source_without_late_writes_looks_as_if_there_were_none():
+    assert repr(td.Flow(174, 0.020)) == "Flow(packet_size=174, interval=0.02)"
+    assert repr(td.Flow(174, 0.020, 0.001)) == "Flow(packet_size=174, interval=0.02, write_jitter=0.001)"
+    assert repr(td.Trace([0.0, 0.5], [9, 9], write_jitter=0.001)) == "Trace(2 messages in 0.5 s, write_jitter=0.001)"
+    with pytest.raises(ValueError, match=r"^write_jitter must lie between 0 and 1 s, got 20; the time is given in sec"):
+        td.Video(1e6, write_jitter=20)
 
 
 @each_source

@@ -5,7 +5,7 @@ import pytest
 
 from tcpdelay import Flow, Path, Stack, predict_delay, simulate
 from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.linux.timeouts import is_sparse, timeout_ticks
+from tcpdelay.models.linux.parameters import is_sparse, timeout_ticks
 from tcpdelay.scenario.stack import Linux
 
 pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.ValidityWarning")

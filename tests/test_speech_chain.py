@@ -13,11 +13,11 @@ from tcpdelay.models.linux.delays import delay_bins
 from tcpdelay.models.linux.departures import WEIGHT
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.phases import make_layout, start_phase
-from tcpdelay.models.linux.profile import beyond_backlog, first_bound
-from tcpdelay.models.linux.talk_spurts import Alternation, first_packets, speech_chain
+from tcpdelay.models.linux.transitions import beyond_backlog, first_bound
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.models.solver.state_space import reachable_rows
 from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.models.speech_model import Alternation, first_packets, speech_chain
 from tcpdelay.scenario.scenario import Scenario
 
 # Closed forms hold for losses below the range in which random scenarios have been checked.

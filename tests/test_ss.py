@@ -195,7 +195,7 @@ def test_a_whole_end_goes_before_a_part(recording):
     [
         ([("a:1", "b:2", "")], None, "the connection a:1 -> b:2 shows no round-trip time (was it recorded with the"),
         ([("a:1", "b:2", RECEIVED)], None, "the connection a:1 -> b:2 has sent no data, so its loss is unknown"),
-        ([("a:1", "b:2", "cubic rto:300 rtt:100/1")], None, "the connection a:1 -> b:2 has sent no data"),
+        ([("a:1", "b:2", "cubic rto:300 rtt:100/1")], None, "the connection a:1 -> b:2 shows no numbers of segments"),
         ([("a:1", "b:2", f"{SENT} retrans:0/80")], None, "the connection a:1 -> b:2 has sent 80 segments, 80 of them"),
         ([("a:1", "b:2", SENT)], "c", "no connection matches 'c'; it holds a:1 -> b:2"),
         (
@@ -213,7 +213,91 @@ def test_a_choice_that_cannot_be_made_is_explained(recording, rows, wanted, mess
 
 def test_a_connection_without_data_gives_no_estimate():
     with pytest.raises(ValueError, match="the connection a:1 -> b:2 has sent no data"):
-        Connection(local="a:1", peer="b:2", rtt=0.1).estimate()
+        Connection(local="a:1", peer="b:2", rtt=0.1, segments_out=0).estimate()
+
+
+# Forms of ss before Linux 4.2, which does not count segments, with the counters that show that it sends.
+OLD_KERNEL = """\
+State       Recv-Q Send-Q     Local Address:Port          Peer Address:Port
+ESTAB       0      1448       192.0.2.80:45322            192.0.2.7:5001
+\t ts sack cubic wscale:7,7 rto:304 rtt:99.25/1.5 ato:40 mss:1448 cwnd:10 send 1.2Mbps retrans:0/52 rcv_space:14600
+"""
+
+
+@pytest.mark.parametrize("text", [OLD_KERNEL, OLD_KERNEL.replace(" retrans:0/52", " bytes_acked:5321"), OLD_KERNEL * 2])
+def test_a_kernel_that_does_not_count_segments_is_named(text):
+    with pytest.raises(
+        ValueError, match=r"shows no numbers of segments, .* \(before Linux 4.2\): measure with ping or"
+    ):
+        parse_ss(text)[0].estimate()
+
+
+WIDE = """\
+State  Recv-Q  Send-Q       Local Address:Port         Peer Address:Port   Process
+ESTAB  0       0               192.0.2.80:51912           192.0.2.7:5001    users:(("curl",pid=4711,fd=5))
+\t ts sack cubic wscale:7,7 rto:304 rtt:99.275/1.21 mss:1448 pmtu:1500 cwnd:10 ssthresh:7 bytes_sent:42049920 \
+bytes_retrans:2030096 bytes_acked:40019825 segs_out:29052 data_segs_out:29040 send 1166889bps lastsnd:12 \
+pacing_rate 2333778bps delivery_rate 1166Kbps delivered:27639 busy:290448ms unacked:1 retrans:0/1402 \
+dsack_dups:11 rcv_space:14480 minrtt:98.5
+"""
+
+
+def wrapped(text, width):
+    """Return a text as a terminal of a width shows it."""
+    lines = [line.expandtabs() for line in text.splitlines()]
+    return [line[place : place + width] for line in lines for place in range(0, max(len(line), 1), width)]
+
+
+@pytest.mark.parametrize("kept", ["spaces", "words", "indented"])
+@pytest.mark.parametrize("text", [WIDE, WIDE[WIDE.index("ESTAB") :], WIDE.replace("192.0.2.80", "[2001:db8::80%eth0]")])
+def test_a_terminal_may_wrap_the_lines_at_any_width(text, kept):
+    expected = parse_ss(text)
+    for width in range(30, 240):
+        lines = wrapped(text, width)
+        if kept != "spaces":
+            lines = [line.rstrip() for line in lines]
+        if kept == "indented":
+            lines = [f"    {line}" for line in lines]
+        assert parse_ss("\n".join(lines) + "\n") == expected, width
+
+
+def test_words_that_are_wrapped_between_are_not_joined():
+    expected = parse_ss(WIDE)
+    words = WIDE[WIDE.index("ts sack") :].split()
+    start = WIDE[: WIDE.index("ts sack")]
+    for place in range(1, len(words)):
+        for indent in ("", "\t "):
+            text = start + " ".join(words[:place]) + f"\n{indent}" + " ".join(words[place:]) + "\n"
+            assert parse_ss(text) == expected, words[place]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["retrans:0/1 \n402 rcv_space:14480", "retrans:0/1 402 rcv_space:14480", "data_segs_out:290 40 retrans:0/1402"],
+)
+def test_a_number_without_a_name_is_refused(broken):
+    text = f"{SENDER}\n\t cubic wscale:7,7 rto:304 rtt:99.275/1.21 mss:1448 {broken} minrtt:98.5\n"
+    with pytest.raises(
+        ValueError, match=r"follows '.*', as where a terminal wrapped the lines within a number; record"
+    ):
+        parse_ss(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "beyond"),
+    [
+        ("rto:204 rtt:3.5/1", None),
+        ("rto:310 rtt:101/1.287", None),
+        # A call over Wi-Fi, whose round-trip times vary much.
+        ("rto:613 rtt:5.5/120", 0.6075),
+        ("rto:1226 backoff:1 rtt:5.5/120", 0.6075),
+        ("rto:55 rtt:50/1", 0.005),
+        ("rtt:50/1", None),
+    ],
+)
+def test_the_timeout_is_part_of_the_estimate(words, beyond):
+    (connection,) = parse_ss(f"{SENDER}\n\t cubic {words} data_segs_out:80 minrtt:1\n")
+    assert connection.estimate().timeout_beyond_rtt == (None if beyond is None else pytest.approx(beyond))
 
 
 @pytest.mark.parametrize(
@@ -289,3 +373,29 @@ def test_long_nonsense_takes_bounded_time(piece):
         found = 0
     assert time.perf_counter() - started < 4
     assert found <= 2
+
+
+CUT_AT_80 = (
+    "ESTAB      0      0      192.0.2.80:51912      192.0.2.7:5001\n"
+    "\t cubic rto:304 rtt:99.275/1.21 mss:1448 cwnd:10 data_segs_out:29040 retrans:0/1\n"
+)
+
+
+@pytest.mark.parametrize("title", ["Every 2.0s: ss -tin", "Alle 2,0s: ss -tin dst 192.0.2.7", "Toutes les 2.0s: ss -i"])
+def test_lines_that_watch_has_cut_are_refused(title):
+    # Of 1402 retransmissions, the screen shows the first digit.
+    whole = f"{title}    host: Fri Nov 27 02:00:00 2026\n\n{CUT_AT_80}"
+    with pytest.raises(ValueError, match=r"has cut the lines of ss at the edge .*ss -tin > ss.txt"):
+        parse_ss(whole)
+    (found,) = parse_ss(whole.rstrip("\n") + "402 rcv_space:14480\n")
+    assert found.segments_lost == 1402
+
+
+@pytest.mark.parametrize("mark", ["> ", "# ", "| ", "+"])
+@pytest.mark.parametrize("width", [30, 57, 80])
+def test_quoted_lines_are_read_without_their_marks(tmp_path, mark, width):
+    text = CUT_AT_80.rstrip("\n").expandtabs() + "402 rcv_space:14480 minrtt:98.5\n"
+    parts = [line[at : at + width] for line in text.splitlines() for at in range(0, len(line), width)]
+    (tmp_path / "ss.txt").write_text("".join(f"{mark}{part}\n" for part in parts))
+    found = read_ss(tmp_path / "ss.txt")
+    assert (found.segments_lost, found.data_segments_out, found.mss, found.rtt_min) == (1402, 29040, 1448, 0.0985)

@@ -9,8 +9,7 @@ from chain_structure import profile_of, rows_within
 from tcpdelay.models import chain
 from tcpdelay.models.chain import DelayModel
 from tcpdelay.models.published.transitions import start_phase
-from tcpdelay.models.solver.aggregation import bin_flows
-from tcpdelay.models.solver.gth import gth_solve
+from tcpdelay.models.solver.aggregation import bin_flows, gth_solve
 from tcpdelay.models.solver.state_space import number_states
 from tcpdelay.models.solver.stationary import solve_by_sweeps, solve_within
 from tcpdelay.models.solver.sweeps import extrapolate, new_history, remember, sweep

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tcpdelay.models import stored_kernels
-from tcpdelay.models.stored_kernels import PACKAGE, SOURCES, cached, is_compiled
+from tcpdelay.models import compilation
+from tcpdelay.models.compilation import PACKAGE, SOURCES, cached, is_compiled
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_kernel_is_stored_and_found_again(double):
 
 def test_a_change_of_any_source_has_stored_kernels_compiled_anew(double, monkeypatch):
     cached(double, {})(2)
-    monkeypatch.setattr(stored_kernels, "fingerprint", lambda: b"other")
+    monkeypatch.setattr(compilation, "fingerprint", lambda: b"other")
     changed = cached(double, {})
     assert not is_compiled(changed)
     assert changed(2) == 4
@@ -40,13 +40,13 @@ def test_a_change_of_any_source_has_stored_kernels_compiled_anew(double, monkeyp
 
 
 def test_the_fingerprint_is_that_of_all_modules_with_kernels(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_kernels, "PACKAGE", tmp_path)
+    monkeypatch.setattr(compilation, "PACKAGE", tmp_path)
     module = tmp_path / "network" / "queues" / "red.py"
     module.parent.mkdir(parents=True)
     found = set()
     for text in ("", "LIMIT = 1\n", "LIMIT = 2\n"):
         module.write_text(text, encoding="utf-8")
-        found.add(stored_kernels.fingerprint.__wrapped__())
+        found.add(compilation.fingerprint.__wrapped__())
     assert len(found) == 3
 
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.questions import execution
-from tcpdelay.questions.execution import Executor, SweepFailedError, work_through
+from tcpdelay.questions.execution import Executor, Results, Schedule, SweepFailedError, work_through
 from tcpdelay.questions.grid import run_seed
-from tcpdelay.questions.schedule import Results, Schedule
-from tcpdelay.questions.sweep.point import PARAMETERS, read_value
 from tcpdelay.questions.sweep.run import SWEPT, kind_variables, row_type, sweep_runs
-from tcpdelay.questions.sweep.specification import Evaluation, read_sweep
+from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
 from tcpdelay.scenario.fields import Quantity
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
 
@@ -126,7 +124,7 @@ BAD = [
     ({"rtt": 0.1}, "rtt: belongs in the table [path]"),
     ({"key_ratio": 8}, "key_ratio: belongs in the table [source]"),
     ({"path": {"packets": 5000}}, "[path] packets: belongs in the table [evaluate]"),
-    ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, bitrate"),
+    ({"flow": {"size": 3}}, "[flow] unknown key 'size'; allowed are packet_size, interval, write_jitter, bitrate"),
     ({"grid": {"rrt": [1]}}, "[grid] unknown key 'rrt'; did you mean rtt?"),
     ({"flow": {"packet_size": 174, "interval": "20"}}, "[flow] interval: '20' has no unit; write 20ms or 20s"),
     ({"flow": {"packet_size": 174, "interval": 20.0}}, None),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.questions import schedule
+from tcpdelay.questions import execution
 from tcpdelay.questions.execution import program, work_through
 from tcpdelay.questions.sweep import checkpoint as kept_on_disk
 from tcpdelay.questions.sweep.checkpoint import (
@@ -156,7 +156,7 @@ def test_without_its_mark_a_sweep_goes_on_if_the_parts_are_its_own(tmp_path, run
 
 
 def test_what_cannot_be_written_is_named_and_the_rest_is_kept(tmp_path, run, monkeypatch):
-    monkeypatch.setattr(schedule, "MOST_RUNS_IN_PART", 1)
+    monkeypatch.setattr(execution, "MOST_RUNS_IN_PART", 1)
     synced, sync = [], os.fsync
 
     def fill_the_disk(file):

@@ -10,7 +10,7 @@ import pytest
 
 from cli_process import ROOT, process
 from dask_cluster import running_cluster, until
-from tcpdelay.questions import execution, schedule
+from tcpdelay.questions import execution
 from tcpdelay.questions.sweep.run import sweep
 
 SPECIFICATION = """
@@ -93,7 +93,7 @@ def sweep_while_workers_are_killed(specification, output, address, kills):
 
 
 def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    monkeypatch.setattr(execution, "SHORTEST_BUDGET", 0.05)
     result, killed = sweep_while_workers_are_killed(specification, tmp_path / "disturbed.nc", address, 2)
     assert len(killed) == 2
     assert result.mean_delay.size == RUNS
@@ -102,7 +102,7 @@ def test_killed_workers_change_nothing(specification, undisturbed, address, tmp_
 
 
 def test_a_killed_worker_changes_nothing_in_simulations_either(address, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    monkeypatch.setattr(execution, "SHORTEST_BUDGET", 0.05)
     specification, here = tmp_path / "simulated.toml", tmp_path / "here.nc"
     specification.write_text(SIMULATED)
     alone = sweep(specification, here, workers=1)
@@ -170,7 +170,7 @@ def test_a_sweep_without_its_scheduler_prints_one_line_and_leaves_nothing(specif
 
 
 def test_a_scheduler_that_dies_leaves_what_is_finished(specification, undisturbed, tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "SHORTEST_BUDGET", 0.05)
+    monkeypatch.setattr(execution, "SHORTEST_BUDGET", 0.05)
     output = tmp_path / "left.nc"
     cluster = running_cluster(tmp_path, workers=1)
     address = cluster.__enter__()

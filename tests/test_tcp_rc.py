@@ -11,7 +11,7 @@ from tcpdelay.models.simulator.engine import new_connection
 from tcpdelay.models.simulator.records import ACKNOWLEDGEMENT, NEVER
 from tcpdelay.models.simulator.sender import send_new
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic_receiver
+from tcpdelay.network.literature import classic
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate
@@ -21,6 +21,8 @@ FAST = Bottleneck(1e12, 60_000)
 MS = 1000
 INTERVAL = 10 * MS
 ONE_WAY = 30 * MS
+SIZE = 200
+"""Bytes of a packet, which is a segment while the window is open."""
 
 
 class Receiver:
@@ -28,7 +30,7 @@ class Receiver:
 
     def __init__(self, recovery="newreno", sent=100):
         source = ConstantRate(
-            flow=td.Flow(200, INTERVAL / 1e6),
+            flow=td.Flow(SIZE, INTERVAL / 1e6),
             path=SharedPath(ONE_WAY / 1e6),
             stack=Classic(recovery=recovery),
             forging=True,
@@ -36,21 +38,23 @@ class Receiver:
         self.network = prepare([source], FAST, 0, 0.0, 100.0)
         self.flow, self.wire = self.network.flows[0], self.network.wires[0]
         self.connection, self.samples = self.network.connections[0], self.network.samples[0]
-        self.connection.snd_max = self.connection.written = self.connection.snd_nxt = sent
+        self.connection.snd_max = self.connection.snd_nxt = sent
+        self.connection.written = self.connection.assembled = SIZE * sent
         for number in range(sent):
-            self.wire.segments[number].sent = number * INTERVAL
+            segment = self.wire.segments[number]
+            segment.sent, segment.start, segment.end = number * INTERVAL, SIZE * number, SIZE * (number + 1)
 
     def arrive(self, number, time=None):
         """Let a packet arrive, by default one way after it was written; return what acknowledgements leave."""
         before = self.connection.next_ack
         time = number * INTERVAL + ONE_WAY if time is None else time
-        classic_receiver.receive(self.flow, self.connection, self.wire, self.samples, number, time)
+        classic.receive(self.flow, self.connection, self.wire, self.samples, number, time)
         return self.acknowledgements(before)
 
     def wait(self):
         """Let the forging timer expire; return what acknowledgements leave."""
         before = self.connection.next_ack
-        classic_receiver.forge_missing(self.flow, self.connection, self.wire, self.samples)
+        classic.forge_missing(self.flow, self.connection, self.wire, self.samples)
         return self.acknowledgements(before)
 
     def acknowledgements(self, first):
@@ -94,14 +98,16 @@ def test_a_copy_in_time_stops_the_timer():
 
 
 @pytest.mark.parametrize("overtaking", [1, 2, 3, 4, 6])
-def test_four_duplicates_leave_for_a_missing_packet(overtaking):
+def test_the_sender_gets_four_acknowledgements_that_ask_for_a_missing_packet(overtaking):
+    # McCreary et al. 2005, section 2.2: four in all. The first is the one of the packet before it.
     receiver = receiver_of(10)
     start = 11 * INTERVAL + ONE_WAY
     # All within a millisecond, before the timer.
     duplicates = [receiver.arrive(11 + n, start + 100 * n) for n in range(overtaking)]
     assert duplicates == [[(start + 100 * n, 10)] for n in range(overtaking)]
     time = receiver.connection.forge_at
-    assert receiver.wait() == [(time, 10)] * max(4 - overtaking, 0)
+    # The last one acknowledges the forged packet and what has overtaken it.
+    assert receiver.wait() == [(time, 10)] * max(3 - overtaking, 0) + [(time, 11 + overtaking)]
     assert receiver.flow.lost == 1
     assert receiver.connection.rcv_nxt == 11 + overtaking
     # What has overtaken is read at the instant of the forgery.
@@ -126,7 +132,7 @@ def test_an_arrival_after_the_timer_is_read_at_once():
     receiver.arrive(11)
     time = receiver.connection.forge_at
     later = time + 1
-    assert receiver.arrive(12, later) == [(time, 10)] * 3 + [(later, 13)]
+    assert receiver.arrive(12, later) == [(time, 10)] * 2 + [(time, 12), (later, 13)]
     assert receiver.delays[-1] == (later - 12 * INTERVAL) / MS
 
 
@@ -134,10 +140,10 @@ def test_of_two_neighbours_each_is_declared_missing():
     receiver = receiver_of(10)
     receiver.arrive(12)
     first = receiver.connection.forge_at
-    assert receiver.wait() == [(first, 10)] * 3
+    assert receiver.wait() == [(first, 10)] * 2 + [(first, 11)]
     # The second was overtaken by the same packet, so its time is up too.
     assert receiver.connection.forge_at == first
-    assert receiver.wait() == [(first, 11)] * 5
+    assert receiver.wait() == [(first, 11)] * 3 + [(first, 13)]
     assert receiver.flow.lost == 2
     assert receiver.connection.forge_at == NEVER
 
@@ -173,7 +179,7 @@ def test_the_sender_repairs_and_halves_all_the_same(recovery):
     for network in (forged, waiting):
         connection = network.connections[0]
         assert (connection.recoveries, connection.segments_retransmitted, connection.timeouts) == (1, 1, 0)
-        assert connection.snd_una == 100
+        assert connection.acknowledged_to == 100 * SIZE
     assert forged.connections[0].ssthresh == waiting.connections[0].ssthresh
     assert (forged.flows[0].lost, forged.flows[0].delivered) == (1, 99)
     assert (waiting.flows[0].lost, waiting.flows[0].delivered) == (0, 100)
@@ -213,8 +219,8 @@ def test_every_packet_is_delivered_or_lost_once(
     flow = result.flows[0]
     assert flow.offered == flow.delivered + flow.lost + flow.unfinished
     assert min(flow.lost, flow.delivered, flow.unfinished) >= 0
-    # What was never lost is never forged, as nothing is overtaken.
-    assert flow.lost <= flow.segments_lost + flow.segments_dropped
+    # What was never lost is never forged, as nothing is overtaken. A segment has bytes of four packets at most.
+    assert flow.lost <= 4 * (flow.segments_lost + flow.segments_dropped)
     if flow.delays is not None:
         parts = (flow.sender_delay, flow.network_delay, flow.receiver_delay)
         assert min(parts) >= 0

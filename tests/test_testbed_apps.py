@@ -18,11 +18,13 @@ from tcpdelay.testbed.apps import (
     ConstantBitRateSource,
     DatagramSource,
     GreedySource,
+    MessageSource,
     ReceivingStream,
     SendingStream,
     WebUser,
     adaptive_source,
     bulk_source,
+    writer_to_stream,
 )
 from tcpdelay.testbed.event_loop import READABLE, EventLoop
 from tcpdelay.testbed.flow_log import (
@@ -34,7 +36,6 @@ from tcpdelay.testbed.flow_log import (
     tcp_info,
     unacknowledged_bytes,
 )
-from tcpdelay.testbed.message_source import MessageSource, writer_to_stream
 
 # Streams
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tcpdelay.scenario.path import Path
-from tcpdelay.testbed.loss_channel import LossChannel
+from tcpdelay.testbed.network import LossChannel
 
 PATH = Path(rtt=0.1, loss=0.02, bad_time=0.1, bad_loss=0.5)
 SECOND = 1_000_000_000

@@ -1,4 +1,4 @@
-"""QUIC in the guest in virtual time: aioquic and quic-go carry messages by each delivery, with and without losses."""
+"""QUIC in the guest in virtual time: each implementation carries messages by each delivery, with and without losses."""
 
 import json
 import shutil
@@ -9,11 +9,11 @@ import pytest
 
 from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.testbed import quic_program
+from tcpdelay.testbed import aioquic_flow
+from tcpdelay.testbed.aioquic_flow import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.campaign import run_campaign
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.quic_program import QuicBuildError, build_quic_program, quic_problems, quic_program_path
 from tcpdelay.testbed.specification import Specification
 
 HZ = 250
@@ -23,7 +23,7 @@ LOSS, VIDEO_LOSS = 0.05, 0.06
 DURATIONS = {0.0: 1.0, LOSS: 3.0}
 """How long the messages are written, by loss [s]."""
 DELIVERIES = ("stream", "stream_per_message", "stream_per_group", "datagram")
-IMPLEMENTATIONS = ("aioquic", "quic-go")
+IMPLEMENTATIONS = ("aioquic", "quic-go", "quinn")
 STANDARD_ERRORS = 5
 
 
@@ -57,12 +57,14 @@ def implementation(request):
     """An implementation that can run here."""
     require(VirtualTimeBackend(HZ).problems(), "VIRTUAL")
     if request.param == "aioquic" and find_spec("aioquic") is None:
-        pytest.skip(quic_program.MISSING_AIOQUIC)
+        pytest.skip(aioquic_flow.MISSING_AIOQUIC)
     if request.param == "quic-go":
         try:
-            build_quic_program()
+            build_quic_program("quic-go")
         except QuicBuildError as error:
             pytest.skip(str(error))
+    if request.param == "quinn" and not PROGRAMS["quinn"].path.is_file():
+        pytest.skip("quinn is not built, which takes minutes; run: tcpdelay testbed build-quic quinn")
     return request.param
 
 
@@ -126,8 +128,8 @@ def test_both_ends_keep_a_qlog(captured, implementation, place):
     logs = sorted((place / implementation / "captures").glob("*.qlog"))
     assert [log.name.split(".flow0.")[1] for log in logs] == len(captured) * ["receiver.qlog", "sender.qlog"]
     for log in logs:
-        # aioquic writes JSON, quic-go a sequence of JSON texts (RFC 7464).
-        first = log.read_text().split("\x1e")[-2 if implementation == "quic-go" else 0]
+        # aioquic writes JSON, the others a sequence of JSON texts (RFC 7464).
+        first = log.read_text().split("\x1e")[0 if implementation == "aioquic" else -2]
         assert json.loads(first)
 
 
@@ -143,21 +145,25 @@ def test_a_seed_repeats_a_capture(captured, implementation, tmp_path):
 def test_an_absent_go_or_aioquic_is_named_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(quic_program, "find_spec", lambda name: None)
+    monkeypatch.setattr(aioquic_flow, "find_spec", lambda name: None)
     needed = [experiment(each, "stream", 0.0) for each in IMPLEMENTATIONS]
-    assert quic_problems(needed) == [quic_program.MISSING_AIOQUIC, quic_program.MISSING_GO]
+    aioquic, go, rust = quic_problems(needed)
+    assert aioquic == aioquic_flow.MISSING_AIOQUIC
+    assert go == "the program go is missing, which builds quic-go; install Go 1.24 or later, such as Debian's golang-go"
+    assert rust == "the program cargo is missing, which builds quinn; install Rust 1.85 or later from rustup.rs"
     assert quic_problems([Experiment()]) == []
     with pytest.raises(QuicBuildError, match=r"^the program go is missing, .*Go 1\.24"):
-        build_quic_program()
+        build_quic_program("quic-go")
 
 
-def test_a_failed_build_is_told_in_one_line_and_leaves_nothing(monkeypatch, tmp_path):
-    go = tmp_path / "go"
+@pytest.mark.parametrize(("implementation", "builder"), [("quic-go", "go"), ("quinn", "cargo")])
+def test_a_failed_build_is_told_in_one_line_and_leaves_nothing(monkeypatch, tmp_path, implementation, builder):
+    go = tmp_path / builder
     go.write_text("#!/bin/sh\necho 'go: cannot find the module' >&2\nexit 1\n")
     go.chmod(0o755)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(QuicBuildError, match=r"^the build of quic-go failed: go: cannot find the module$"):
-        build_quic_program()
-    assert list(quic_program_path().parent.iterdir()) == []
+    with pytest.raises(QuicBuildError, match=rf"^the build of {implementation} failed: go: cannot find the module$"):
+        build_quic_program(implementation)
+    assert list(PROGRAMS[implementation].path.parent.iterdir()) == []
     shutil.rmtree(tmp_path / "cache")

@@ -22,6 +22,7 @@ SCREEN = "time,size,kind\n" + "".join(
     for number in range(100)
 )
 TABLES = {
+    "flow": {"packet_size": "500B", "interval": "10ms", "write_jitter": "3ms"},
     "video": {"bitrate": "400kbit/s"},
     "speech": {"packet_size": "174B", "interval": "20ms"},
     "utterances": {"packet_size": "160B", "interval": "20ms", "speed": 4, "length": "2s", "pause": "1s"},

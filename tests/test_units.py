@@ -132,6 +132,10 @@ def test_a_mistake_is_named_with_the_option_and_what_is_allowed(parse, text, mes
     assert str(caught.value) == f"--option: {message}"
 
 
+def test_zero_has_no_sign():
+    assert [str(parse_fraction(text, "--loss")) for text in ("-0", "-0.0%")] == ["0.0", "0.0"]
+
+
 def test_the_caller_decides_on_zero():
     assert parse_time("0s", "--delay", allow_zero=True) == 0
     assert parse_rate("0 bit/s", "--bitrate", allow_zero=True) == 0

@@ -163,8 +163,9 @@ def test_behind_a_router_the_models_get_the_measured_path():
 
 def test_the_drop_tail_table_puts_ours_beside_the_published_figures(tmp_path):
     file = tmp_path / "published.csv"
-    header = "packet_size,queue,web_flows,loss_percent,rtt,jitter95,p95_measured,p95_model,utilization"
-    file.write_text(f"{header}\n174,packet,10,1.60,0.380,0.169,0.498,0.690,0.408\n")
+    figures = ("loss,%,1.60", "round-trip time,s,0.380", '"p95, measured",s,0.498', '"p95, model",s,0.690')
+    lines = [f'Table V,"queue in packets, 10 web flows",{figure},,printed' for figure in figures]
+    file.write_text("\n".join(["item,condition,quantity,unit,value,error,kind", *lines]) + "\n")
     samples, packets = {"rtt": np.array([380_000])}, {"bottleneck_sent": 984, "bottleneck_dropped": 16}
     runs = [flow_run(np.full(PACKETS, 0.5), samples=samples, packets=packets)]
     measured = [measure(capture(runs, experiment(PACKETS, web_flows=web, **ROUTED))) for web in (10, 11)]
@@ -178,7 +179,7 @@ def test_the_drop_tail_table_puts_ours_beside_the_published_figures(tmp_path):
 
 
 def test_a_damaged_table_of_published_figures_is_named(tmp_path):
-    (tmp_path / "published.csv").write_text("packet_size,queue,web_flows\n174,packet,many\n")
+    (tmp_path / "published.csv").write_text('item,condition,quantity,value\nTable V,"queue in packets, many",loss,1\n')
     with pytest.raises(ValueError, match=r"published\.csv: is no table of published figures"):
         published_figures(tmp_path / "published.csv")
     assert published_figures(tmp_path / "none.csv") == {}

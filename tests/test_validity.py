@@ -1,41 +1,51 @@
 """The validated ranges, beyond which every prediction warns."""
 
-import runpy
+import csv
 from pathlib import Path as FilePath
 
 import pytest
 
 from scoring import error_map
-from tcpdelay.models.predict import predict_delay
+from scoring.drop_tail import published_figures
+from tcpdelay.models.predict import predict, predict_delay
 from tcpdelay.models.simulator import simulation
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
-COMPARISON = FilePath(__file__).parents[1] / "validation" / "published_droptail.py"
+VALIDATION = FilePath(__file__).parents[1] / "validation"
+PUBLISHED = published_figures(VALIDATION / "published" / "brosh.csv")
 
 
-@pytest.fixture(scope="module")
-def comparison():
-    module = runpy.run_path(str(COMPARISON), run_name="published_droptail")
-    return module, module["comparisons"]()
+def published_chain(case, figures):
+    """Return the 95th percentile of the chain with the one-way delay that the published columns imply, RTT - 50 ms."""
+    packet_size, queue, _ = case
+    rtt = figures["round-trip time"]
+    path = Path(rtt, figures["loss"] / 100, "correlated", queue, rtt - 0.050)
+    stack = Stack.newreno_2008()
+    return predict(Scenario(Flow(packet_size, 0.020), path, stack), method="chain").require().quantile(0.95)
 
 
-def test_the_distance_to_the_published_measurements_is_the_documented_one(comparison):
-    module, rows = comparison
-    assert len(rows) == 15
-    assert module["median_error"](rows) == pytest.approx(1.09, abs=0.005)
+@pytest.mark.parametrize("web_flows", [0, 10, 15])
+def test_byte_queues_at_low_loss_give_the_published_model_column(web_flows):
+    """Our chain prints the published figure to its last digit where 95 % of the packets have no delay beyond L."""
+    case = (174, "bytes", web_flows)
+    figures = PUBLISHED[case]
+    found = published_chain(case, figures)
+    assert found == pytest.approx(figures["p95, model"], abs=0.0005)
+    assert found == pytest.approx(figures["round-trip time"] - 0.050, abs=1e-9)
 
 
-def test_byte_queues_at_low_loss_give_the_published_model_column(comparison):
-    """Where every published assumption is printed, our chain prints the published figure to its last digit."""
-    _, rows = comparison
-    low_loss = [row for row in rows if row.queue == "byte" and row.loss < 0.01]
-    assert len(low_loss) == 3
-    for row in low_loss:
-        assert row.ours_implied == pytest.approx(row.published_model, abs=0.0005)
+def test_the_figures_beside_the_published_tables_are_those_of_the_chain():
+    with (VALIDATION / "results" / "papers" / "brosh-published.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["quantity"] == "p95, model"]
+    assert len(rows) == len(PUBLISHED) == 20
+    for row, (case, figures) in zip(rows, PUBLISHED.items(), strict=True):
+        assert float(row["value"]) == figures["p95, model"]
+        assert float(row["ours"]) == pytest.approx(published_chain(case, figures), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from tcpdelay import Flow, Stack, simulate_network
 from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
-from tcpdelay.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace
+from tcpdelay.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace, trace_departure
 from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.variable_link import trace_departure
 from tcpdelay.scenario import InvalidValueError
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.trace_schedule import Departures
+from tcpdelay.testbed.trace_shaper import Departures
 
 ALIVE = []
 """Traces whose arrays the links of the tests use."""

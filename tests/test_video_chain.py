@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.interface import UnsupportedError
 from tcpdelay.models.linux.key_frames import BINS, key_frame_chain
-from tcpdelay.models.linux.video_frames import (
+from tcpdelay.models.predict import predict, supports
+from tcpdelay.models.video_model import (
     flights,
     growing_windows,
     key_sizes,
@@ -17,7 +18,6 @@ from tcpdelay.models.linux.video_frames import (
     video_parameters,
     window_waits,
 )
-from tcpdelay.models.predict import predict, supports
 from tcpdelay.scenario.scenario import Scenario
 
 # Closed forms hold for losses below the range in which random scenarios have been checked.

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tcpdelay.testbed import kernel_cache, kernel_source, virtual_kernel
-from tcpdelay.testbed.kernel_cache import KERNEL_HZ, built_kernels, find_kernel, kernel_path
+from tcpdelay.testbed import kernel_source, virtual_kernel
+from tcpdelay.testbed.backends import fits_processor
+from tcpdelay.testbed.kernel_source import KERNEL_HZ, built_kernels, find_kernel, kernel_path
 from tcpdelay.testbed.virtual_kernel import KernelBuildError, build_kernels, build_requirements
 
 needs_programs = pytest.mark.skipif(
@@ -46,7 +47,7 @@ MERGE = 'cat "$3" >>"$2"\n'
 def source_of_patched_files():
     """What the patch expects to find: its lines without those that it adds."""
     files = {}
-    for line in (DATA / "virtual_time.patch").read_text().splitlines(keepends=True):
+    for line in kernel_source.patch_of("6.1").splitlines(keepends=True):
         if line.startswith("--- a/"):
             lines = files.setdefault(line[len("--- a/") :].strip(), [])
         elif files and line[0] in " -":
@@ -139,27 +140,71 @@ def test_a_kernel_is_built_again_only_from_another_source(cache, source):
     assert compiled.read_text() == "\n\n\n\n"
 
 
-@pytest.mark.parametrize("changed", ["virtual_time.patch", "virtual_time.config"])
+@pytest.mark.parametrize(
+    "changed", ["virtual_time.patch", "before_6.6.patch", "before_6.13.patch", "virtual_time.config"]
+)
 def test_the_name_follows_what_the_kernel_is_made_of(monkeypatch, changed):
     before = kernel_path(250)
-    read = kernel_cache.packaged_file
-    monkeypatch.setattr(kernel_cache, "packaged_file", lambda name: read(name) + "#\n" * (name == changed))
+    read = kernel_source.packaged_file
+    monkeypatch.setattr(kernel_source, "packaged_file", lambda name: read(name) + "#\n" * (name == changed))
     after = kernel_path(250)
     for path in (before, after):
         assert re.fullmatch("linux-6[.]1-hz250-[0-9a-f]{8}", path.name)
     assert before != after
 
 
+@needs_programs
+def test_what_a_kernel_says_of_its_build_is_the_same_in_all_builds(cache, source, monkeypatch):
+    monkeypatch.setenv("KBUILD_BUILD_USER", "somebody")
+    told = cache / "told"
+    build_kernels([250], source=source(compile=f'env | grep ^KBUILD | sort >"{told}"; {COMPILE}'))
+    # Documentation/kbuild/kbuild.rst, and scripts/mkcompile_h for the number of the build.
+    assert re.findall(r"^KBUILD_BUILD_(\w+)=.", told.read_text(), re.MULTILINE) == [
+        "HOST",
+        "TIMESTAMP",
+        "USER",
+        "VERSION",
+    ]
+    assert "somebody" not in told.read_text()
+
+
+def test_netem_is_changed_where_it_took_no_seed():
+    assert "TCA_NETEM_PRNG_SEED" in kernel_source.patch_of("6.5")
+    assert "TCA_NETEM_PRNG_SEED" not in kernel_source.patch_of("6.6")
+
+
+def test_the_registers_are_changed_where_their_size_was_fixed():
+    assert "HOST_FP_SIZE" in kernel_source.patch_of("6.12")
+    assert "HOST_FP_SIZE" not in kernel_source.patch_of("6.13")
+
+
+@pytest.mark.parametrize(
+    ("release", "flags", "fits"),
+    [
+        ("6.1.176", "fpu avx512f amx_bf16 amx_tile amx_int8", False),
+        ("6.1.176", "fpu avx avx512f", True),
+        ("6.12.3-um", "amx_tile", False),
+        ("6.13.0", "amx_tile", True),
+        ("7.3", "amx_tile", True),
+    ],
+)
+def test_kernels_with_too_little_room_for_registers_are_known(tmp_path, release, flags, fits):
+    processors = tmp_path / "cpuinfo"
+    processors.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: spectre_v1\n")
+    assert fits_processor(release, processors) == fits
+    assert fits_processor(release, tmp_path / "missing")
+
+
 def test_settings_of_newer_versions_leave_the_name_of_older_kernels(monkeypatch):
     # DualPI2 came with Linux 6.17.
     versions = ("6.1", "6.16", "6.17", "7.3")
     before = [kernel_path(250, version) for version in versions]
-    read = kernel_cache.packaged_file
-    monkeypatch.setattr(kernel_cache, "packaged_file", lambda name: read(name) + "#\n" * (name == "since_6.17.config"))
+    read = kernel_source.packaged_file
+    monkeypatch.setattr(kernel_source, "packaged_file", lambda name: read(name) + "#\n" * (name == "since_6.17.config"))
     changed = [kernel_path(250, version) != path for version, path in zip(versions, before, strict=True)]
     assert changed == [False, False, True, True]
-    assert "CONFIG_NET_SCH_DUALPI2=y" in kernel_cache.settings_of("6.17")
-    assert "DUALPI2" not in kernel_cache.settings_of("6.1")
+    assert "CONFIG_NET_SCH_DUALPI2=y" in kernel_source.settings_of("6.17")
+    assert "DUALPI2" not in kernel_source.settings_of("6.1")
 
 
 @pytest.mark.parametrize("hz", [99, 1001, 250.5, "250", -250])

@@ -3,22 +3,26 @@
 import json
 import os
 import shutil
+import socket
+import struct
+import urllib.error
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
-from tcpdelay.addresses import Address
+from tcpdelay import http_service
 from tcpdelay.advice.watched_path import MoveAdvice
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.capture.get_stats import read_reports, stream_samples
-from tcpdelay.capture.path_sample import PathSample, PathWindow
-from tcpdelay.capture.replay import read_replay, run_samples
+from tcpdelay.capture.get_stats import read_replay, read_reports, run_samples, stream_samples
+from tcpdelay.capture.path_sample import PathSample, PathWindow, SsQuery
 from tcpdelay.capture.ss import read_ss
-from tcpdelay.capture.ss_query import SsQuery
-from tcpdelay.cli.metrics import metrics_server
+from tcpdelay.cli.watch import metrics_server
+from tcpdelay.http_service import Address
+from tcpdelay.report.watch import prometheus_metrics
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
@@ -151,13 +155,54 @@ def test_a_live_connection_is_found_by_process_and_by_host(connect):
     assert query.sample(connection) is None or query.sample(connection)[0].sent > 0
 
 
+def answered(address, **headers):
+    """Return status, headers and content of the metrics, or of an error."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as answer:
+            return answer.status, answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.headers, error.read()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_metrics_are_served(capsys, host):
     with metrics_server(Address(host, 0)) as publish:
-        publish("tcpdelay_rtt_seconds 0.1\n")
         address = capsys.readouterr().err.split()[-1]
-        with urllib.request.urlopen(address) as answer:
-            assert (answer.status, answer.read()) == (200, b"tcpdelay_rtt_seconds 0.1\n")
+        assert answered(address)[2] == b""
+        publish(prometheus_metrics({"rtt": 0.1, "verdict": "works"}))
+        status, headers, content = answered(address)
+        assert (status, headers.get_content_type()) == (200, "text/plain")
+        assert content.splitlines()[2::3] == [b"tcpdelay_rtt_seconds 0.1", b'tcpdelay_verdict{verdict="works"} 1.0']
+        status, headers, content = answered(address, Accept="application/openmetrics-text; version=1.0.0")
+        assert (headers.get_content_type(), content[-6:]) == ("application/openmetrics-text", b"# EOF\n")
+
+
+def test_metrics_are_for_this_host_within_limits(capsys, caplog, monkeypatch):
+    monkeypatch.setattr(http_service, "PATIENCE", 0.5)
+    with metrics_server(Address("127.0.0.1", 0)):
+        address = capsys.readouterr().err.split()[-1]
+        port = urlsplit(address).port
+        for wrong in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+            status, headers, content = answered(address, **wrong)
+            assert (status, headers.get_content_type(), list(json.loads(content))) == (
+                403,
+                "application/json",
+                ["error"],
+            )
+        head = urllib.request.Request(address, method="HEAD")
+        with urllib.request.urlopen(head, timeout=30) as answer:
+            assert (answer.status, answer.read()) == (200, b"")
+        # A client that sends nothing, and clients that reset.
+        with socket.create_connection(("127.0.0.1", port), 30) as idle:
+            assert idle.recv(1) == b""
+        for _ in range(http_service.MOST_CONNECTIONS // 2):
+            with socket.create_connection(("127.0.0.1", port), 30) as client:
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert answered(address)[0] == 200
+    assert capsys.readouterr() == ("", "")
+    assert caplog.records == []
 
 
 def test_a_replay_ends_with_a_summary(run):
@@ -218,3 +263,97 @@ def test_a_missing_ss_is_one_line(run, monkeypatch):
         2,
         "tcpdelay watch: --ss: the program ss is missing; Linux has it in the package iproute2\n",
     )
+
+
+def saved_by_page(connections):
+    """Return a file of chrome://webrtc-internals with the series of each connection."""
+    return [json.dumps({"PeerConnections": connections})]
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        [1.7e12, 1.7e12 + 60_000],
+        [1.7e9, 1.7e9 + 60],
+        [1.7e15, 1.7e15 + 60e6],
+        [1.7e18, 1.7e18 + 60e9],
+        [5_000.0, 65_000.0],
+        [0.0, 5.0, 60.0],
+    ],
+)
+def test_time_stamps_are_read_in_their_unit(times):
+    reports = [report(second, 0) for second in range(1, 1 + len(times))]
+    for each, time in zip(reports, times, strict=True):
+        each[0]["timestamp"] = time
+    found = [sample.time for sample in stream_samples(reports, "x")]
+    assert len(found) == len(times)
+    assert found[-1] - found[0] == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize("member", ["roundTripTime", "jitter", "timestamp"])
+def test_a_number_below_zero_is_refused(member):
+    (received, sent) = report(1, 0)
+    with pytest.raises(ValueError, match=rf"^x: {member} of remote-inbound-rtp must be 0 or more, got -1$"):
+        list(stream_samples([[received | {member: -1}, sent]], "x"))
+
+
+def test_a_round_trip_time_in_milliseconds_is_refused():
+    (received, sent) = report(1, 0)
+    with pytest.raises(ValueError, match="roundTripTime must be in seconds, at most 60, got 80"):
+        list(stream_samples([[received | {"roundTripTime": 80}, sent]], "x"))
+
+
+def page_series(reports):
+    """Return the series of one connection, as the page saves them."""
+    series = {
+        "A-packetsSent": {
+            "statsType": "outbound-rtp",
+            "values": json.dumps([each[1]["packetsSent"] for each in reports]),
+        }
+    }
+    for member in ("roundTripTime", "packetsLost", "timestamp", "jitter"):
+        values = json.dumps([each[0][member] for each in reports])
+        series[f"R-{member}"] = {"statsType": "remote-inbound-rtp", "values": values}
+    series["R-localId"] = {"statsType": "remote-inbound-rtp", "values": json.dumps(["A"] * len(reports))}
+    return series
+
+
+def test_a_connection_without_streams_is_left_out():
+    stats = {"stats": page_series([report(second, 0) for second in range(1, 6)])}
+    alone = list(stream_samples(read_reports(saved_by_page({"1": stats}), "x"), "x"))
+    assert len(alone) == 5
+    pair = {"stats": {"P-timestamp": {"statsType": "candidate-pair", "values": "[1, 2]"}}}
+    no_receiver = {"stats": {"B-packetsSent": {"statsType": "outbound-rtp", "values": "[0, 0]"}}}
+    for empty in ({}, {"stats": {}}, {"stats": None, "rtcConfiguration": ""}, pair, no_receiver):
+        for connections in ({"1": stats, "2": empty}, {"0": empty, "1": stats}):
+            assert list(stream_samples(read_reports(saved_by_page(connections), "x"), "x")) == alone
+    with pytest.raises(ValueError, match="2 of 2 peer connections send a stream; save the page with one open"):
+        list(read_reports(saved_by_page({"1": stats, "2": stats}), "x"))
+    with pytest.raises(ValueError, match="0 of 1 peer connections send a stream; save the page with one open"):
+        list(read_reports(saved_by_page({"1": pair}), "x"))
+
+
+GOOG = [{"type": "ssrc", "id": "ssrc_1_send", "googRtt": "20", "packetsSent": "50", "packetsLost": "1", "timestamp": 1}]
+OLD_FIREFOX = [
+    {"type": "outboundrtp", "id": "outbound_1", "isRemote": False, "packetsSent": 50, "timestamp": 1},
+    {"type": "inboundrtp", "id": "in_1", "isRemote": True, "mozRtt": 20, "packetsLost": 1, "timestamp": 1},
+]
+RECEIVER = [{"type": "inbound-rtp", "id": "I", "packetsReceived": 50, "packetsLost": 1, "timestamp": 1}]
+
+
+@pytest.mark.parametrize(
+    ("dump", "message"),
+    [
+        (GOOG, r"\(goog...\) that Chrome had before version 117 .*; save await peerConnection.getStats\(\)"),
+        (
+            {"PeerConnections": {"1": {"stats": {"ssrc_1_send-googRtt": {"values": "[20]"}}}}},
+            r"choose the standardized get",
+        ),
+        (OLD_FIREFOX, r"statistics of an old Firefox \(before 68\) .*; save them in a newer browser"),
+        (RECEIVER, "statistics of the end that receives .*; save them at the end that sends"),
+        ([{"type": "codec", "id": "C"}], "no report of a receiver"),
+    ],
+)
+def test_statistics_of_another_form_are_refused_with_the_right_reason(dump, message):
+    with pytest.raises(ValueError, match=message):
+        list(stream_samples(read_reports([json.dumps(dump)], "x"), "x"))

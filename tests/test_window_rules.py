@@ -35,19 +35,21 @@ class Sender:
         return int(self.s.snd_nxt - self.s.snd_una)
 
     def write(self, time, packets):
+        """Write packets one by one; those that the window does not allow are assembled into full segments."""
         self.s.now = time * MS
-        self.s.written += packets
-        self.send()
+        for _ in range(packets):
+            self.s.written += 365
+            self.send()
 
     def send(self):
         network = self.network
         classic.transmit(network.flows[0], self.s, network.wires[0], network.link[0], network.samples[0])
 
-    def acknowledge(self, time, packets):
-        """Acknowledge so many packets more, and return the window."""
+    def acknowledge(self, time, segments):
+        """Acknowledge so many segments more, and return the window."""
         self.s.now, network = time * MS, self.network
         classic.on_new_acknowledgement(
-            network.flows[0], self.s, network.wires[0], network.link[0], network.samples[0], self.s.snd_una + packets
+            network.flows[0], self.s, network.wires[0], network.link[0], network.samples[0], self.s.snd_una + segments
         )
         self.send()
         return float(self.s.cwnd)
@@ -78,7 +80,8 @@ def test_beyond_the_threshold_a_window_of_full_segments_opens_it_by_one():
     sender = Sender(ssthresh=4, byte_counting=True)
     sender.write(0, 100)
     assert sender.acknowledge(100, 4) == 4 + 1 / 4
-    assert sender.acknowledge(200, 2) == 4.25 + 0.5 / 4.25
+    # The segments that waited for the window are full.
+    assert sender.acknowledge(200, 2) == 4.25 + 2 / 4.25
 
 
 def test_a_window_that_was_not_full_does_not_grow():

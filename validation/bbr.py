@@ -11,8 +11,7 @@ import pandas as pd
 
 from scoring.capture_comparison import write_comparison
 from tcpdelay.distribution import ExpectedError, Spread
-from tcpdelay.models.accuracy import BBR_ERROR
-from tcpdelay.models.error_table import spread_of
+from tcpdelay.models.accuracy import BBR_ERROR, spread_of
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.questions.validation.captures import MeasuredDelay
 from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow

@@ -36,7 +36,7 @@ from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
+from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.program_session import RESULT
 from tcpdelay.testbed.programs import ProgramRun, read_program_run, run_programs
 

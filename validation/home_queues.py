@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.link import DuplexLink, Link
+from tcpdelay.testbed.emulated_path import DuplexLink, Link
 from tcpdelay.testbed.programs import run_topology
 from tcpdelay.testbed.topology import Program, Topology
 

@@ -22,7 +22,7 @@ from scoring.chain_errors import MEASURES, comparison, errors, measures, row
 from scoring.error_map import random_scenario
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import JITTER_TABLE, table_file
-from tcpdelay.models.linux.jitter import with_jitter
+from tcpdelay.models.linux.delays import with_jitter
 from tcpdelay.models.predict import predict
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Path

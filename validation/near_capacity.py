@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowRun, read_capture
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import ExpectedError, Spread
-from tcpdelay.models.accuracy import BACKLOG_ERRORS
-from tcpdelay.models.error_table import spread_of
+from tcpdelay.models.accuracy import BACKLOG_ERRORS, spread_of
 from tcpdelay.models.predict import capacity
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.verdict import judge, late_range

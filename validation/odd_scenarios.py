@@ -27,7 +27,7 @@ import pandas as pd
 
 from scoring.odd_scenarios import Method, OddScenario, Outcome, Sources, odd_scenario, outcome
 from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.linux.profile import compile_kernels
+from tcpdelay.models.linux.transitions import compile_kernels
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

@@ -22,8 +22,8 @@ import pandas as pd
 import tcpdelay as td
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.accuracy import WRONG_CALL, spread_of
 from tcpdelay.models.budget import TooLargeError
-from tcpdelay.models.error_table import WRONG_CALL, spread_of
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.models.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
 from tcpdelay.questions.validation.captures import QUANTILES, measure_all

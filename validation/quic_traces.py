@@ -31,9 +31,8 @@ from tcpdelay.models.quic.recovery import (
 )
 from tcpdelay.models.simulator.records import NEVER
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.quic_packets import QuicImplementation
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import QuicImplementation, Stack
 
 IMPLEMENTATIONS: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
 CONSTANTS = (

@@ -27,7 +27,7 @@ from tcpdelay.confidence import Interval, mean_interval, quantile_interval
 from tcpdelay.network.relay import RelayResult
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
+from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.programs import run_programs
 
 HZ = 250

@@ -1,39 +1,54 @@
 """Read whole reports of random scenarios as data, and list the statements that are wrong or disagree.
 
     python validation/report_consistency.py [--reports 300] [--seed 1]
+    python validation/report_consistency.py --pages [--reports 200] [--seed 1]
 
 Draws applications, paths and targets, and checks each report: nothing to do without an effect, every effect equal to
-that of a second prediction, and no two statements that disagree.
+that of a second prediction, and no two statements that disagree. With `--pages`, draws video by frames and every
+application, near the capacity of the path and beyond it, and checks that each report is written in every format,
+without an infinite or undefined number and without an empty chart.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 
-from tcpdelay import guideline
+from tcpdelay import Guideline, SourceGuideline, guideline
 from tcpdelay.advice.guideline import Findings
-from tcpdelay.advice.recommendations import MOST_TO_DO, SMALLEST_GAIN
+from tcpdelay.advice.judged_delays import MOST_TO_DO, SMALLEST_GAIN
 from tcpdelay.advice.rule import Recommendation
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.models.predict import predict
 from tcpdelay.models.tcp import DELAYED_ACK_MIN
-from tcpdelay.questions.quantities import at_bitrate
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.questions.search import at_bitrate
 from tcpdelay.report.content import content
-from tcpdelay.scenario.applications import Application, application
+from tcpdelay.report.markdown import print_content
+from tcpdelay.scenario.applications import APPLICATIONS, Application, application
+from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.target import Target
 
 LIGHT = ("voip", "opus", "voice-agent", "remote-control", "game")
 """Applications whose reports take seconds."""
+NO_NUMBER = re.compile(r"(?<![\w#&-])(inf|nan|infinity)(?![\w-])", re.IGNORECASE)
+"""An infinite or undefined number on a page."""
+DRAWN = "clip-path"
+"""What the SVG of a chart contains if it has a line or a bar; a text instead of a chart is not clipped."""
 
 
 def draw(rng: np.random.Generator) -> tuple[Application, Path, Linux]:
@@ -53,6 +68,42 @@ def report(scenario: tuple[Application, Path, Linux]) -> Findings:
     """Return the findings on a scenario."""
     known, path, stack = scenario
     return guideline(path=path, stack=stack, application=known)
+
+
+def draw_heavy(rng: np.random.Generator) -> dict[str, Any]:
+    """Return the arguments of a report: video by frames or any application, near the capacity and beyond it."""
+    path = Path(rng.uniform(0.010, 0.200), math.exp(rng.uniform(math.log(5e-4), math.log(0.05))))
+    target = Target(rng.uniform(0.1, 3.0), float(rng.choice([0.95, 0.99, 0.999])))
+    if rng.random() < 0.5:
+        known = application(str(rng.choice(list(APPLICATIONS))))
+        return {"path": path, "application": replace(known, target=target)}
+    interval = 1 / float(rng.choice([24, 25, 30, 60]))
+    # The rate at which a Flow of any size uses a share of what a long transfer carries on the path.
+    share = rng.uniform(0.3, 1.6) / connection_utilization(Flow(1448, interval), path, Linux())
+    size = int(min(max(1448 * share, 100), bounds(Flow, "packet_size")[1]))
+    return {"flow": Flow(size, interval), "path": path, "target": target}
+
+
+def _as_text(found: Guideline | SourceGuideline) -> str:
+    page = io.StringIO()
+    print_content(found.content(), Console(file=page, width=100))
+    return page.getvalue()
+
+
+def page_faults(found: Guideline | SourceGuideline) -> list[str]:
+    """Return the formats in which a report has an infinite or undefined number, and the charts that are empty."""
+    written = {
+        "text": _as_text(found),
+        "markdown": found.to_markdown(),
+        "html": found.to_html(),
+        "json": found.to_json(),
+    }
+    faults = [f"{name} has {match[0]}" for name, page in written.items() if (match := NO_NUMBER.search(page))]
+    drawn = found.charts()
+    if "margins" in drawn and not found.loss_curve.loss.size:
+        faults.append("the chart of the loss is empty")
+    faults += [f"{chart.caption} is empty" for charts in drawn.values() for chart in charts if DRAWN not in chart.svg]
+    return faults
 
 
 def contradictions(found: Findings) -> list[str]:
@@ -211,14 +262,21 @@ def main() -> None:
     """Check random reports and print what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reports", type=int, default=300)
+    parser.add_argument("--pages", action="store_true", help="check the pages of heavier reports")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rng, wrong, works, start = np.random.default_rng(arguments.seed), 0, 0, time.perf_counter()
     for number in range(arguments.reports):
-        scenario = draw(rng)
-        found = report(scenario)
-        faults = contradictions(found)
-        wrong, works = wrong + bool(faults), works + found.works
+        if arguments.pages:
+            drawn = draw_heavy(rng)
+            scenario = tuple(drawn.values())
+            heavy = guideline(**drawn)
+            faults, met = page_faults(heavy), heavy.works
+        else:
+            scenario = draw(rng)
+            found = report(scenario)
+            faults, met = contradictions(found), found.works
+        wrong, works = wrong + bool(faults), works + met
         if faults:
             print(number, *scenario, *faults, sep="\n  ", flush=True)
     elapsed = time.perf_counter() - start

@@ -19,7 +19,7 @@ from tcpdelay.questions.validation.captures import SUFFIX, MeasuredDelay, measur
 
 HERE = Path(__file__).parent
 CAPTURES, RESULTS = HERE / "captures", HERE / "results"
-PUBLISHED = HERE / "published" / "brosh_droptail.csv"
+PUBLISHED = HERE / "published" / "brosh.csv"
 STEPS = 100
 """Number of captures between two lines of progress."""
 

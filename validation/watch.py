@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 from scoring.figures import COLORS, draw_svg
 from tcpdelay.advice.watched_path import HOLD, WINDOW, Advice, WatchedPath
 from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.get_stats import run_samples
 from tcpdelay.capture.path_sample import PathWindow
-from tcpdelay.capture.replay import run_samples
 from tcpdelay.confidence import share_interval
 from tcpdelay.models.predict import solved_once
 from tcpdelay.questions.validation.captures import PLAYOUT_DELAYS, MeasuredDelay, measure

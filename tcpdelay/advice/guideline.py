@@ -1,17 +1,21 @@
-"""The findings on a flow of constant rate as data: verdict, margins, parts of the delay, and recommendations."""
+"""The findings on a flow or another source as data: verdict, margins, parts of the delay; two findings compared."""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from tcpdelay.advice.judged_delays import JudgedDelays
+from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
-from tcpdelay.advice.request import GuidelineRequest
 from tcpdelay.models.interface import Answer, NotSettledError, Requested
 from tcpdelay.models.predict import (
+    COMPARED_PACKETS,
     model_to_compare,
+    packets_to_count,
     predict,
+    simulator,
     solved_once,
     supports,
     why_simulated,
@@ -21,8 +25,12 @@ from tcpdelay.models.verdict import judge
 from tcpdelay.quality.experience import Call, call_experience, video_experience
 from tcpdelay.quality.video import VideoPlayout
 from tcpdelay.questions.margins import Margin, largest_sustainable_rate
+from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import NewReno2008, transport_name
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import NewReno2008, Quic, transport_name
+from tcpdelay.scenario.target import REPORTED_QUANTILES
+from tcpdelay.units import quantile_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,19 +107,9 @@ def findings(request: GuidelineRequest) -> Findings:
 
     With the method "auto", verdict and delays are simulated if the chain's expected error leaves the verdict open.
     The chain computes margins, parts of the delay and effects of settings. If the chain refuses the scenario and the
-    method allows a simulation, these are simulated too. If the application is a call or a video, the findings include
+    method allows a simulation, these are simulated too, and also if a simulation shows that the chain is wrong about
+    whether TCP carries the flow. If the application is a call or a video, the findings include
     the quality of the call or the playout of the video.
-
-    Raises
-    ------
-    ValueError
-        If the model refuses the scenario, or has too little memory for it.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Path, Scenario, Target
-    >>> findings(GuidelineRequest(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), Target(0.2))).works
-    True
     """
     # Imported here, because it imports Numba, which takes a second.
     from tcpdelay.models.compilation import few_predictions
@@ -128,8 +126,14 @@ def _findings(request: GuidelineRequest) -> Findings:
     model = model_to_compare(scenario, "chain" if request.method == "chain" else "auto", request.on_progress)
     judgement = judge(scenario, target, request.method, requested, request.on_progress)
     judged, unsettled = judgement.answer, None
+    because = "" if model == "chain" else why_simulated(scenario)
     if model == "chain":
         answer.require()
+        if judged.answered and judged.sustainable != answer.sustainable:
+            # One of the two has no finite delay: the figures of the chain would contradict the verdict.
+            because = f"the chain is wrong about whether {transport_name(stack)} carries the flow"
+            model = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress, because)
+    if model == "chain":
         if not judged.answered:
             unsettled = judged.refusal if isinstance(judged.refusal, NotSettledError) else None
             # A simulation that has not settled has no delays.
@@ -150,8 +154,154 @@ def _findings(request: GuidelineRequest) -> Findings:
         validity=validated_range(stack, method=judged.method),
         notes=_notes(judged),
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
-        simulated_because="" if model == "chain" else why_simulated(scenario),
+        simulated_because=because,
         unsettled=unsettled,
         call=None if delays is None else call_experience(application, flow, target, delays),
         video=None if delays is None else video_experience(application, flow, target, delays),
     )
+
+
+# The findings on a source whose rate is not constant, as data; all delays are simulated.
+
+NOT_FOR_SOURCES = (
+    "the fair TCP rate",
+    "the time with a backlog",
+    "playout buffers for single losses",
+    "the ranges of margins",
+    "rules on packets of one size",
+)
+"""Contents of a report on a flow of constant rate that a report on another source does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFindings(JudgedDelays):
+    """The findings on a source whose rate is not constant, all simulated; `JudgedDelays` has the other fields.
+
+    What `JudgedDelays` says of packets holds for the messages of the source.
+
+    Parameters
+    ----------
+    source : Source
+        The source.
+    compared : int
+        Number of messages in each simulation of the search for the margins.
+    """
+
+    source: Source
+    compared: int
+
+    recorded = (
+        *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
+        *(
+            "alternatives",
+            "compared",
+            "expected_error",
+            "notes",
+            "ignored",
+            "loss_curve",
+            "transports",
+            "simulated_because",
+        ),
+    )
+
+    def quantile_of_kind(self, kind: str, share: float) -> float:
+        """Return the delay [s] within which a share of the messages of a kind arrives; NaN if these are too few."""
+        return self.by_kind[kind].known_quantile(share)
+
+    def other_entries(self) -> dict[str, Any]:
+        """Return the rates and sizes of the source as its entry, and the delays of each kind of message."""
+        source = {
+            "kind": type(self.source).__name__,
+            "text": repr(self.source),
+            "mean_bitrate": self.source.mean_bitrate,
+            "peak_bitrate": self.source.peak_bitrate,
+            "message_rate": self.source.message_rate,
+            "mean_size": self.source.mean_size,
+        }
+        shares = dict.fromkeys((*REPORTED_QUANTILES, self.target.quantile))
+        by_kind = {
+            kind: {
+                "messages": delays.packets,
+                "mean": delays.mean,
+                **{quantile_name(share): self.quantile_of_kind(kind, share) for share in shares},
+                "late_fraction": delays.late_fraction(self.target.limit),
+            }
+            for kind, delays in self.by_kind.items()
+        }
+        return {"source": source, "by_kind": by_kind}
+
+
+def source_findings(request: GuidelineRequest) -> SourceFindings:
+    """Simulate a source whose rate is not constant, and return the findings: verdict, margins and recommendations.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario import Path, Scenario, Speech, Target
+    >>> speech = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> found = source_findings(GuidelineRequest(speech, Target(0.2)))
+    >>> found.verdict, list(found.by_kind)
+    ('works', ['packet', 'first packet'])
+    """
+    if request.method == "chain":
+        allowed = "be 'simulation' or 'auto' for a source whose rate is not constant"
+        raise InvalidValueError("method", request.method, allowed)
+    with solved_once():
+        return _source_findings(request)
+
+
+def _source_findings(request: GuidelineRequest) -> SourceFindings:
+    scenario, target, on_progress = request.scenario, request.target, request.on_progress
+    model = model_to_compare(scenario, "simulation", on_progress)
+    judgement = judge(scenario, target, "simulation", Requested(parts=True, target=target), on_progress)
+    answer = judgement.answer
+    carried = answer.sustainable or not answer.answered
+    carrier = transport_name(scenario.stack)
+    endless = f"{carrier} cannot carry this source on this path: the backlog grows for as long as it sends"
+    quic = isinstance(scenario.stack, Quic)
+    beyond = beyond_validation(scenario.source, scenario.path, scenario.stack, "simulation") if quic else []
+    return SourceFindings.of(
+        request,
+        judgement,
+        answer,
+        answer,
+        model,
+        source=scenario.source,
+        compared=getattr(model, "packets", 0),
+        notes=(*beyond, *(() if carried else (endless,)), *answer.clock_notes),
+        simulated_because="the rate of the source is not constant",
+    )
+
+
+# The comparison of the findings on two scenarios, as data.
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The findings on two scenarios, and their differences.
+
+    Parameters
+    ----------
+    before, after : Findings
+        The findings on each.
+    """
+
+    before: Findings
+    after: Findings
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both findings in the form of `Findings.to_dict`, and the names of the fields that differ."""
+        before, after = self.before.to_dict(), self.after.to_dict()
+        return {
+            "differs": [
+                f"{part}.{name}"
+                for part in ("flow", "path", "stack", "target")
+                for name in sorted({*before[part], *after[part]})
+                if before[part].get(name) != after[part].get(name)
+            ],
+            "before": before,
+            "after": after,
+        }
+
+    def to_json(self) -> str:
+        """Return the comparison as JSON: delays in seconds, rates in bit/s, shares as fractions."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)

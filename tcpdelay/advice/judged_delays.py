@@ -1,36 +1,326 @@
-"""The findings on any source: delays, the verdict whether they meet the target, margins, and recommendations."""
+"""The findings on any source: delays, verdict, margins, and recommendations; the request for them."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
-from tcpdelay.advice.alternatives import Alternative, agreed_verdict, alternatives_at_ends
-from tcpdelay.advice.loss_curve import LossCurve, loss_curve
 from tcpdelay.advice.other_transports import TransportComparison, other_transports
-from tcpdelay.advice.recommendations import recommendations
-from tcpdelay.advice.request import GuidelineRequest
-from tcpdelay.advice.rule import Recommendation, Situation
+from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
+from tcpdelay.advice.rules import APPLICATION_RULES, QUIC_RULES, TCP_RULES
 from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import Answer, DelayParts, Model, NotSettledError, settled_record
-from tcpdelay.models.predict import AnsweredBy, simulator
+from tcpdelay.models.interface import (
+    WHOLE_DISTRIBUTION,
+    Answer,
+    DelayParts,
+    Model,
+    NotSettledError,
+    Requested,
+    settled_record,
+)
+from tcpdelay.models.predict import AnsweredBy, capacity, predict, simulator
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import Judgement, Verdict, late_range
 from tcpdelay.questions.margins import Margin, margins
+from tcpdelay.questions.search import bracket
+from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
-from tcpdelay.scenario.stack import KnownStack, Quic
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import KnownStack, Linux, Quic
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
+
+
+# The target's quantile of the delay as a function of the loss, around a scenario.
+
+POINTS, FEW_POINTS = 30, 12
+"""Number of losses on the curve: usually, and where a point takes long: in a simulation, or with a long limit."""
+LONG_LIMIT = 200
+"""Number of the flow's intervals from which a limit counts as long."""
+NEAR_EDGE = 0.8
+"""Loss, relative to the edge, at which the curve of a long limit ends: near saturation, one point takes a second."""
+LOWEST, HIGHEST = 1e-5, 0.5
+"""Range of the losses of a curve."""
+USUAL_LOSS = 0.01
+"""Centre of the curve if neither the scenario nor its margin has a loss above 0."""
+BELOW, ABOVE = 6.0, 4.0
+"""Factors by which the curve extends below and above the scenario's loss and its edge."""
+CEILING = 4.0
+"""Multiple of the limit at which the curve ends."""
+SMALLEST_RESERVE = 0.05
+"""Smallest difference of capacity and packet rate, relative to the packet rate, at which a point is computed."""
+CRITICAL_TOLERANCE = 0.001
+"""Relative tolerance of the critical loss."""
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The target's quantile of the delay as a function of the loss.
+
+    Parameters
+    ----------
+    loss : ndarray, shape (n,)
+        Losses [fraction], ascending, above 0.
+    quantile : ndarray, shape (n,)
+        The target's quantile at each loss [s], finite.
+    lowest, highest : float
+        Range of losses around the scenario; the curve may end below `highest`.
+    critical : float or None
+        Smallest loss at which TCP cannot carry the flow; None if it is not within the range.
+    """
+
+    loss: NDArray[np.float64]
+    quantile: NDArray[np.float64]
+    lowest: float
+    highest: float
+    critical: float | None
+
+
+def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: AnsweredBy | Model = "chain") -> LossCurve:
+    """Return the target's quantile at losses around a scenario.
+
+    The curve ends where the quantile is four times the limit, or where TCP is close to its capacity.
+    """
+    here, edge = scenario.path.loss, margin.edge
+    anchors = [loss for loss in (here, edge) if loss] or [USUAL_LOSS]
+    lowest = max(LOWEST, min(anchors) / BELOW)
+    highest = max(min(HIGHEST, max(anchors) * ABOVE), max(anchors))
+    source = scenario.source
+    limit_is_long = isinstance(source, Flow) and target.limit >= LONG_LIMIT * source.interval
+    few = limit_is_long or model != "chain"
+    requested = {*np.geomspace(lowest, highest, FEW_POINTS if few else POINTS).tolist(), *anchors}
+    if limit_is_long and edge is not None and not margin.at_least:
+        requested = {loss for loss in requested if loss <= NEAR_EDGE * edge or loss == here}
+    losses: list[float] = []
+    quantiles: list[float] = []
+    rate = source.message_rate
+    for loss in sorted(requested):
+        changed = _at(scenario, loss)
+        # The capacity is NaN if the chain does not know it. Then the comparison is false, and the curve ends.
+        if model == "chain" and not capacity(changed) - rate >= SMALLEST_RESERVE * rate:
+            break
+        answer = predict(changed, method=model)
+        delay = answer.require().quantile(target.quantile) if answer.answered else math.inf
+        # Close to its capacity the chain may be too large for the backlog, although TCP carries the flow.
+        if delay == math.inf:
+            break
+        losses.append(loss)
+        quantiles.append(delay)
+        if quantiles[-1] > CEILING * target.limit:
+            break
+    critical = _critical_loss(scenario, losses[-1] if losses else lowest, highest) if model == "chain" else None
+    return LossCurve(np.array(losses), np.array(quantiles), lowest, highest, critical)
+
+
+def _at(scenario: Scenario, loss: float) -> Scenario:
+    """Return the scenario with another loss."""
+    return replace(scenario, path=replace(scenario.path, loss=loss))
+
+
+def _critical_loss(scenario: Scenario, carried: float, highest: float) -> float | None:
+    """Return the smallest loss between `carried` and `highest` at which TCP cannot carry the flow; None if unknown."""
+
+    def excess(loss: float) -> float | None:
+        largest = capacity(_at(scenario, loss))
+        return None if math.isnan(largest) else 1 - largest / scenario.source.message_rate
+
+    distance = excess(highest)
+    if distance is None or distance < 0 or carried == highest:
+        return None
+    return bracket(excess, highest, carried, highest, CRITICAL_TOLERANCE).outside
+
+
+# The predictions at the ends of the confidence intervals of a measured path.
+
+LARGEST_LOSS = 0.999
+"""Largest loss of an alternative prediction; the end of a confidence interval may be 1, which a path does not allow."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """The prediction at another round-trip time [s] and loss that are within the confidence intervals.
+
+    `quantile` is the target's quantile of the delay [s]. It is NaN if the model has no answer; the target then does not
+    count as met.
+    """
+
+    label: str
+    rtt: float
+    loss: float
+    quantile: float
+    meets_target: bool
+
+
+def alternatives_at_ends(
+    scenario: Scenario,
+    target: Target,
+    estimate: PathEstimate | None,
+    model: AnsweredBy | Model,
+    requested: Requested = WHOLE_DISTRIBUTION,
+) -> tuple[Alternative, ...]:
+    """Return the predictions at both ends of the measured confidence intervals; none if the path was not measured."""
+    if estimate is None:
+        return ()
+    path = scenario.path
+    low_loss, high_loss = estimate.loss_interval
+    low_rtt, high_rtt = estimate.rtt_interval or (path.rtt, path.rtt)
+    result = []
+    for label, rtt, loss in (
+        ("best case of the 95 % interval", low_rtt, low_loss),
+        ("worst case of the 95 % interval", high_rtt, high_loss),
+    ):
+        changed = replace(path, rtt=rtt, loss=min(loss, LARGEST_LOSS), one_way_delay=None)
+        answer = predict(replace(scenario, path=changed), requested, model)
+        quantile = answer.require().quantile(target.quantile) if answer.answered else math.nan
+        result.append(Alternative(label, rtt, loss, quantile, answer.meets(target)))
+    return tuple(result)
+
+
+def agreed_verdict(judgement: Judgement, works: bool, alternatives: tuple[Alternative, ...]) -> Verdict:
+    """Return the verdict on a measured path: that on the estimate, if the ends of the intervals agree with it."""
+    agreed = all(alternative.meets_target == works for alternative in alternatives)
+    return judgement.verdict if agreed else "uncertain"
+
+
+# The request for a guideline: scenario, target and model.
+
+
+@dataclass(frozen=True)
+class GuidelineRequest:
+    """A scenario, the demand on its delay, and the model that judges whether the demand is met.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    target : Target
+        The demand on the delay.
+    estimate : PathEstimate, optional
+        The measurement from which the path was made.
+    application : Application, optional
+        The application that sends the messages.
+    method : {"chain", "simulation", "auto"}
+        The model of the verdict and the delays.
+    on_progress : callable, optional
+        Function that a simulation calls with the number of packets simulated and the largest number of packets.
+    on_margin : callable, optional
+        Function called with the number of margins found and the number of all margins.
+    path_preset : PathPreset, optional
+        The preset from which the path was made.
+    """
+
+    scenario: Scenario
+    target: Target
+    estimate: PathEstimate | None = None
+    application: Application | None = None
+    method: AnsweredBy = "auto"
+    on_progress: Callable[[int, int], None] | None = None
+    on_margin: Callable[[int, int], None] | None = None
+    path_preset: PathPreset | None = None
+
+
+# The recommendations for one scenario: the guideline's rules, applied to it and ordered by their effect.
+
+RULES = (*TCP_RULES, *APPLICATION_RULES)
+"""All rules for a flow over TCP; those that TCP follows come first."""
+MOST_TO_DO = 5
+"""Largest number of recommendations with the place "do"; a longer list is not read."""
+SMALLEST_GAIN = 0.01
+"""Smallest gain, as a share of the delay without the rule; the margins of a report are as precise."""
+FOLLOWED: dict[Status, str] = {
+    "default": "the default of a current Linux",
+    "built in": "built into Linux",
+    "gone": "no longer exists in Linux",
+}
+"""Why a Linux follows a rule of this status."""
+PLACES: tuple[Place, ...] = ("do", "little gain", "already so", "not computed")
+"""Places in the order of a report."""
+
+
+def _place(rule: Rule, situation: Situation, applies: bool, effect: Effect | None) -> tuple[Place, str | None]:
+    """Return the place of a rule in the report, and why it is there if the effect does not say so."""
+    if not applies:
+        return "little gain", f"only for {rule.condition}"
+    if rule.followed(situation):
+        of_linux = FOLLOWED.get(rule.status) if isinstance(situation.stack, Linux) else None
+        return "already so", of_linux or "so in this scenario"
+    if effect is None:
+        return "not computed", "the model has no answer for the changed flow"
+    if effect.reason is not None:
+        return "not computed" if effect.basis == "unknown" else "little gain", effect.reason
+    if effect.quantity == "quantile" and not _is_gain(effect, situation.delay):
+        return "little gain", None
+    return "do", None
+
+
+def _is_gain(effect: Effect, delay: float) -> bool:
+    """Return whether an effect on the target's quantile is more than a negligible part of the present `delay` [s]."""
+    return effect.gain == math.inf or effect.gain > SMALLEST_GAIN * delay
+
+
+def recommendation(rule: Rule, situation: Situation) -> Recommendation:
+    """Return the recommendation of one rule in a situation; the effect is computed only if the rule holds."""
+    applies = rule.holds(situation)
+    settings = rule.settings.filled_in(math.ceil(situation.load), situation.whole_packets, situation.lower_rate)
+    linux, macos, windows, browser = settings.texts
+    effect = rule.effect(situation) if applies else None
+    place, why = _place(rule, situation, applies, effect)
+    return Recommendation(
+        key=rule.key,
+        level=rule.level,
+        title=rule.title,
+        reason=rule.reason if rule.finding is None else f"{rule.reason} {rule.finding(situation)}",
+        condition=rule.condition,
+        applies=applies,
+        place=place,
+        why=why,
+        status=rule.status,
+        setting=linux,
+        macos=macos,
+        windows=windows,
+        browser=browser,
+        evidence=rule.evidence,
+        effect=effect,
+    )
+
+
+def _rank(found: Recommendation, target: Target) -> tuple[bool, bool, float, float]:
+    """Return a key that sorts recommendations by their effect, the largest first.
+
+    Effects that hold only under a condition come last. Before them, effects that meet the target come first.
+    """
+    effect = found.effect
+    if effect is None:
+        return True, True, 0.0, math.inf
+    after = math.inf if effect.with_rule is None or effect.quantity != "quantile" else effect.with_rule
+    return effect.provided is not None, not target.is_met_by(after), -effect.gain, after
+
+
+def recommendations(situation: Situation) -> list[Recommendation]:
+    """Return the recommendations of all rules in a situation, in the order of the report."""
+    constant_rate = isinstance(situation.source, Flow)
+    rules = QUIC_RULES if isinstance(situation.stack, Quic) else RULES
+    found = [recommendation(rule, situation) for rule in rules if constant_rate or rule.any_source]
+    helpful = sorted((each for each in found if each.place == "do"), key=lambda each: _rank(each, situation.target))
+    less = f"less than the {MOST_TO_DO} above"
+    moved = [replace(each, place="little gain", why=less) for each in helpful[MOST_TO_DO:]]
+    others = [*moved, *(each for each in found if each.place != "do")]
+    return [*helpful[:MOST_TO_DO], *sorted(others, key=lambda each: PLACES.index(each.place))]
+
+
+# The findings on any source: delays, the verdict whether they meet the target, margins, and recommendations.
 
 NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
 """Parts of the mean delay where there are no delays."""
@@ -126,23 +416,7 @@ class JudgedDelays:
         model: AnsweredBy | Model,
         **others: Any,
     ) -> Self:
-        """Compute the fields of this class from the verdict and the answers of the models, and return the findings.
-
-        Parameters
-        ----------
-        request : GuidelineRequest
-            The scenario and the demand on its delay.
-        judgement : Judgement
-            The verdict on the request's path, and the answer from which it follows.
-        judged : Answer
-            The answer with the delays of the report: the answer of `judgement`, or the chain's if that has no delays.
-        answer : Answer
-            The prediction without a change, from which the effect of each change is counted.
-        model : {"chain"} or Model
-            The model of the margins, the alternatives and the loss curve.
-        **others
-            The other fields, by name.
-        """
+        """Compute the fields of this class from the verdict and the answers of the models, and return the findings."""
         scenario, target, estimate = request.scenario, request.target, request.estimate
         utilization = connection_utilization(scenario.source, scenario.path, scenario.stack)
         works, certain = judged.meets(target), judgement.verdict != "uncertain"
@@ -184,13 +458,7 @@ class JudgedDelays:
 
     @property
     def distribution(self) -> DelayDistribution:
-        """The predicted delays.
-
-        Raises
-        ------
-        NotSettledError
-            If the simulation has not settled, and the chain has no answer either.
-        """
+        """The predicted delays."""
         return self.answer.require()
 
     @property

@@ -90,30 +90,7 @@ class TransportComparison:
 def other_transports(
     scenario: Scenario, target: Target, answer: Answer, verdict: Verdict
 ) -> TransportComparison | None:
-    """Simulate the messages of a scenario over QUIC, and return whether this helps.
-
-    Parameters
-    ----------
-    scenario, target
-        The scenario over TCP, and the demand on its delay.
-    answer : Answer
-        The answer to this scenario, with its delays.
-    verdict : {"works", "uncertain", "fails"}
-        The verdict on it.
-
-    Returns
-    -------
-    TransportComparison or None
-        The comparison; None unless the scenario is of `Stack.linux` and the answer has delays.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Flow, Path
-    >>> call, target = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), Target(0.100)
-    >>> found = other_transports(call, target, predict(call, method="chain"), "fails")
-    >>> [(other.delivery, other.verdict, other.helps) for other in found.others]
-    [('stream_per_message', 'works', True), ('datagram', 'works', True)]
-    """
+    """Simulate the messages of a scenario over QUIC, and return whether this helps."""
     if not isinstance(scenario.stack, Linux) or answer.distribution is None:
         return None
     delays, share = answer.distribution, target.quantile

@@ -3,7 +3,7 @@
 References
 ----------
 .. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
-   Transactions on Networking, 2010, section VI: L + RTT + 3/f, and 4 RTT for a timeout.
+   Transactions on Networking, 2010, section VII: L + RTT + 3/f, and 4 RTT for a timeout.
 .. [2] RFC 9002, section 6.2.1: the probe timeout (PTO) of QUIC; 1 ms is its granularity (section 6.1.2).
 .. [3] RFC 6298: the retransmission timeout is the smoothed round-trip time plus its variation; Linux adds at least
    TCP_RTO_MIN to the smoothed round-trip time (tcp_set_rto, __tcp_set_rto).

@@ -315,7 +315,7 @@ def _quantile(answer: Answer, target: Target) -> float:
 
 Level = Literal["tcp", "application"]
 Place = Literal["do", "little gain", "already so", "not computed"]
-Status = Literal["set", "default", "built in", "gone", "not a setting"]
+Status = Literal["set", "default", "built in", "gone", "missing", "not a setting"]
 
 NOT_THERE = "cannot be set there"
 """Text for a system that has no such setting."""
@@ -357,6 +357,21 @@ class Settings:
         return self.linux, self.macos, self.windows, self.browser
 
 
+def always(_: Situation) -> bool:
+    """Hold in every situation."""
+    return True
+
+
+def never(_: Situation) -> bool:
+    """Hold in no situation."""
+    return False
+
+
+def has(name: str, value: bool | str | float) -> Callable[[Situation], bool]:
+    """Return a condition that holds for a stack with this value of the field `name`, and for one without the field."""
+    return lambda situation: bool(getattr(situation.stack, name, value) == value)
+
+
 @dataclass(frozen=True)
 class Rule:
     """One rule of the guideline.
@@ -375,7 +390,7 @@ class Rule:
         Returns whether the rule holds in a situation.
     effect : callable
         Returns the effect in a situation; None where no effect can be computed.
-    status : {"set", "default", "built in", "gone", "not a setting"}
+    status : {"set", "default", "built in", "gone", "missing", "not a setting"}
         Whether the reader has to set it on a current Linux.
     settings : Settings
         The setting on each system.
@@ -383,8 +398,8 @@ class Rule:
         Page, table or captures that show the effect, as a path from the repository's root; or `NO_EVIDENCE`.
     finding : callable, optional
         Returns a sentence about the situation that follows the reason.
-    stack_field : tuple of str and value, optional
-        Field of the scenario's stack, and its value where the rule is followed; a stack without this field follows it.
+    followed : callable
+        Returns whether the scenario follows the rule already; by default it does not.
     any_source : bool
         Whether the rule applies to every source, and not only to packets of one size at a constant interval.
     """
@@ -400,20 +415,8 @@ class Rule:
     settings: Settings
     evidence: str
     finding: Callable[[Situation], str] | None = None
-    stack_field: tuple[str, bool | str | float] | None = None
+    followed: Callable[[Situation], bool] = never
     any_source: bool = False
-
-    def is_followed_in(self, situation: Situation) -> bool:
-        """Return whether the scenario's stack follows the rule."""
-        if self.stack_field is None:
-            return False
-        name, value = self.stack_field
-        return bool(getattr(situation.stack, name, value) == value)
-
-
-def always(_: Situation) -> bool:
-    """Hold in every situation."""
-    return True
 
 
 @dataclass(frozen=True)
@@ -434,11 +437,11 @@ class Recommendation:
         Whether the rule holds in this scenario.
     place : {"do", "little gain", "already so", "not computed"}
         Its place in the report. "do": it has a computed effect, or a bound on the effect, that is a gain here. "little
-        gain": little, none, or worse. "already so": a current Linux or the scenario follows the rule. "not computed":
-        the effect is not known.
+        gain": little, none, or worse. "already so": the scenario follows the rule. "not computed": the effect is not
+        known.
     why : str, optional
         Why it has this place, where the effect does not say so.
-    status : {"set", "default", "built in", "gone", "not a setting"}
+    status : {"set", "default", "built in", "gone", "missing", "not a setting"}
         Whether the reader has to set it on a current Linux.
     setting : str
         The exact setting on Linux, or the text in its place.

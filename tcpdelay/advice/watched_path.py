@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tcpdelay.advice.alternatives import Alternative, agreed_verdict, alternatives_at_ends
+from tcpdelay.advice.judged_delays import Alternative, agreed_verdict, alternatives_at_ends
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.path_sample import MeasuredDelays, PathSample, PathWindow
 from tcpdelay.models.interface import Answer, Requested
@@ -212,13 +212,7 @@ class WatchedPath:
         return self._advice.changes
 
     def add(self, sample: PathSample) -> Observation:
-        """Take a sample into account, and return what is known now.
-
-        Raises
-        ------
-        ValueError
-            If the sample does not follow the previous ones.
-        """
+        """Take a sample into account, and return what is known now."""
         self._window.add(sample)
         self._started = sample.time if self._started is None else self._started
         estimate = self._window.estimate()
@@ -239,13 +233,7 @@ class WatchedPath:
         )
 
     def outlook(self, estimate: PathEstimate) -> Outlook:
-        """Return the prediction for an estimated path by the chain, and the verdict of a report on it.
-
-        Raises
-        ------
-        ValueError
-            If the estimate is outside the range of `Path`.
-        """
+        """Return the prediction for an estimated path by the chain, and the verdict of a report on it."""
         scenario = Scenario(self.flow, estimate.path(**self.path), self.stack)
         judgement = judge(scenario, self.target, "chain", self._requested)
         alternatives = alternatives_at_ends(scenario, self.target, estimate, "chain", self._requested)

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
@@ -15,7 +17,7 @@ from scipy.special import betaincinv
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 
-Source = Literal["ping", "ss", "pcap", "testbed", "getStats"]
+Source = Literal["ping", "ss", "pcap", "testbed", "getStats", "iperf3"]
 MAX_RECORDING_SIZE = 64 * 2**20
 
 
@@ -25,8 +27,9 @@ class PathEstimate:
 
     Parameters
     ----------
-    source : {"ping", "ss", "pcap", "testbed", "getStats"}
-        Source of the measurement: a program, a packet capture, a capture of the testbed, or a browser's statistics.
+    source : {"ping", "ss", "pcap", "testbed", "getStats", "iperf3"}
+        Source of the measurement: a program, a packet capture, a capture of the testbed, or a browser's statistics;
+        "ping" also for fping and mtr.
     rtt : float
         Mean round-trip time [s], above 0; from `ss`, the kernel's smoothed RTT.
     sent : int
@@ -41,6 +44,8 @@ class PathEstimate:
         95 % confidence interval of the mean round-trip time [s].
     dispersion : float
         Variance of the number of losses, divided by its variance with independent losses, at least 1.
+    timeout_beyond_rtt : float, optional
+        Time that the retransmission timeout adds to the round-trip time [s], if it differs from the minimum of Linux.
     mss : int, optional
         Largest segment payload in use [bytes].
     congestion_window : int, optional
@@ -67,6 +72,7 @@ class PathEstimate:
     rtt_deviation: float | None = None
     rtt_interval: tuple[float, float] | None = None
     dispersion: float = 1.0
+    timeout_beyond_rtt: float | None = None
     mss: int | None = None
     congestion_window: int | None = None
 
@@ -111,51 +117,12 @@ class PathEstimate:
         return self.loss if self.lost else float(betaincinv(0.5, self.sent + 0.5, 0.5))
 
     def path(self, **changes: Any) -> Path:
-        """Return the path for predictions.
-
-        Parameters
-        ----------
-        **changes
-            Arguments of `Path`; `rtt` and `loss` replace the estimates.
-
-        Returns
-        -------
-        tcpdelay.scenario.path.Path
-            The path with this round-trip time and `loss_for_prediction`.
-
-        Raises
-        ------
-        ValueError
-            If all packets were lost, or a value is outside the range of `Path`.
-
-        Examples
-        --------
-        >>> PathEstimate(source="ping", rtt=0.1, sent=200, lost=4).path(loss_pattern="correlated").loss
-        0.02
-        """
+        """Return the path for predictions."""
         return Path(**{"rtt": self.rtt, "loss": self.loss_for_prediction, **changes})
 
 
 def read_recording(path: str | os.PathLike[str], program: str) -> str:
     """Return the text in a file that holds the output of `program`.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file, at most 64 MiB of text. Bytes that are not UTF-8 are replaced: only host names and translated words
-        can hold such bytes, and the parsers read neither.
-    program : str
-        Name of the program, for messages.
-
-    Returns
-    -------
-    str
-        The text of the file.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is empty, is larger than 64 MiB or holds no text.
 
     Examples
     --------
@@ -176,8 +143,53 @@ def read_recording(path: str | os.PathLike[str], program: str) -> str:
     if size > MAX_RECORDING_SIZE or len(content) > MAX_RECORDING_SIZE:
         shown = f"{max(size, len(content)) / 2**20:.0f} MiB"
         raise ValueError(f"{name}: {shown} are too many for the output of {program}; at most 64 MiB are read")
-    if b"\0" in content:
+    text = _unquoted(_decoded(content))
+    if "\0" in text:
         raise ValueError(f"{name}: holds binary data, not the text that {program} prints")
-    if not content.strip():
+    if not text.strip():
         raise ValueError(f"{name}: is empty; the text that {program} prints is expected")
-    return content.decode("utf-8-sig", errors="replace")
+    return text
+
+
+SAMPLE = 10_000
+"""Bytes at the beginning of a file that show its encoding."""
+LEAST_ASCII = 0.2
+"""Least share of ASCII characters in UTF-16; texts in other scripts have them in digits, spaces and line ends."""
+
+
+def _decoded(content: bytes) -> str:
+    """Return the text of a file; the redirection of PowerShell writes UTF-16."""
+    encoding = "utf-8-sig"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encoding = "utf-16"
+    elif _is_text_of(content[:SAMPLE:2], content[1:SAMPLE:2]):
+        encoding = "utf-16-le"
+    elif _is_text_of(content[1:SAMPLE:2], content[:SAMPLE:2]):
+        encoding = "utf-16-be"
+    return content.decode(encoding, errors="replace")
+
+
+def _is_text_of(low: bytes, high: bytes) -> bool:
+    """Return whether the bytes are UTF-16 text in printable ASCII, from the low and the high byte of each character."""
+    plain = bytes(character for character, above in zip(low, high, strict=False) if above == 0)
+    return len(plain) > LEAST_ASCII * len(low) and all(each >= ord(" ") or each in b"\t\r\n" for each in plain)
+
+
+def _unquoted(text: str) -> str:
+    """Return a text without the marks of a quotation, a comment or a difference, if each of its lines has one."""
+    lines = text.splitlines(keepends=True)
+    marks = {line.lstrip()[:1] for line in lines if line.strip()}
+    if len(marks) != 1 or not marks <= {*">|#+"}:
+        return text
+    return "".join(line.replace(min(marks), "", 1).removeprefix(" ") for line in lines)
+
+
+def milliseconds_to_seconds(text: str) -> float:
+    """Return a decimal number of milliseconds, with a point or a comma, in seconds.
+
+    Examples
+    --------
+    >>> milliseconds_to_seconds("28,015")
+    0.028015
+    """
+    return float(Decimal(text.replace(",", ".")).scaleb(-3))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.files import written_durably
+from tcpdelay.files import one_line, written_durably
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -103,7 +103,8 @@ class FlowRun:
     kernel, tool, recorded : str
         Release of the kernel, version of tcpdelay, and time of the recording (UTC, ISO 8601).
     counters : dict of int
-        The kernel's TCP counters in the sender's namespace, by the names of `nstat`, without counters of 0.
+        The kernel's TCP counters in the sender's namespace, by the names of `nstat`, without counters of 0. Those
+        of the receiver's namespace have `receiver_` in front; earlier captures lack them.
     packets : dict of int
         Numbers of packets that the queues of the path sent and dropped.
     written : ndarray of int64
@@ -296,15 +297,7 @@ class FlowCapture:
 
 
 def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
-    """Write a capture to a Parquet file, atomically.
-
-    Parameters
-    ----------
-    file : str or path-like
-        The file; an existing file is replaced.
-    capture : FlowCapture
-        The capture.
-    """
+    """Write a capture to a Parquet file, atomically."""
     settings = json.dumps(capture.settings, sort_keys=True)
     schema = SCHEMA if capture.runs[0].messages is None else MESSAGE_SCHEMA
     rows = []
@@ -366,7 +359,7 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
     try:
         table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise ValueError(f"{path}: is no Parquet file: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{path}: is no Parquet file: {one_line(error)}") from None
     if not any(table.schema.equals(schema) for schema in (SCHEMA, MESSAGE_SCHEMA)) or table.num_rows == 0:
         raise ValueError(f"{path}: is no capture of the testbed: its columns differ, or it has no row")
     try:
@@ -375,7 +368,7 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
         capture = FlowCapture(path.name.removesuffix(".parquet"), settings, runs)
         # A damaged file raises here, where its errors can be distinguished from errors of the program.
         _ = runs[0].messages is not None or capture.flow, capture.path, settings["application"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{path}: is a damaged capture: {error}") from None
     return capture
 
@@ -390,6 +383,9 @@ def _flow_run(table: pa.Table, row: int) -> FlowRun:
     written, delay = numbers("written"), numbers("delay")
     if written.size != delay.size or written.size != table["offered"][row].as_py():
         raise ValueError(f"row {row} has {written.size} writes and {delay.size} delays")
+    samples = {name: numbers(f"sample_{name}") for name in SAMPLE_FIELDS}
+    if len({sampled.size for sampled in samples.values()}) > 1:
+        raise ValueError(f"row {row} has samples without some of their values")
     messages = None
     if "kinds" in table.schema.names:
         sizes, kinds = numbers("message_size"), numbers("message_kind")
@@ -403,7 +399,7 @@ def _flow_run(table: pa.Table, row: int) -> FlowRun:
         packets=dict(table["packets"][row].as_py()),
         written=written,
         delay=delay,
-        samples={name: numbers(f"sample_{name}") for name in SAMPLE_FIELDS},
+        samples=samples,
         stall_time=numbers("stall_time"),
         stall_length=numbers("stall_length"),
         epoch=table["epoch"][row].as_py(),

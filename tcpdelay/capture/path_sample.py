@@ -1,16 +1,22 @@
-"""Samples of a live connection, and what follows from those of the last minutes: the path and the measured delay."""
+"""Samples of a live connection, taken by `ss -tin`; the path and the delay estimated from the last minutes."""
 
 from __future__ import annotations
 
 import math
+import re
+import socket
+import subprocess
+import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate, Source
-from tcpdelay.capture.ss import Connection
+from tcpdelay.capture.ss import Connection, choose_connection, parse_ss
 from tcpdelay.confidence import BATCHES, Interval, dispersion, mean_interval, quantile_interval
 from tcpdelay.scenario.fields import InvalidValueError
 
@@ -60,21 +66,7 @@ class PathSample:
 
     @classmethod
     def of_connection(cls, connection: Connection, time: float) -> PathSample:
-        """Return the sample that one output of `ss` holds.
-
-        Parameters
-        ----------
-        connection : Connection
-            The connection.
-        time : float
-            Time of the output [s].
-
-        Examples
-        --------
-        >>> ends = {"local": "10.0.0.1:4000", "peer": "10.0.0.2:5001"}
-        >>> PathSample.of_connection(Connection(**ends, rtt=0.1, data_segments_out=50, retransmissions=2), 0.0).lost
-        2
-        """
+        """Return the sample that one output of `ss` holds."""
         return cls(
             source="ss",
             time=time,
@@ -134,13 +126,7 @@ class PathWindow:
         self._samples: deque[PathSample] = deque()
 
     def add(self, sample: PathSample) -> None:
-        """Add a sample, and drop the samples that are older than the window.
-
-        Raises
-        ------
-        ValueError
-            If the sample is older than the last one, or has sent less: it then belongs to another connection.
-        """
+        """Add a sample, and drop the samples that are older than the window."""
         if self._samples:
             last = self._samples[-1]
             if sample.time < last.time:
@@ -160,12 +146,6 @@ class PathWindow:
         """Return the path: the mean of the round-trip times, and the losses of the window.
 
         With a single sample and `whole_connection`, this is the estimate of `Connection.estimate`.
-
-        Returns
-        -------
-        PathEstimate or None
-            The estimate; the round-trip time has a confidence interval from 20 samples on. None while the round-trip
-            time is unknown or no packet has arrived.
         """
         times = [sample.rtt for sample in self._samples if sample.rtt]
         if not times:
@@ -211,28 +191,6 @@ class PathWindow:
         a packet is in the buffer at the time :math:`x` after its write exactly if its delay exceeds :math:`x`. With
         packets written at a constant rate, :math:`q / r` at random times has therefore the distribution of the delays,
         to within one packet interval. The way of the acknowledgement is subtracted.
-
-        Parameters
-        ----------
-        way_back : float
-            Delay from the receiver to the sender [s], 0 or more.
-        quantile : float
-            Probability of the quantile, above 0 and below 1.
-
-        Returns
-        -------
-        MeasuredDelays or None
-            The delays; None with fewer than 20 samples, without a backlog in the samples, or if nothing was
-            acknowledged.
-
-        Examples
-        --------
-        >>> window = PathWindow(length=60.0)
-        >>> for second in range(30):
-        ...     counters = {"sent": 50 * second, "lost": 0, "backlog": 870, "acknowledged": 8700 * second}
-        ...     window.add(PathSample(source="ss", time=second, rtt=0.1, **counters))
-        >>> round(window.delays(way_back=0.05, quantile=0.95).quantile.value, 3)
-        0.05
         """
         known = [
             (sample.time, sample.backlog, sample.acknowledged)
@@ -267,15 +225,6 @@ def times_between(start: float, end: float, interval: float, seed: int = 0) -> N
 
     Samples at regular times would meet a regular flow always in the same phase.
 
-    Parameters
-    ----------
-    start, end : float
-        First and last time [s], `start` <= `end`.
-    interval : float
-        Mean distance [s], above 0.
-    seed : int
-        Seed of the random moments.
-
     Examples
     --------
     >>> times_between(0.0, 3.0, 1.0).size
@@ -284,3 +233,104 @@ def times_between(start: float, end: float, interval: float, seed: int = 0) -> N
     count = int((end - start) / interval)
     found: NDArray[np.float64] = start + interval * (np.arange(count) + np.random.default_rng(seed).random(count))
     return found
+
+
+# Repeated calls of `ss -tin` for one live connection, found by its process or by the host at the other end.
+
+_COMMAND = ("ss", "--tcp", "--info", "--numeric", "--processes", "--no-header", "--oneline")
+_PATIENCE = 10.0
+"""Time after which a call of `ss` counts as failed [s]; it usually takes some milliseconds."""
+_HOST_AND_PORT = re.compile(r"\[(?P<bracketed>[^]]+)\](?::(?P<port6>\d+))?|(?P<host>[^:\s]+)(?::(?P<port4>\d+))?")
+_LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True)
+class SsQuery:
+    """The search for a live TCP connection.
+
+    Parameters
+    ----------
+    filters : tuple of str
+        Filter of `ss`, as words; empty: all connections.
+    process : int, optional
+        The process that holds the connection.
+    requested : str, optional
+        Address of either end, or a part of it, if several connections match.
+    what : str
+        The search in words, for messages.
+    """
+
+    filters: tuple[str, ...] = ()
+    process: int | None = None
+    requested: str | None = None
+    what: str = "ss"
+
+    @classmethod
+    def of_process(cls, process: int, requested: str | None = None) -> SsQuery:
+        """Return the search for a connection of a process."""
+        if process < 1 or not FilePath(f"/proc/{process}").exists():
+            raise ValueError(f"there is no process {process}")
+        return cls(process=process, requested=requested, what=f"process {process}")
+
+    @classmethod
+    def of_host(cls, host: str, requested: str | None = None) -> SsQuery:
+        """Return the search for a connection to a host."""
+        match = _HOST_AND_PORT.fullmatch(host)
+        name = host if match is None else match["bracketed"] or match["host"]
+        port = None if match is None else match["port6"] or match["port4"]
+        if port is not None and not 1 <= int(port) <= _LARGEST_PORT:
+            raise ValueError(f"{host!r:.60}: the port must lie between 1 and {_LARGEST_PORT}")
+        try:
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "no valid name"
+            raise ValueError(f"{host!r:.60}: no such host: {reason}") from None
+        words: list[str] = []
+        for address in dict.fromkeys(str(each[4][0]) for each in found):
+            bare = f"[{address}]" if ":" in address else address
+            words += [*(["or"] if words else []), "dst", bare if port is None else f"{bare}:{port}"]
+        return cls(tuple(words), requested=requested, what=f"connections to {host:.60}")
+
+    def connections(self) -> list[Connection]:
+        """Return the connections that match, without the choice by address; none if there is none."""
+        return _parsed(_of_process(_output([*_COMMAND, *self.filters]), self.process), self.what)
+
+    def find(self) -> Connection:
+        """Return the only connection that matches and from which a path can be estimated."""
+        found = self.connections()
+        if not found:
+            hint = "; of other users' processes, only root sees the connections" if self.process is not None else ""
+            raise ValueError(f"{self.what}: no TCP connection{hint}")
+        return choose_connection(found, self.requested, self.what)
+
+    def sample(self, connection: Connection) -> tuple[PathSample, Connection] | None:
+        """Return a sample of a connection that `find` returned, and its state; None if the connection has ended."""
+        ends = connection.local, connection.peer
+        for found in self.connections():
+            if (found.local, found.peer) == ends:
+                return PathSample.of_connection(found, time.time()), found
+        return None
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+        )
+    except FileNotFoundError:
+        raise ValueError("the program ss is missing; Linux has it in the package iproute2") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"the program ss failed: {error}") from None
+    if ended.returncode:
+        raise ValueError(f"the program ss failed: {' '.join(ended.stderr.split())[:200]}")
+    return ended.stdout
+
+
+def _of_process(output: str, process: int | None) -> str:
+    """Return the lines of `ss --oneline` that name a process; all lines for None."""
+    named = re.compile(rf"\bpid={process},")
+    return "".join(line for line in output.splitlines(keepends=True) if process is None or named.search(line))
+
+
+def _parsed(output: str, what: str) -> list[Connection]:
+    return parse_ss(output, what) if output.strip() else []

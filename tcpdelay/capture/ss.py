@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -24,6 +24,7 @@ _RATE = re.compile(r"(\d{1,19}(?:\.\d{1,9})?(?:e[-+]\d\d)?)([KkMGT]?)bps")
 _RATE_PREFIXES = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _OPTIONS = {"ts", "usec_ts", "sack", "ecn", "ecnseen", "fastopen"}
 _COUNTERS = {
+    "backoff": "backoff",
     "mss": "mss",
     "cwnd": "congestion_window",
     "ssthresh": "slow_start_threshold",
@@ -41,6 +42,27 @@ _COUNTERS = {
     "dsack_dups": "spurious_retransmissions",
 }
 _RATES = {"send": "send_rate", "delivery_rate": "delivery_rate"}
+_SOCKET_WORDS = "tcp ESTAB SYN-SENT SYN-RECV FIN-WAIT-1 FIN-WAIT-2 TIME-WAIT UNCONN CLOSE-WAIT LAST-ACK LISTEN CLOSING"
+_STATES = frozenset(_SOCKET_WORDS.split())
+_HEADER = frozenset({"State", "Netid"})
+_BARE_WORDS = {*_OPTIONS, *_RATES, "pacing_rate", "max_pacing_rate", "app_limited"}
+_OTHER_KEYS = (
+    "wscale rto rtt ato pmtu rcvmss advmss bytes_received segs_in dctcp bbr lastsnd lastrcv lastack delivered_ce busy "
+    "rwnd_limited sndbuf_limited retrans fackets reordering rcv_rtt rcv_space rcv_ssthresh minrtt reord_seen "
+    "rcv_ooopack snd_wnd rcv_wnd rehash skmem users timer uid ino sk cgroup"
+)
+_KEYS = {*_COUNTERS, *_OTHER_KEYS.split()}
+"""Words and keys that ss of iproute2 prints behind the ends of a connection (`tcp_stats_print` in misc/ss.c)."""
+_END = re.compile(r"(?:\[[^\s\]]{1,80}\]|[^\s\[\]]{1,80}):(?:\d{1,5}|\*|[a-z][\w-]*)")
+_IPV4_END = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}(?:%[^\s:]{1,16})?:(?:\d{1,5}|\*|[a-z][\w-]*)")
+_WITHIN_A_WORD = re.compile(r"[\d.,/:%)].*|[KMGT]?b?ps|m?s")
+"""First word of a line that cannot begin a word of ss: a bare number, the end of a number, or a unit."""
+_WATCH = re.compile(r"\s*\S[^\n:]{0,40}\d[.,]\ds: [^\n]*\bss\b")
+"""The title that watch prints over the output of ss, in any language."""
+_LONGEST_WRAPPED_HEAD = 10
+"""Number of lines over which a terminal may spread the ends of a connection."""
+_DEFAULT_RTO_MIN, _LONGEST_TICK = 0.2, 0.011
+"""Minimum of the retransmission timeout beyond the round-trip time, and its error by the timer of the kernel [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +79,8 @@ class Connection:
         Smoothed round-trip time, its smoothed mean deviation, and the smallest round-trip time of the last minutes [s].
     retransmission_timeout : float, optional
         Current retransmission timeout [s].
+    backoff : int
+        Number of times that the retransmission timeout is doubled at present.
     mss : int, optional
         Largest segment payload [bytes].
     congestion_window, slow_start_threshold : int, optional
@@ -94,6 +118,7 @@ class Connection:
     rtt_deviation: float | None = None
     rtt_min: float | None = None
     retransmission_timeout: float | None = None
+    backoff: int = 0
     mss: int | None = None
     congestion_window: int | None = None
     slow_start_threshold: int | None = None
@@ -148,6 +173,11 @@ class Connection:
         """The reason why no path can be estimated from this connection; None if a path can be estimated."""
         if not self.rtt:
             return "shows no round-trip time (was it recorded with the option -i, as in 'ss -tin'?)"
+        if self.segments_out is None and self.data_segments_out is None and self.data_segments_in is None:
+            return (
+                "shows no numbers of segments, because its kernel or its ss does not count them (before Linux 4.2): "
+                "measure with ping or a capture"
+            )
         if not self.segments_sent:
             return "has sent no data, so its loss is unknown; record at the end that sends"
         if max(self.retransmissions, self.segments_lost) >= self.segments_sent:
@@ -156,28 +186,23 @@ class Connection:
             )
         return None
 
+    @property
+    def timeout_beyond_rtt(self) -> float | None:
+        """Time that the retransmission timeout adds to the round-trip time [s]; None if it is the minimum of Linux.
+
+        The kernel adds its mean deviation, at least 200 ms, and rounds up to a tick of its timer (`__tcp_set_rto`).
+        """
+        if self.retransmission_timeout is None or self.rtt is None:
+            return None
+        beyond = self.retransmission_timeout / 2 ** min(self.backoff, 30) - self.rtt
+        return beyond if beyond > 0 and abs(beyond - _DEFAULT_RTO_MIN) > _LONGEST_TICK else None
+
     def estimate(self) -> PathEstimate:
         """Return the path estimate of this connection.
 
         The round-trip time is the kernel's smoothed RTT: it shows the last dozen acknowledgements, not the whole
         connection. The loss is the share of lost segments among all data segments sent. It is an upper estimate: a
         spurious retransmission counts as a loss if the acknowledgement that reports the duplicate was lost.
-
-        Returns
-        -------
-        PathEstimate
-            The path; `lost` is `segments_lost`, `sent` counts segments.
-
-        Raises
-        ------
-        ValueError
-            If the connection shows no round-trip time or has sent too little.
-
-        Examples
-        --------
-        >>> Connection(local="10.0.0.1:4000", peer="10.0.0.2:5001", rtt=0.1, data_segments_out=2883,
-        ...            retransmissions=50).estimate().loss
-        0.0173430
         """
         if self.rtt is None or self.segments_sent is None or self.shortcoming:
             raise ValueError(f"the connection {_listed([self])} {self.shortcoming}")
@@ -188,6 +213,7 @@ class Connection:
             lost=self.segments_lost,
             rtt_min=self.rtt_min,
             rtt_deviation=self.rtt_deviation,
+            timeout_beyond_rtt=self.timeout_beyond_rtt,
             mss=self.mss,
             congestion_window=self.congestion_window,
         )
@@ -195,25 +221,6 @@ class Connection:
 
 def choose_connection(connections: Sequence[Connection], requested: str | None, name: str) -> Connection:
     """Return the requested connection, or the only connection from which a path can be estimated.
-
-    Parameters
-    ----------
-    connections : sequence of Connection
-        The connections to choose from.
-    requested : str or None
-        The local or the peer end, or a part of either; a match with a whole end takes precedence. None: any connection.
-    name : str
-        Name of the recording in messages.
-
-    Returns
-    -------
-    Connection
-        The only match, or the only match without a shortcoming.
-
-    Raises
-    ------
-    ValueError
-        If no connection or several connections match, or if the match has a shortcoming.
 
     Examples
     --------
@@ -280,49 +287,27 @@ def read_connections(path: str | os.PathLike[str]) -> list[Connection]:
 def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
     """Return all TCP connections in the output of `ss -tin`, in the order of their first appearance.
 
-    `ss` may also have had the options -e, -m, -n, -o, -p, -H and -O. Listening sockets are left out. If the text joins
-    the output of several calls, the last state of each connection counts, because its counters are running totals.
-
-    Parameters
-    ----------
-    text : str
-        The output.
-    name : str
-        Name of the text in messages, such as its file name.
-
-    Returns
-    -------
-    list of Connection
-        The connections, at least one.
-
-    Raises
-    ------
-    ValueError
-        If there is no connection, a number is malformed, or the text ends in the middle of a connection.
-
-    Examples
-    --------
-    >>> (connection,) = parse_ss('''
-    ... ESTAB 0  870  10.0.0.1:38590  10.0.0.2:5001
-    ...   cubic wscale:6,6 rto:310 rtt:101/1.287 mss:1448 cwnd:4 data_segs_out:2883 retrans:0/50 minrtt:100
-    ... ''')
-    >>> connection.peer, connection.congestion_control, connection.rtt, connection.retransmissions
-    ('10.0.0.2:5001', 'cubic', 0.101, 50)
+    `ss` may also have had the options -e, -m, -n, -o, -p, -H and -O. Lines that a terminal wrapped, also within words
+    and numbers, are joined. Listening sockets are left out. If the text joins the output of several calls, the last
+    state of each connection counts, because its counters are running totals.
     """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     facts: dict[str, Any] | None = None
     number = 0
-    for number, line in enumerate(io.StringIO(text), start=1):
-        if line.isspace():
-            continue
+    for number, line in _records(text):
         ends, queued, rest = _socket(line)
         if ends is not None:
             facts = rows[ends] = {"send_queue": queued}
         if facts is not None:
             _read_information(rest, facts, f"{name}: line {number}")
     # `ss` prints these values behind the retransmissions. Without them, a number or the losses may be cut off.
-    if facts and "rtt" in facts and not text.endswith("\n") and not facts.keys() & {"rtt_min", "receive_space"}:
+    unended = [row for row in rows.values() if "rtt" in row and not row.keys() & {"rtt_min", "receive_space"}]
+    if facts in unended and not text.endswith("\n"):
         raise ValueError(f"{name}: line {number}: the output of ss is cut off here")
+    if unended and _WATCH.match(text):
+        raise ValueError(
+            f"{name}: watch has cut the lines of ss at the edge of the screen; record into a file (ss -tin > ss.txt)"
+        )
     connections = []
     for (local, peer), row in rows.items():
         row.pop("receive_space", None)
@@ -333,6 +318,70 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
     return connections
 
 
+def _records(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of each socket as one line, with the number of the last of them.
+
+    Where a terminal wrapped a line within a word, the parts are joined without a space.
+    """
+    parts: list[str] = []
+    last = ""
+    number = 0
+    for following, line in enumerate(io.StringIO(text), start=1):
+        if line.isspace():
+            last = ""
+            continue
+        words = line.split()
+        head = "".join(parts) if 0 < len(parts) <= _LONGEST_WRAPPED_HEAD else ""
+        if words[0] in _STATES | _HEADER or (_socket(line)[0] is not None and not _awaits_ends(head)):
+            if parts:
+                yield number, "".join(parts)
+            parts, within = [], True
+        elif _awaits_ends(head):
+            within = not _has_ends(f"{head} {line}") and (
+                _has_ends(head + line.lstrip()) or (bool(last) and _is_one_end(head, words[0]))
+            )
+        else:
+            within = bool(last) and _is_one_word(last, words[0])
+        parts.append(line.strip() if within else f" {line.strip()}")
+        last = (last if within and len(words) == 1 and len(parts) > 1 else "") + words[-1]
+        if line.rstrip("\r\n")[-1].isspace():
+            last = ""
+        number = following
+    if parts:
+        yield number, "".join(parts)
+
+
+def _is_one_word(last: str, first: str) -> bool:
+    """Return whether the last word of a line and the first word of the next line are parts of one word."""
+    joined = last + first
+    if last in _BARE_WORDS or _IPV4_END.fullmatch(first):
+        return joined in _BARE_WORDS
+    if last.count("(") > last.count(")") or _WITHIN_A_WORD.fullmatch(first):
+        return True
+    return joined in _BARE_WORDS or (":" not in last and joined.partition(":")[0] in _KEYS)
+
+
+def _awaits_ends(head: str) -> bool:
+    """Return whether a line begins with the state of a socket and lacks its ends."""
+    return bool(head) and head.split(maxsplit=1)[0] in _STATES and not _has_ends(head)
+
+
+def _has_ends(line: str) -> bool:
+    """Return whether a line begins a socket and has both ends as addresses with ports."""
+    ends = _socket(line)[0]
+    return ends is not None and all(map(_END.fullmatch, ends))
+
+
+def _is_one_end(head: str, first: str) -> bool:
+    """Return whether the first word of a line continues the last word of the queue lengths and ends before it."""
+    words = head.split()
+    while words and not words[0].isdigit():
+        del words[0]
+    if len(words) < 3:
+        return False
+    return first.isdigit() or _END.fullmatch(words[-1]) is None
+
+
 def _socket(line: str) -> tuple[tuple[str, str] | None, int, str]:
     """Return the two ends and the send queue [bytes], if the line starts a socket, and the rest of the line.
 
@@ -341,6 +390,8 @@ def _socket(line: str) -> tuple[tuple[str, str] | None, int, str]:
     words = line.split(maxsplit=6)
     for first in range(min(3, len(words) - 3)):
         receive_queue, send_queue, local, peer = words[first : first + 4]
+        if any(word[0].isdigit() for word in words[:first]):
+            break
         if _COUNT.fullmatch(receive_queue) and _COUNT.fullmatch(send_queue) and ":" in local and ":" in peer:
             behind = line.split(maxsplit=first + 4)
             return (local, peer), int(send_queue), behind[-1] if len(behind) > first + 4 else ""
@@ -373,6 +424,11 @@ def _read_information(line: str, facts: dict[str, Any], place: str) -> None:
             in_flight, _, total = value.partition("/")
             facts["retransmissions_in_flight"] = _count(in_flight, word, place)
             facts["retransmissions"] = _count(total, word, place)
+        elif _DECIMAL.fullmatch(word) and ":" in before:
+            raise ValueError(
+                f"{place}: {word!r:.60} follows {before!r:.60}, as where a terminal wrapped the lines within a number; "
+                "record again into a file (ss -tin > ss.txt)"
+            )
         before = word
 
 

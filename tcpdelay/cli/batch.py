@@ -50,8 +50,7 @@ from tcpdelay.cli.output import (
     write,
     write_chart,
 )
-from tcpdelay.cli.scenario import read_demand, read_source, varying_source
-from tcpdelay.cli.source_options import SourceOptions, with_source
+from tcpdelay.cli.scenario import SourceOptions, read_demand, read_source, varying_source, with_source
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.units import format_fraction
 

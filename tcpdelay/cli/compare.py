@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
-from tcpdelay.cli.link_options import link_trace_option, outage_every_option, outage_option, read_varying_link
 from tcpdelay.cli.options import (
+    OTHER_STACKS,
     OUTPUT,
+    MaxSeconds,
     ScenarioOptions,
     chart_option,
     format_option,
+    link_trace_option,
     make_option,
     number,
+    outage_every_option,
+    outage_option,
     output_option,
     quantity,
+    read_varying_link,
     with_scenario,
 )
 from tcpdelay.cli.output import (
@@ -29,11 +35,10 @@ from tcpdelay.cli.output import (
     write,
     write_chart,
 )
-from tcpdelay.cli.scenario import RequestedScenario, measurements, read_scenario
-from tcpdelay.cli.source_options import SourceOptions, with_source
+from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_scenario, with_source
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.scenario.path_presets import Discipline
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
@@ -71,11 +76,12 @@ Examples:
       --web 10 --duration 5min -o ways.html
 
 \b
-The path's own losses are random. A shared link adds those of its queue.
+The path's own losses are random. A shared link adds those of its queue;
+beside one, --loss may be left out, and the path loses nothing.
 """
 
 
-@with_scenario
+@partial(with_scenario, left_out=OTHER_STACKS)
 @with_source
 def compare(
     options: ScenarioOptions,
@@ -161,6 +167,7 @@ def compare(
     ] = None,
     output: Annotated[Path | None, output_option(".html, .md, .csv, .json or .txt")] = None,
     chart: Annotated[Path | None, chart_option("the delays")] = None,
+    max_seconds: MaxSeconds = MOST_SECONDS,
 ) -> None:
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
@@ -174,13 +181,15 @@ def compare(
         [("--output", output), ("--chart", chart)],
     )
     refuse_missing_folder(output, "--output")
+    path_is_known = options.path is not None or any(file for _, file in measurements(options))
+    if (link is not None or link_trace is not None) and not path_is_known:
+        # The queue of the link has losses of its own.
+        options = options.changed(loss=options["loss"] or 0.0)
     scenario = read_scenario(options, source)
     if scenario.path_preset is not None:
         scenario, link, queue, discipline, bulk = _with_preset(
             scenario, scenario.path_preset, options, link, queue, discipline, bulk, link_trace is not None
         )
-    if not isinstance(scenario.stack, Linux):
-        raise typer.BadParameter("--stack: compare simulates --stack linux only")
     shares_link = link is not None or link_trace is not None
     trace = read_varying_link(link, link_trace, outage_every, outage) if shares_link else None
     if not shares_link:
@@ -194,7 +203,7 @@ def compare(
         own = {"target": queue_target, "trace": trace, "burst": burst or 0, "peak_rate": peak_rate}
         shared = None if rate is None else _link(rate, queue, discipline or "drop-tail", scenario, own)
         others = _others(scenario, shared, bulk, web, cbr)
-        comparison = _compared(scenario, shared, others, duration, seed, parity)
+        comparison = _compared(scenario, shared, others, duration, seed, parity, max_seconds)
     if chart is not None:
         write_chart(chart, _draw(comparison), "--chart")
     write(_rendered(comparison, chosen), output)
@@ -278,6 +287,7 @@ def _compared(
     duration: float | None,
     seed: int,
     parity: int,
+    max_seconds: float,
 ) -> Comparison:
     from tcpdelay.questions.transports import compare
 
@@ -285,7 +295,7 @@ def _compared(
         return compare(
             scenario.source,
             scenario.path,
-            scenario.stack,  # type: ignore[arg-type]
+            scenario.stack,
             scenario.target,
             link=link,
             others=others,
@@ -294,6 +304,7 @@ def _compared(
             parity=parity,
             application=scenario.application,
             path_preset=scenario.path_preset,
+            max_seconds=max_seconds,
             on_progress=counting("Simulating", "ways"),
         )
 

@@ -11,6 +11,7 @@ from tcpdelay.cli.errors import argument_errors, predicting
 from tcpdelay.cli.options import (
     FLOW,
     FLOW_OPTIONS,
+    OTHER_STACKS,
     OUTPUT,
     ScenarioOptions,
     chart_option,
@@ -22,8 +23,8 @@ from tcpdelay.cli.options import (
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.predict import FORMAT_HELP, Format
 from tcpdelay.cli.scenario import measurements, read_path
-from tcpdelay.report.exchange import exchange_record, exchange_text
 from tcpdelay.report.prediction import draw_prediction
+from tcpdelay.report.relayed_messages import exchange_record, exchange_text
 from tcpdelay.report.result_table import record_text
 
 SUMMARY = "Simulate requests and responses, one after the other."
@@ -37,7 +38,7 @@ Examples:
 """
 
 
-@partial(with_scenario, left_out=FLOW_OPTIONS)
+@partial(with_scenario, left_out=(*FLOW_OPTIONS, *OTHER_STACKS))
 def exchange(
     options: ScenarioOptions,
     request_size: Annotated[float, quantity("--request-size", "size", FLOW, "Size of a request. Example: 800B.")],

@@ -7,19 +7,33 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from typing import Annotated, Any, Literal, get_type_hints
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, option_name
-from tcpdelay.cli.help import HelpAll
+from tcpdelay.cli.errors import HelpAll, argument_errors, option_name
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
-from tcpdelay.scenario.fields import PARSERS, WHOLE, Choice, Field, Flag, Kind, Quantity, declarations
+from tcpdelay.scenario.fields import (
+    PARSERS,
+    WHOLE,
+    Choice,
+    Field,
+    Flag,
+    InvalidValueError,
+    Kind,
+    Quantity,
+    declarations,
+)
 from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset, path_preset
 from tcpdelay.scenario.scenario import FIELDS, Part
 from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
-from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, StackName, profiles_with
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, CongestionControl, Linux, StackName, profiles_with
+
+if TYPE_CHECKING:
+    from tcpdelay.network.link_trace import LinkTrace
+
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "Output"
 TARGET, TRANSPORT = "When it is late", "The transport that carries it"
@@ -324,7 +338,10 @@ class ScenarioOptions:
         ),
     ] = None
     ping: Annotated[
-        str | None, _measurement("--ping", "Output of ping; gives --rtt and --loss, unless they are given.")
+        str | None,
+        _measurement(
+            "--ping", "Output of ping, fping, mtr or iperf3 --json; gives --rtt and --loss, unless they are given."
+        ),
     ] = None
     ss: Annotated[
         str | None, _measurement("--ss", "Output of 'ss -tin'; gives --rtt, --loss and --mss, unless they are given.")
@@ -344,13 +361,7 @@ class ScenarioOptions:
 
     @classmethod
     def of(cls, **values: Any) -> ScenarioOptions:
-        """Return options; the arguments are names of fields and of the other options.
-
-        Examples
-        --------
-        >>> ScenarioOptions.of(rtt=0.1, bitrate=64_000.0)["rtt"]
-        0.1
-        """
+        """Return options; the arguments are names of fields and of the other options."""
         return cls().changed(**values)
 
     def changed(self, **values: Any) -> ScenarioOptions:
@@ -403,6 +414,10 @@ def options_only_of(*profiles: StackName) -> tuple[str, ...]:
     return tuple(name for name in OPTIONS if (having := profiles_with(name)) and set(having) <= set(profiles))
 
 
+OTHER_STACKS = ("stack", *options_only_of("newreno_2008", "quic"))
+"""Options that a command leaves out which simulates Linux only."""
+
+
 def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
     """Give `command` the options of a scenario, except the options in `left_out`.
 
@@ -410,6 +425,10 @@ def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) 
     """
     own_hints = get_type_hints(command, include_extras=True)
     offered = {name: hint for name, hint in OPTIONS.items() if name not in left_out}
+    if set(OTHER_STACKS) <= set(left_out):
+        meaning = "Congestion control of the sender: cubic, reno or bbr."
+        option = make_option("--congestion-control", TRANSPORT, meaning, Linux().congestion_control)
+        offered["congestion_control"] = Annotated[CongestionControl | None, option]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
         for name, hint in offered.items()
@@ -443,11 +462,6 @@ class Range:
 def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
     """Read two quantities with `..` between them.
 
-    Raises
-    ------
-    ValueError
-        If the text has no `..`, a quantity cannot be read, or the second quantity is not larger than the first.
-
     Examples
     --------
     >>> from tcpdelay.units import parse_fraction, parse_time
@@ -478,3 +492,42 @@ def range_option(name: str, default: str, *, zero: bool = False) -> Any:
         metavar=f"{metavar}{BETWEEN}{metavar}",
         parser=partial(parse_range, name=spelling, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
     )
+
+
+# Options of a link whose rate varies.
+
+
+def link_trace_option(panel: str) -> Any:
+    """Return the option for the file of a trace."""
+    meaning = (
+        "Link whose rate varies: a trace of mahimahi (.up, .down), or a .csv with the columns time (s), rate "
+        "(bit/s) and optionally delay (s). The trace repeats."
+    )
+    return make_option("--link-trace", panel, meaning, False, metavar="FILE")
+
+
+def outage_every_option(panel: str) -> Any:
+    """Return the option for the time between outages."""
+    meaning = "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s."
+    return quantity("--outage-every", "time", panel, meaning, "none")
+
+
+def outage_option(panel: str) -> Any:
+    """Return the option for the duration of an outage."""
+    return quantity("--outage", "time", panel, "Duration of each outage. Example: 300ms.", "none")
+
+
+def read_varying_link(
+    rate: float | None, file: Path | None, outage_every: float | None, outage: float | None
+) -> LinkTrace | None:
+    """Return the trace of a link by the options; None for a link that never varies."""
+    # Imported here: it loads NumPy, which the help does without.
+    from tcpdelay.network.link_trace import varying_link
+
+    with argument_errors():
+        try:
+            return varying_link(rate, file, outage_every, outage)
+        except InvalidValueError:
+            raise
+        except ValueError as error:
+            raise ValueError(f"--link-trace: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from collections.abc import Iterable, Mapping
@@ -44,13 +45,7 @@ def write_chart(path: Path, figure: Figure, option: str) -> None:
 
 
 def format_by_suffix(output: Path | None, suffixes: Mapping[str, Format]) -> Format | Literal["text"]:
-    """Return the format that the suffix of --output stands for; text if the option is absent.
-
-    Raises
-    ------
-    typer.BadParameter
-        If the suffix is not in `suffixes`.
-    """
+    """Return the format that the suffix of the file in `--output` names; text without this option."""
     if output is None:
         return "text"
     suffix = output.suffix.lower()
@@ -73,6 +68,11 @@ def refuse_missing_folder(path: Path | None, option: str) -> None:
     """Raise typer.BadParameter if `option` names a new file in a folder that does not exist, or that is read-only."""
     if path is None:
         return
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise typer.BadParameter(f"{option}: {str(path)!r} cannot be written: {error.strerror}") from None
     # Any other fault, such as too long a name, is reported when the file is written.
     with suppress(OSError):
         # For a symbolic link, the folder of its target counts.
@@ -87,28 +87,7 @@ def refuse_missing_folder(path: Path | None, option: str) -> None:
 
 
 def refuse_same_file(inputs: Iterable[Named], outputs: Iterable[Named]) -> None:
-    """Raise typer.BadParameter if an output would replace a file that is read, or another output.
-
-    Parameters
-    ----------
-    inputs : iterable of (str, str or Path or None)
-        Options or arguments, and the files that are read; a folder stands for all files in it.
-    outputs : iterable of (str, str or Path or None)
-        Options, and the files that are written. A device or a pipe is never replaced, and may be named twice.
-
-    Raises
-    ------
-    typer.BadParameter
-        If two names denote the same file, directly or through links.
-
-    Examples
-    --------
-    >>> try:
-    ...     refuse_same_file([("TABLE", "users.csv")], [("--output", None), ("--summary", "./users.csv")])
-    ... except typer.BadParameter as error:
-    ...     print(error.message)
-    --summary: 'users.csv' is the table itself; name another file
-    """
+    """Raise typer.BadParameter if an output would replace a file that is read, or another output."""
     read = [(name, Path(path)) for name, path in inputs if path is not None]
     written: list[tuple[str, Path]] = []
     for option, path in ((name, Path(path)) for name, path in outputs if path is not None):
@@ -140,22 +119,7 @@ def _is_in_folder(path: Path, folder: Path) -> bool:
 
 
 def write_atomically(path: Path, content: bytes, option: str) -> None:
-    """Write a file so that it holds either its previous content or all of the new content.
-
-    Parameters
-    ----------
-    path : Path
-        The file. A device or a pipe cannot be replaced; the content is written to it directly.
-    content : bytes
-        The new content.
-    option : str
-        The option that named the file, for the message.
-
-    Raises
-    ------
-    typer.BadParameter
-        If the path is a directory or cannot be written.
-    """
+    """Write a file so that it holds either its previous content or all of the new content."""
     try:
         if path.exists():
             # To replace a file needs permission for its directory only. Opening the file raises an error if it is

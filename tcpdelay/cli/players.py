@@ -9,14 +9,12 @@ import typer
 
 from tcpdelay.cli.errors import counting
 from tcpdelay.cli.options import ScenarioOptions, number, quantity
-from tcpdelay.cli.scenario import RequestedScenario, read_scenario
-from tcpdelay.cli.source_options import SourceOptions
+from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, read_scenario
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 
 if TYPE_CHECKING:
-    from tcpdelay.questions.playback import StartupBuffer, VideoStalls
-    from tcpdelay.questions.replies import GaplessPlayout, UnstoppableAudio
+    from tcpdelay.questions.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
 
 PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
 PlayerQuestion = Literal["startup", "gaps", "interruption"]
@@ -90,13 +88,7 @@ EXAMPLES = """\
 def solve_player(
     question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
 ) -> PlayerAnswer:
-    """Return the answer to a question about a player; `given` has the details by their option.
-
-    Raises
-    ------
-    typer.BadParameter, ValueError
-        If an option is missing, has a value out of its range or does not go with the question.
-    """
+    """Return the answer to a question about a player; `given` has the details by their option."""
     for name in ("limit", "quantile"):
         if options[name] is not None:
             raise typer.BadParameter(f"--{name}: does not go with solve {question}, which has its own demand")
@@ -117,8 +109,7 @@ def solve_player(
 def _answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
     """Return the answer to a question, given the details by the names of the library."""
     from tcpdelay.quality.player import Player
-    from tcpdelay.questions.playback import startup_for_stalls, video_stalls
-    from tcpdelay.questions.replies import audio_not_stoppable, playout_without_gaps
+    from tcpdelay.questions.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
 
     asked = (scenario.source, scenario.path, scenario.stack)
     if question == "gaps":

@@ -26,8 +26,7 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, write
-from tcpdelay.cli.scenario import read_source
-from tcpdelay.cli.source_options import NO_SOURCE
+from tcpdelay.cli.scenario import NO_SOURCE, read_source
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.scenario.applications import Application
@@ -144,7 +143,7 @@ def _table(
     max_memory: float | None,
 ) -> TitledTable:
     """Return the table of one application over one stack."""
-    from tcpdelay.questions.playout_table import playout_table
+    from tcpdelay.questions.playout import playout_table
     from tcpdelay.report.playout_page import TitledTable
 
     source, stack, target = read_source(options, NO_SOURCE)

@@ -17,8 +17,7 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
-from tcpdelay.cli.scenario import measurements, read_scenario
-from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
+from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_scenario, with_source
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
 from tcpdelay.report.prediction import (

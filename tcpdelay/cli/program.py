@@ -34,10 +34,11 @@ from tcpdelay.cli import (
     validate,
     watch,
 )
-from tcpdelay.cli.errors import INTERRUPTED, one_line, print_warning, printable
-from tcpdelay.cli.help import GroupedHelp, ProgramHelp
+from tcpdelay.cli.errors import INTERRUPTED, GroupedHelp, ProgramHelp, one_line, print_warning
+from tcpdelay.files import error_in_words
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.fields import ColumnUnitWarning, UnitWarning
+from tcpdelay.units import printable
 
 EXAMPLES = """
 \b
@@ -109,37 +110,14 @@ def _without_command(
 
 @cache
 def program() -> ProgramHelp:
-    """Return the program with all its commands. A process builds it once: that takes longer than a prediction.
-
-    Examples
-    --------
-    >>> "predict" in program().commands
-    True
-    """
+    """Return the program with all its commands. A process builds it once: that takes longer than a prediction."""
     group = typer.main.get_command(app)
     assert isinstance(group, ProgramHelp)
     return group
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The arguments without the name of the program; by default, the arguments of this process.
-
-    Returns
-    -------
-    int
-        The exit status: 0, or 2 for bad input, 130 if interrupted, 1 if the output cannot be written.
-
-    Examples
-    --------
-    >>> main(["--version"])  # doctest: +ELLIPSIS
-    tcpdelay ...
-    0
-    """
+    """Run the command line."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     _make_writable()
     try:
@@ -188,7 +166,7 @@ def _make_writable() -> None:
 
 def _give_up_output(error: OSError) -> None:
     if not isinstance(error, BrokenPipeError):
-        print(printable(f"tcpdelay: {error.strerror or error}"), file=sys.stderr)
+        print(printable(f"tcpdelay: {error_in_words(error)}"), file=sys.stderr)
     # At its end, Python flushes the buffer, which would fail again.
     with suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

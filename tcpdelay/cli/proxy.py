@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import socket
 import sys
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -13,16 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tcpdelay.addresses import Address, address_in_words, parse_address, reaches
-from tcpdelay.cli.errors import argument_errors, printable
+from tcpdelay.cli.errors import argument_errors
 from tcpdelay.cli.options import (
     FLOW_OPTIONS,
+    OTHER_STACKS,
     OUTPUT,
     TRANSPORT,
     ScenarioOptions,
     make_option,
     number,
-    options_only_of,
     quantity,
     with_scenario,
     written_options,
@@ -30,14 +32,17 @@ from tcpdelay.cli.options import (
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder
 from tcpdelay.cli.scenario import read_path
 from tcpdelay.files import error_in_words
+from tcpdelay.http_service import Address, address_in_words, parse_address, reaches
 from tcpdelay.scenario.stack import Linux
-from tcpdelay.units import format_size, format_time, quantile_name
+from tcpdelay.units import format_size, format_time, printable, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.proxy.activity import Delays
     from tcpdelay.proxy.server import Proxy
+    from tcpdelay.proxy.stream import Delays
 
 PROXY = "The proxy"
+REPORT_INTERVAL = 1.0
+"""Time between two reports of clients that were turned away [s]."""
 SUMMARY = "Let real programs talk through a simulated TCP, without root."
 EXAMPLES = """
 \b
@@ -55,11 +60,7 @@ def _address(name: str, description: str, default: str | bool = False) -> Any:
     return make_option(name, PROXY, description, default, metavar="HOST:PORT", parser=partial(parse_address, name=name))
 
 
-_LEFT_OUT = ("limit", "quantile", "stack", *options_only_of("newreno_2008", "quic"))
-"""Options of the target, and of stacks other than that of Linux."""
-
-
-@partial(with_scenario, left_out=(*FLOW_OPTIONS, *_LEFT_OUT))
+@partial(with_scenario, left_out=(*FLOW_OPTIONS, *OTHER_STACKS, "limit", "quantile"))
 def proxy(
     options: ScenarioOptions,
     listen: Annotated[Address, _address("--listen", "Address to which the clients connect.")],
@@ -110,32 +111,42 @@ def proxy(
         raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")
     if to.port == 0:
         raise typer.BadParameter("--to: the port of the server must be 1 or more, got 0")
-    from tcpdelay.proxy.activity import Activity
     from tcpdelay.proxy.server import Proxy
+    from tcpdelay.proxy.stream import Activity
 
-    refused = partial(_report_refusal, to)
+    log_is_whole = True
+
+    def end_log(error: OSError) -> None:
+        nonlocal log_is_whole
+        log_is_whole = False
+        _report(f"warning: --log: {error.strerror}: {log} ends here")
+
     with ExitStack() as open_files:
         try:
             file = None if log is None else open_files.enter_context(log.open("w", encoding="utf-8", buffering=1))
         except OSError as error:
             raise typer.BadParameter(f"--log: {error_in_words(error)}") from error
+        limits = _whole(send_buffer), _whole(notsent_lowat)
         with argument_errors():
-            running = Proxy(path, stack, Activity(file), seed, _whole(send_buffer), _whole(notsent_lowat), refused)
+            running = Proxy(path, stack, Activity(file, end_log), seed, *limits, refusal_reports(to))
         # Where a loop has no handlers of signals, Ctrl-C is an exception.
         with suppress(KeyboardInterrupt):
             asyncio.run(_serve(running, listen, to, control, longest))
         # After a change, the delays are those of several paths.
         unchanged = running.path == path
         print(_summary_text(running, [*written_options(path), *written_options(stack)] if unchanged else None))
+    if not log_is_whole:
+        raise typer.Exit(1)
 
 
 async def _serve(running: Proxy, listen: Address, to: Address, control: Address | None, longest: float | None) -> None:
     """Run the proxy until a signal or the end of its time."""
-    from tcpdelay.proxy.control import controlled
-    from tcpdelay.proxy.server import fault_in_words
+    from tcpdelay.proxy.server import controlled, fault_in_words
 
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(_report_fault)
     for each in (signal.SIGINT, signal.SIGTERM):
+        # asyncio has no signal handlers on Windows, where an interrupt ends the program.
         with suppress(NotImplementedError):
             loop.add_signal_handler(each, ended.set)
     option, address = "--to", to
@@ -172,8 +183,28 @@ def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _report_refusal(to: Address, fault: str) -> None:
-    _report(printable(f"warning: a client was turned away: {address_in_words(to)}: {fault}"))
+def _report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what the system refuses to the event loop in one line; a fault of this program has a traceback."""
+    if isinstance(error := context.get("exception"), OSError):
+        _report(f"warning: {context['message']}: {error_in_words(error)}")
+    else:
+        loop.default_exception_handler(context)
+
+
+def refusal_reports(to: Address) -> Callable[[str], None]:
+    """Return a function that reports why clients are turned away, once a second at most."""
+    reported, waiting = -math.inf, 0
+
+    def refused(fault: str) -> None:
+        nonlocal reported, waiting
+        waiting += 1
+        if (now := time.monotonic()) < reported + REPORT_INTERVAL:
+            return
+        who = "a client was" if waiting == 1 else f"{waiting} clients were"
+        _report(printable(f"warning: {who} turned away: {address_in_words(to)}: {fault}"))
+        reported, waiting = now, 0
+
+    return refused
 
 
 def _summary_text(running: Proxy, options: list[str] | None) -> str:
@@ -184,6 +215,8 @@ def _summary_text(running: Proxy, options: list[str] | None) -> str:
     activity = running.activity
     noun = "connection" if activity.connections == 1 else "connections"
     lines = [f"{activity.connections} {noun}"]
+    if activity.refused:
+        lines[0] += f", of which {activity.refused} turned away"
     for direction, delays in activity.delays.items():
         if delays.writes:
             delay = running.paths[direction].forward_delay

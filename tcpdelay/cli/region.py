@@ -40,8 +40,7 @@ from tcpdelay.cli.output import (
     write_atomically,
     write_chart,
 )
-from tcpdelay.cli.scenario import read_demands, read_source, varying_source
-from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
+from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, read_demands, read_source, varying_source, with_source
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
     from tcpdelay.distribution import DelayDistribution
     from tcpdelay.questions.boundary import WorkingBoundary
-    from tcpdelay.questions.measured_points import Measured
+    from tcpdelay.questions.region import Measured
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.stack import KnownStack, StackName
     from tcpdelay.scenario.target import Target
@@ -188,7 +187,7 @@ def region(
             codec_named(codec or DEFAULT_CODEC)
     import numpy as np
 
-    from tcpdelay.questions.plane import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.questions.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
@@ -245,7 +244,7 @@ def _demands(
 
 
 def _measured(file: Path) -> Measured:
-    from tcpdelay.questions.measured_points import read_measured
+    from tcpdelay.questions.region import read_measured
 
     with argument_errors("--measured"):
         return read_measured(file)

@@ -22,8 +22,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.predict import FORMAT_HELP, Format
-from tcpdelay.cli.scenario import measurements, read_scenario
-from tcpdelay.cli.source_options import SourceOptions, with_source
+from tcpdelay.cli.scenario import SourceOptions, measurements, read_scenario, with_source
 from tcpdelay.report.prediction import draw_prediction
 from tcpdelay.report.relayed_messages import relay_record, relay_rows, relay_text
 from tcpdelay.report.result_table import to_csv, to_json

@@ -22,8 +22,7 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, refuse_same_file, write
-from tcpdelay.cli.scenario import measurements, read_scenario
-from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
+from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_scenario, with_source
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.result_table import FILE_WIDTH
 from tcpdelay.scenario.fields import Flag
@@ -135,7 +134,7 @@ def write_report(findings: Findings, chosen: Format, output: Path | None) -> Non
 
 def _print_text(findings: Findings, console: Console) -> None:
     """Print a report, a comparison of two reports, or the reports on both directions as text."""
-    from tcpdelay.report.text import print_content
+    from tcpdelay.report.markdown import print_content
 
     print_content(findings.content(), console)
 
@@ -154,24 +153,6 @@ def _rendered(findings: Findings, chosen: Format) -> str:
 
 def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
     """Return `options` with the changes of `--against`.
-
-    Parameters
-    ----------
-    options : ScenarioOptions
-        The options of the first scenario.
-    changes : sequence of str
-        Changes, such as "loss=1%". A value is written as on the command line; a flag takes "on" or "off". The last
-        change of an option counts.
-
-    Returns
-    -------
-    ScenarioOptions
-        The options of the second scenario.
-
-    Raises
-    ------
-    typer.BadParameter
-        If a change is no OPTION=VALUE, names no option of a scenario, or its value cannot be read.
 
     Examples
     --------

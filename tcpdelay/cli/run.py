@@ -14,30 +14,39 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import ERASE_LINE, argument_errors, erase_progress, option_name, predicting, printable
-from tcpdelay.cli.link_options import link_trace_option, outage_every_option, outage_option, read_varying_link
+from tcpdelay.cli.errors import (
+    ERASE_LINE,
+    argument_errors,
+    erase_progress,
+    option_name,
+    predicting,
+    print_warning,
+)
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
     TRANSPORT,
     declared_option,
     described,
+    link_trace_option,
     make_option,
     number,
+    outage_every_option,
+    outage_option,
     quantity,
+    read_varying_link,
 )
 from tcpdelay.files import error_in_words
 from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.scenario.stack import Linux
-from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL
-from tcpdelay.testbed.link import QueueKind
+from tcpdelay.testbed.emulated_path import EmulatedPath, QueueKind
+from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts
-from tcpdelay.units import format_duration
+from tcpdelay.units import format_duration, printable
 
 if TYPE_CHECKING:
     from tcpdelay.testbed.backends import UmlBackend
-    from tcpdelay.testbed.program_output import Line
+    from tcpdelay.testbed.program_session import Line
     from tcpdelay.testbed.programs import ProgramRun
 
 GUEST = "The guest"
@@ -128,7 +137,9 @@ def run(
         Literal["uml-virtual", "uml"],
         make_option("--backend", GUEST, "A guest in virtual time, or Debian's guest in real time."),
     ] = "uml-virtual",
-    seed: Annotated[int, number("--seed", GUEST, "Seed of the losses. The same seed gives the same packets.")] = 0,
+    seed: Annotated[
+        int, number("--seed", GUEST, "Seed of losses, jitter and reordering, which the same seed repeats.")
+    ] = 0,
     longest: Annotated[
         float | None,
         quantity(
@@ -239,6 +250,8 @@ def run(
             if output is not None and _concerns(error, output):
                 raise typer.BadParameter(f"--output: {error_in_words(error)}") from error
             raise GuestFailedError(f"guest: {error_in_words(error)}") from error
+        for file in found.left_out:
+            print_warning(f"not copied: {file}")
         print(ends_in_words(found))
         if analysis:
             print(analysed(found, topology), end="")
@@ -293,13 +306,7 @@ def find_topology(words: list[str], given: dict[str, Any]) -> Topology:
 
 
 def split_commands(words: list[str]) -> tuple[list[str], list[str]]:
-    """Return the command lines of the server and of the client.
-
-    Examples
-    --------
-    >>> split_commands(["iperf3", "-s", "--client", "iperf3", "-c", "server"])
-    (['iperf3', '-s'], ['iperf3', '-c', 'server'])
-    """
+    """Return the command lines of the server and of the client."""
     if SEPARATOR not in words:
         raise typer.BadParameter(f"{SEPARATOR}: is missing; write -- SERVER ... {SEPARATOR} CLIENT ...")
     place = words.index(SEPARATOR)
@@ -338,14 +345,18 @@ def print_line(line: Line) -> None:
 
 
 def standstill_reports(longest: float) -> Callable[[float], None]:
-    """Return a function that reports, once for each standstill, that virtual time stands still.
+    """Return a function that warns root at first, and reports each standstill of virtual time once.
 
     It takes the share of `longest` that is over.
     """
     done, since, reported = 0.0, time.monotonic(), False
+    warns_root = os.getuid() == 0
 
     def progressed(share: float) -> None:
-        nonlocal done, since, reported
+        nonlocal done, since, reported, warns_root
+        if warns_root:
+            print_warning("root runs the programs: they can read all files of this machine that root can read")
+            warns_root = False
         if share != done:
             done, since, reported = share, time.monotonic(), False
         elif done > 0 and not reported and time.monotonic() - since >= STILL:

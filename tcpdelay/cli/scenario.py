@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, option_name, print_warning
-from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.options import FLOW, ScenarioOptions, declared_option, described, file_name, make_option, option_type
 from tcpdelay.cli.output import Named
-from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions
 from tcpdelay.scenario.applications import Application, constant_rate
 from tcpdelay.scenario.fields import bounds, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
-from tcpdelay.scenario.scenario import FIELDS, Part, Scenario
+from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS, Part, Scenario
 from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
@@ -28,6 +31,135 @@ from tcpdelay.units import format_rate
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.scenario.encapsulation import Encapsulation
+
+
+# The options of a source whose rate is not constant: a trace, a video, speech, or a voice agent's replies.
+#
+# They are derived from the declarations of the sources' fields.
+
+_MAKES: Mapping[type[Source], str] = {
+    Video: "Makes --bitrate a video with key frames.",
+    Speech: "Makes the packets speech with silences.",
+    Utterances: "Makes the packets a voice agent's replies.",
+    Trace: "With --source.",
+}
+"""What an option of a source does, for its help."""
+
+
+def _option(name: str) -> Any:
+    """Return the annotation of a field of a source: its type and its option."""
+    source, declaration = SOURCE_FIELDS[name]
+    shown = declaration.default_words or declaration.written(declaration.default).replace(" ", "")
+    help_text = f"{described(declaration)} {_MAKES[source]}"
+    return Annotated[option_type(declaration) | None, declared_option(name, declaration, FLOW, help_text, shown)]
+
+
+SOURCE_OPTIONS: Mapping[str, Any] = {
+    "source": Annotated[
+        str | None,
+        make_option(
+            "--source",
+            FLOW,
+            "Messages to send: a CSV or Parquet file with the columns time (seconds) and size (bytes), "
+            "and optionally kind.",
+            False,
+            metavar="FILE",
+            parser=file_name,
+        ),
+    ],
+    **{name: _option(name) for name in SOURCE_FIELDS},
+}
+"""The options, by the name of their parameter."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The given options of a source whose rate is not constant.
+
+    Parameters
+    ----------
+    file : str, optional
+        The file of a trace.
+    values : mapping of str to value
+        The given fields by name, in seconds and numbers.
+    """
+
+    file: str | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> bool:
+        """Whether any option is given."""
+        return self.file is not None or bool(self.values)
+
+    @property
+    def files(self) -> list[Named]:
+        """The option and the file of a trace."""
+        return [("--source", self.file)]
+
+    @property
+    def names(self) -> str:
+        """The spellings of the given options."""
+        return " and ".join([*(["--source"] if self.file is not None else []), *map(option_name, self.values)])
+
+    @property
+    def kind(self) -> type[Source] | None:
+        """The source that the options describe; None if no option is given."""
+        kinds = {SOURCE_FIELDS[name][0] for name in self.values} | ({Trace} if self.file is not None else set())
+        if len(kinds) > 1:
+            raise typer.BadParameter(f"{self.names}: are options of different sources")
+        if kinds == {Trace} and self.file is None:
+            raise typer.BadParameter("--period: goes with --source")
+        return next(iter(kinds), None)
+
+    @property
+    def needs_packets(self) -> bool:
+        """Whether the source has packets of one size and interval."""
+        return self.kind in (Speech, Utterances)
+
+    def of_packets(self, flow: Flow) -> Source:
+        """Return the source that writes the packets of a flow in bursts."""
+        source: Callable[..., Source] | None = self.kind
+        assert source is not None
+        return source(flow.packet_size, flow.interval, write_jitter=flow.write_jitter, **self.values)
+
+    def of_messages(self, options: ScenarioOptions) -> Source:
+        """Return the trace or the video."""
+        bitrate, fps = options.bitrate, options.fps
+        if self.file is not None:
+            for spelling, value in (("--bitrate", bitrate), ("--fps", fps)):
+                if value is not None:
+                    raise typer.BadParameter(f"{spelling}: does not go with --source")
+            with argument_errors("--source"):
+                return Trace.read(self.file, **self.values)
+        if bitrate is None:
+            raise typer.BadParameter(f"{self.names}: needs --bitrate, or --app of a video")
+        return Video(bitrate, USUAL_FRAME_RATE if fps is None else fps, **self.values)
+
+
+NO_SOURCE = SourceOptions()
+
+
+def with_source(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a source; its second parameter, `source`, receives them as `SourceOptions`."""
+    hints = get_type_hints(command, include_extras=True)
+    options, _, *own = inspect.signature(command).parameters.values()
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in SOURCE_OPTIONS.items()
+    ]
+
+    @wraps(command)
+    def take_source(options: ScenarioOptions, **values: Any) -> None:
+        file, given = values.pop("source"), {name: values.pop(name) for name in SOURCE_FIELDS}
+        chosen = SourceOptions(file, {name: value for name, value in given.items() if value is not None})
+        command(options, chosen, **values)
+
+    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    take_source.__signature__ = inspect.Signature([options, *added, *keyword_only])  # type: ignore[attr-defined]
+    take_source.__annotations__ = {**hints, **SOURCE_OPTIONS}
+    return take_source
+
 
 _RATE = ("packet_size", "interval")
 """Fields of the flow that can follow from a bitrate."""
@@ -60,20 +192,7 @@ class RequestedScenario(Scenario):
 
 
 def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -> RequestedScenario:
-    """Read the measurements, and return the scenario.
-
-    Parameters
-    ----------
-    options : ScenarioOptions
-        The options.
-    chosen : SourceOptions
-        The options of a source whose rate is not constant.
-
-    Raises
-    ------
-    typer.BadParameter
-        If options are missing, contradict each other or have values out of range, or a file cannot be used.
-    """
+    """Read the measurements, and return the scenario."""
     estimate = _estimate(options)
     with argument_errors():
         path = _path(options, estimate)
@@ -90,24 +209,12 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
 def read_source(
     options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None = None
 ) -> tuple[Source, KnownStack, Target]:
-    """Return source, stack and target; an `estimate` of the path may give the segment size.
-
-    Parameters
-    ----------
-    options, chosen
-        As for `read_scenario`.
-    estimate : PathEstimate, optional
-        A measurement of the path.
-
-    Raises
-    ------
-    typer.BadParameter
-        As `read_scenario`.
-    """
+    """Return source, stack and target; an `estimate` of the path may give the segment size."""
     app = options.app
     if app is not None and _varies(options) and chosen.kind in (None, type(app.content)):
         with argument_errors():
-            return replace(_source_of(options, app), **chosen.values), _stack(options, estimate), _target(options)
+            source = replace(_source_of(options, app), **_beside_rate(options), **chosen.values)
+            return source, _stack(options, estimate), _target(options)
     if not chosen.given:
         return read_demand(options, estimate)
     if chosen.needs_packets:
@@ -121,22 +228,12 @@ def read_source(
         raise typer.BadParameter(f"--over: does not go with {chosen.names}")
     with argument_errors():
         stack, target = _stack(options, estimate), _target(options)
-        return chosen.of_messages(options), stack, target
+        messages: Any = chosen.of_messages(options)
+        return replace(messages, **_beside_rate(options)), stack, target
 
 
 def read_path(options: ScenarioOptions) -> tuple[Path, KnownStack, Target]:
-    """Return path, stack and target, where something else than a flow is sent.
-
-    Parameters
-    ----------
-    options : ScenarioOptions
-        The options.
-
-    Raises
-    ------
-    typer.BadParameter
-        As `read_scenario`.
-    """
+    """Return path, stack and target, where something else than a flow is sent."""
     estimate = _estimate(options)
     with argument_errors():
         return _path(options, estimate), _stack(options, estimate), _target(options)
@@ -175,13 +272,7 @@ def _source_of(options: ScenarioOptions, app: Application) -> Any:
 
 
 def _at_constant_rate(options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with an application of constant rate.
-
-    Raises
-    ------
-    typer.BadParameter
-        If the rate of the application is not constant, and no option makes it constant.
-    """
+    """Return the options with an application of constant rate."""
     app = options.app
     if app is None or app.constant_rate:
         return options
@@ -196,18 +287,12 @@ def _at_constant_rate(options: ScenarioOptions) -> ScenarioOptions:
 
 
 def read_demand(options: ScenarioOptions, estimate: PathEstimate | None = None) -> tuple[Flow, KnownStack, Target]:
-    """Return flow, stack and target; an `estimate` of the path may give the segment size.
-
-    Raises
-    ------
-    typer.BadParameter
-        As `read_scenario`.
-    """
+    """Return flow, stack and target; an `estimate` of the path may give the segment size."""
     with argument_errors():
         stack = _stack(options, estimate)
         options = in_frames(_at_constant_rate(options))
         flow = _flow(options, stack.mss) if options.over is None else _encapsulated(options, options.over, stack.mss)
-        flow = replace(flow, **{name: value for name, value in _given(options, "flow").items() if name not in _RATE})
+        flow = replace(flow, **_beside_rate(options))
         target = _target(options)
     return flow, stack, target
 
@@ -219,11 +304,6 @@ def _target(options: ScenarioOptions) -> Target:
 
 def in_frames(options: ScenarioOptions) -> ScenarioOptions:
     """Return the options with an interval in place of --fps; a video over RTMP has frames in any case.
-
-    Raises
-    ------
-    typer.BadParameter, InvalidValueError
-        If --fps contradicts --interval or is out of its range.
 
     Examples
     --------
@@ -257,20 +337,6 @@ def read_demands(
     """Return the options and the demand of each application over each stack.
 
     A setting that only some of the stacks have applies to these stacks alone.
-
-    Parameters
-    ----------
-    options : ScenarioOptions
-        The other options, without application and stack.
-    apps : sequence of Application
-        The applications; if empty, the flow follows from the options alone.
-    stacks : sequence of StackName
-        The stacks; if empty, the default stack.
-
-    Raises
-    ------
-    typer.BadParameter
-        As `read_scenario`.
     """
     demands = []
     for app in dict.fromkeys(apps) or [None]:
@@ -293,6 +359,11 @@ def measurements(options: ScenarioOptions) -> list[Named]:
 def _given(options: ScenarioOptions, part: Part) -> dict[str, Any]:
     """Return the given values of one part of the scenario."""
     return {name: value for name, value in options.values.items() if FIELDS[name][0] == part}
+
+
+def _beside_rate(options: ScenarioOptions) -> dict[str, Any]:
+    """Return the given values of the flow that all sources have: those beside packet size and interval."""
+    return {name: value for name, value in _given(options, "flow").items() if name not in _RATE}
 
 
 def _estimate(options: ScenarioOptions) -> PathEstimate | None:
@@ -356,7 +427,7 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
     if bitrate and size is None and options.app is not None:
         _packet_size(bitrate, options.app.flow.interval)
         # The report computes the margin of the bitrate in the same way, so its edge can be tried with --bitrate.
-        from tcpdelay.questions.quantities import at_bitrate
+        from tcpdelay.questions.search import at_bitrate
 
         return at_bitrate(options.app.flow, bitrate, mss)
     if bitrate:
@@ -381,8 +452,10 @@ def _stack(options: ScenarioOptions, estimate: PathEstimate | None) -> KnownStac
         if name not in owners:
             allowed = " or ".join(f"--stack {owner}" for owner in owners)
             raise typer.BadParameter(f"{option_name(setting)}: goes with {allowed}, not with {name}")
-    if estimate is not None and estimate.mss is not None and "mss" in declarations(type(PROFILES[name])):
-        settings.setdefault("mss", estimate.mss)
+    if estimate is not None:
+        measured = {"mss": estimate.mss, "rto_min": estimate.timeout_beyond_rtt}
+        fields = declarations(type(PROFILES[name]))
+        settings = {key: value for key, value in measured.items() if value is not None and key in fields} | settings
     return replace(PROFILES[name], **settings)
 
 

@@ -12,8 +12,15 @@ from tcpdelay.cli import players
 from tcpdelay.cli.errors import argument_errors, counting, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
-from tcpdelay.cli.scenario import RequestedScenario, in_frames, read_scenario, varying_source
-from tcpdelay.cli.source_options import NO_SOURCE, SourceOptions, with_source
+from tcpdelay.cli.scenario import (
+    NO_SOURCE,
+    RequestedScenario,
+    SourceOptions,
+    in_frames,
+    read_scenario,
+    varying_source,
+    with_source,
+)
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
@@ -247,7 +254,7 @@ def solve(
     particulars = {name: value for name, value in given.items() if value is not None}
     if question in PLAYER_QUESTIONS:
         with argument_errors(), predicting():
-            from tcpdelay.report.players import player_text
+            from tcpdelay.report.answers import player_text
 
             found = players.solve_player(question, options, source, particulars)
             text = player_text(found, output_format)
@@ -334,11 +341,11 @@ def _answer(
 ) -> Solution:
     """Return the answer to a question."""
     from tcpdelay.quality.voice import CallTarget
-    from tcpdelay.questions.frontier import loss_rtt_frontier
-    from tcpdelay.questions.largest import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+    from tcpdelay.questions.best import best_connections, best_interval, best_split
+    from tcpdelay.questions.boundary import loss_rtt_frontier
+    from tcpdelay.questions.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+    from tcpdelay.questions.margins import sensitivities
     from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
-    from tcpdelay.questions.sensitivity import sensitivities
-    from tcpdelay.questions.ways import best_connections, best_interval, best_split
 
     source, path, stack, target = scenario.source, scenario.path, scenario.stack, scenario.target
     own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
@@ -370,7 +377,7 @@ def _answer(
 
 def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: int | None) -> float:
     """Return the bitrate of the data without headers: --bitrate, or the bitrate of the packets without headers."""
-    from tcpdelay.questions.ways import RTP_HEADER
+    from tcpdelay.questions.best import RTP_HEADER
 
     if options.bitrate is not None:
         return options.bitrate

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import StatusLine, argument_errors, erase_progress
-from tcpdelay.cli.help import FilesCommand, GroupedHelp
+from tcpdelay.cli.errors import FilesCommand, GroupedHelp, StatusLine, argument_errors, erase_progress
 from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.files import error_in_words
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tcpdelay.testbed.specification import Specification
 
 BackendChoice = Literal["uml-virtual", "uml", "host"]
+QuicLibrary = Literal["quic-go", "quinn"]
 SUMMARY = "Capture real Linux TCP under netem, in a guest or on this machine."
 EXAMPLES = """
 \b
@@ -58,7 +58,7 @@ def _only_where_it_runs(context: typer.Context) -> None:
 def check() -> None:
     """List the usable kernels, and the requirements of the other kernels; exit with 1 if no kernel is usable."""
     from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
-    from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, KERNEL_HZ, built_kernels
+    from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, KERNEL_HZ, built_kernels
     from tcpdelay.testbed.virtual_kernel import build_requirements
 
     releases = {(built.kernel, built.hz): built.release for built in built_kernels()}
@@ -118,8 +118,7 @@ def build_kernel(
     ] = None,
 ) -> None:
     """Build the guest kernels that run in virtual time, into the user's cache. This takes some minutes."""
-    from tcpdelay.testbed.kernel_cache import KERNEL_HZ
-    from tcpdelay.testbed.kernel_source import is_version
+    from tcpdelay.testbed.kernel_source import KERNEL_HZ, is_version
     from tcpdelay.testbed.virtual_kernel import KernelBuildError, build_kernels
 
     version = kernel if kernel is not None and is_version(kernel) else None
@@ -147,12 +146,14 @@ def build_kernel(
 
 
 @app.command("build-quic")
-def build_quic() -> None:
-    """Build the program that speaks QUIC with quic-go, into the user's cache. This takes a minute or two."""
-    from tcpdelay.testbed.quic_program import QuicBuildError, build_quic_program
+def build_quic(
+    implementation: Annotated[QuicLibrary, typer.Argument(help="Library of the program.")] = "quic-go",
+) -> None:
+    """Build the program that speaks QUIC with a library, into the user's cache. This takes a few minutes."""
+    from tcpdelay.testbed.aioquic_flow import QuicBuildError, build_quic_program
 
     try:
-        print(build_quic_program())
+        print(build_quic_program(implementation))
     except QuicBuildError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -1,23 +1,24 @@
-"""`tcpdelay watch`: the running prediction for a live connection, beside what is measured of it."""
+"""`tcpdelay watch`: the running prediction for a live connection, and its metrics for Prometheus."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.addresses import Address, parse_address
 from tcpdelay.cli.errors import announce_prediction, argument_errors, erase_progress
-from tcpdelay.cli.metrics import metrics_server
 from tcpdelay.cli.options import (
     OUTPUT,
     ScenarioOptions,
@@ -29,17 +30,73 @@ from tcpdelay.cli.options import (
     with_scenario,
 )
 from tcpdelay.cli.scenario import read_demand
+from tcpdelay.http_service import Address, address_in_words, parse_address
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, profiles_with
 from tcpdelay.units import format_duration
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
     from tcpdelay.advice.watched_path import Observation, Transport, WatchedPath
     from tcpdelay.capture.path_sample import PathSample
     from tcpdelay.capture.ss import Connection
 
     Sampled = tuple[PathSample, Connection | None]
+
+
+# The latest metrics of a running command, served over HTTP for Prometheus.
+
+
+@contextmanager
+def metrics_server(address: Address) -> Iterator[Callable[[CollectorRegistry], None]]:
+    """Serve metrics at `/metrics`, and print the address on stderr; yield the function that replaces them."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import choose_encoder
+
+    from tcpdelay.http_service import Page, served
+
+    metrics = CollectorRegistry()
+    listening: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, tuple[Any, ...]]] = Future()
+
+    class MetricsPage(Page):
+        def get(self) -> None:
+            """Answer with the latest metrics, in the version of the format that the client accepts."""
+            encode, content_type = choose_encoder(self.request.headers.get("Accept", ""))
+            self.set_header("Content-Type", content_type)
+            self.finish(encode(metrics))
+
+    def publish(latest: CollectorRegistry) -> None:
+        nonlocal metrics
+        metrics = latest
+
+    async def serve() -> None:
+        ended = asyncio.Event()
+        try:
+            with served({"/metrics": MetricsPage, "/": MetricsPage}, address) as at:
+                listening.set_result((asyncio.get_running_loop(), ended, at))
+                await ended.wait()
+        except (OSError, UnicodeError) as error:
+            listening.set_exception(error)
+
+    # The command itself waits and computes in the main thread.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    try:
+        loop, ended, at = listening.result()
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise typer.BadParameter(f"--prometheus: cannot listen on {address_in_words(address)}: {reason}") from error
+    print(f"metrics at http://{address_in_words(at)}/metrics", file=sys.stderr, flush=True)
+    try:
+        yield publish
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+# `tcpdelay watch`: the running prediction for a live connection, beside what is measured of it.
 
 Format = Literal["text", "jsonl"]
 WATCHED = "What is watched"
@@ -167,7 +224,7 @@ def watch(
     if get_stats is not None:
         samples = _browser_samples(get_stats, connection)
     elif replay is not None:
-        from tcpdelay.capture.replay import read_replay
+        from tcpdelay.capture.get_stats import read_replay
 
         samples = read_replay(replay, connection)
     else:
@@ -187,10 +244,10 @@ def watch(
 
 
 def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -> ScenarioOptions:
-    """Return the options with the segment size and the congestion control of a connection, unless they are given."""
+    """Return the options with segment size, timeout and congestion control of a connection, unless they are given."""
     if connection is None:
         return options
-    found: dict[str, int | str | None] = {"mss": connection.mss}
+    found: dict[str, float | str | None] = {"mss": connection.mss, "rto_min": connection.timeout_beyond_rtt}
     if connection.congestion_control in get_args(CongestionControl):
         found["congestion_control"] = connection.congestion_control
     profile = options.stack or DEFAULT_PROFILE
@@ -211,7 +268,7 @@ def _in_equal_frames(options: ScenarioOptions) -> ScenarioOptions:
 
 def _live_samples(process: int | None, host: str | None, requested: str | None, interval: float) -> Iterator[Sampled]:
     """Yield samples of a live connection, one at a random moment of each interval, until it ends."""
-    from tcpdelay.capture.ss_query import SsQuery
+    from tcpdelay.capture.path_sample import SsQuery
 
     query = SsQuery.of_process(process, requested) if process is not None else SsQuery.of_host(host or "", requested)
     connection = query.find()
@@ -347,9 +404,9 @@ def _watch(
                 taken += 1
                 output.show(seen, watched)
                 if publish is not None:
-                    from tcpdelay.report.watch import prometheus_text, watch_record
+                    from tcpdelay.report.watch import prometheus_metrics, watch_record
 
-                    publish(prometheus_text(watch_record(seen, watched.target)))
+                    publish(prometheus_metrics(watch_record(seen, watched.target)))
         except KeyboardInterrupt:
             pass
         if seen is None or watched is None:

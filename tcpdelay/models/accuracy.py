@@ -1,10 +1,13 @@
-"""The expected error of a prediction: its error in similar scenarios."""
+"""The expected error of a prediction: its error in similar scenarios, looked up in tables."""
 
 from __future__ import annotations
 
+import io
 import math
-from dataclasses import replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import product
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -12,13 +15,166 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import USUAL_QUANTILE, DelayDistribution, ExpectedError, Spread
-from tcpdelay.models.error_table import WRONG_CALL, ErrorTable
 from tcpdelay.models.throughput import connection_utilization, utilization_map
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownTcp, Linux, NewReno2008, Quic, Stack, checked_profile
 from tcpdelay.units import format_fraction, quantile_name
+
+# A table of the errors of a chain in many scenarios, in which similar scenarios are looked up.
+
+NEIGHBOURS = 25
+"""Scenarios that give an expected error: enough for a 90 % quantile, and few enough to be similar."""
+FEATURES = ("rtt", "loss", "utilization", "packets_per_rtt")
+"""The quantities that make scenarios similar, each on a logarithmic scale."""
+FLAGS = ("cubic", "carried")
+QUANTILES = (0.95, 0.99, 0.999)
+"""Quantiles of the delay whose errors a table may hold."""
+REACHED = 1e-9
+"""Tolerance of the comparison of a cumulative weight with a share."""
+WRONG_CALL = 1.0
+"""Error of a prediction that is wrong about whether TCP carries the flow."""
+SIMULATIONS = "simulations of scenarios like this one"
+SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries the flow counts as 100 %"
+
+
+@dataclass(frozen=True)
+class ErrorTable:
+    """Errors of a chain in many scenarios.
+
+    Parameters
+    ----------
+    features : ndarray, shape (n, 4)
+        The scenarios' `FEATURES`: round-trip time [s], loss, utilization and packets per round-trip time, all above 0.
+    cubic, carried : ndarray of bool, shape (n,)
+        Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
+    quantiles : mapping of float to ndarray, shape (n,)
+        Relative errors of quantiles of the delay by their probabilities, with their signs. Their size is `WRONG_CALL`
+        where chain and simulator disagree on whether TCP carries the flow, and 0 where both say that TCP does not.
+    mean : ndarray, shape (n,)
+        Relative errors of the mean delay.
+    """
+
+    features: NDArray[np.float64]
+    cubic: NDArray[np.bool_]
+    carried: NDArray[np.bool_]
+    quantiles: Mapping[float, NDArray[np.float64]]
+    mean: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, file: FilePath) -> ErrorTable:
+        """Return the table that `to_csv` wrote into a file."""
+        try:
+            names = file.read_text().partition("\n")[0].split(",")
+            columns = dict(zip(names, np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2).T, strict=True))
+            features = np.column_stack([columns[name] for name in FEATURES])
+            cubic, carried = (columns[name] == 1 for name in FLAGS)
+            held = {quantile: quantile_name(quantile) for quantile in QUANTILES}
+            quantiles = {quantile: columns[name] for quantile, name in held.items() if name in names}
+            return cls(features, cubic, carried, quantiles, columns["mean"])
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{file}: holds no table of errors: {error}") from None
+
+    def to_csv(self) -> str:
+        """Return the table as CSV, with three digits, and errors to 1e-5."""
+        errors = np.round(np.column_stack([*self.quantiles.values(), self.mean]), 5)
+        table = np.column_stack([self.features, self.cubic, self.carried, errors])
+        names = (*FEATURES, *FLAGS, *map(quantile_name, self.quantiles), "mean")
+        text = io.StringIO()
+        np.savetxt(text, table, "%.3g", ",", header=",".join(names), comments="")
+        return text.getvalue()
+
+    @cached_property
+    def _range(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """The smallest and the largest value of each feature, and the standard deviation of its logarithm."""
+        spread = np.maximum(np.log(self.features).std(axis=0), 1e-9)
+        return self.features.min(axis=0), self.features.max(axis=0), spread
+
+    def _place(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the logarithms of features in standard deviations; values outside the range are moved to its edge."""
+        low, high, spread = self._range
+        return np.log(np.clip(features, low, high)) / spread
+
+    @cached_property
+    def _groups(self) -> dict[tuple[bool, bool], tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """The rows with one congestion control and one statement of the chain, and their places."""
+        groups = {}
+        for cubic, carried in product((False, True), repeat=2):
+            rows = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
+            groups[cubic, carried] = rows, self._place(self.features[rows])
+        return groups
+
+    def known_quantile(self, quantile: float) -> float:
+        """Return the lowest quantile with known errors that is not below `quantile`, or the highest one."""
+        return min((known for known in self.quantiles if known >= quantile), default=max(self.quantiles))
+
+    def expected(
+        self, features: NDArray[np.float64], cubic: bool, carried: bool, quantile: float = USUAL_QUANTILE
+    ) -> ExpectedError:
+        """Return the error in the scenarios of the table that are most similar to a scenario.
+
+        Only scenarios with the same congestion control and the same statement of the chain are used.
+        """
+        alike, places = self._groups[bool(cubic), bool(carried)]
+        if not alike.size:
+            return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
+        known = self.known_quantile(quantile)
+        distances = np.sqrt(((places - self._place(features)) ** 2).sum(axis=1))
+        nearest = np.argsort(distances)[: NEIGHBOURS + 1]
+        weights = _tricube(distances[nearest])
+        counted = weights > 0
+        chosen, weights = alike[nearest[counted]], weights[counted]
+        return ExpectedError(
+            **vars(spread_of(self.quantiles[known][chosen], weights)),
+            mean_delay=spread_of(self.mean[chosen], weights),
+            cases=int(chosen.size),
+            source=SIMULATIONS if carried else SIMULATED_CALLS,
+            quantile=known,
+        )
+
+    def expected_of_many(
+        self, features: NDArray[np.float64], cubic: bool, carried: bool, quantile: float = USUAL_QUANTILE
+    ) -> NDArray[np.float64]:
+        """Return the error of a quantile, as `expected` gives it, of many scenarios at once."""
+        from scipy.spatial import KDTree
+
+        alike, places = self._groups[bool(cubic), bool(carried)]
+        if not (alike.size and features.size):
+            return np.full((features.shape[0], 3), np.nan)
+        ranks = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
+        distances, nearest = KDTree(places).query(self._place(features), ranks)
+        errors = self.quantiles[self.known_quantile(quantile)]
+        sizes, weights = np.abs(errors[alike[nearest]]), _tricube(np.asarray(distances))
+        order = np.argsort(sizes, axis=1)
+        sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
+        reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+        at = [np.argmax(reached >= share - REACHED, axis=1) for share in (0.5, 0.9)]
+        median, p90 = (sizes[np.arange(sizes.shape[0]), place] for place in at)
+        return np.column_stack([median, np.average(sizes, axis=1, weights=weights), p90])
+
+
+def _tricube(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the tricube weights of local regression for distances that ascend along the last axis.
+
+    The largest distance sets the scale, so its weight is 0.
+    """
+    farthest = distances[..., -1:]
+    weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
+    return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
+
+
+def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
+    """Return median, mean and 90 % quantile of the sizes of errors, weighted if `weights` are given."""
+    sizes = np.abs(errors)
+    shares = np.ones(sizes.size) if weights is None else weights
+    order = np.argsort(sizes)
+    reached = np.cumsum(shares[order]) / shares.sum()
+    median, p90 = (float(sizes[order[np.searchsorted(reached, share - REACHED)]]) for share in (0.5, 0.9))
+    return Spread(median, float(np.average(sizes, weights=shares)), p90)
+
+
+# The expected error of a prediction: its error in similar scenarios.
 
 TABLES = {1.0: "linux-errors.csv", 1.5: "linux-errors-burst1.5.csv", 2.0: "linux-errors-burst2.csv"}
 """Files with the errors of the chain of `Stack.linux`, by the longest mean burst of losses [segments] they apply to.
@@ -136,22 +292,6 @@ def expected_error_map(
 ) -> NDArray[np.float64]:
     """Return `expected_error` of a quantile of the delay at each round-trip time and loss.
 
-    Parameters
-    ----------
-    flow, stack
-        The flow and its TCP.
-    rtt, loss : ndarray, one-dimensional
-        Round-trip times [s] and losses.
-    carried : ndarray of bool, shape (rtt, loss)
-        Whether the chain says that TCP carries the flow.
-    quantile : float
-        The quantile, above 0 and below 1.
-
-    Returns
-    -------
-    ndarray, shape (rtt, loss, 3)
-        Median, mean and 90 % quantile of the error, as fractions.
-
     Examples
     --------
     >>> at, lost = np.array([0.1]), np.array([0.02])
@@ -177,13 +317,7 @@ def _figures(spread: Spread) -> NDArray[np.float64]:
 
 
 def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
-    """Return the `FEATURES` of a scenario.
-
-    Examples
-    --------
-    >>> features_of(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux()).round(3).tolist()
-    [0.1, 0.02, 0.118, 5.0]
-    """
+    """Return the `FEATURES` of a scenario."""
     rtt = path.mean_rtt
     return np.array([rtt, path.loss, connection_utilization(flow, path, stack), rtt / flow.interval])
 
@@ -215,15 +349,6 @@ def simulator_error(statistical: ExpectedError, added: float, congestion_control
 
     The larger of both counts. With BBR the error in captures of BBR counts too, and with QUIC that in captures of QUIC.
 
-    Parameters
-    ----------
-    statistical : ExpectedError
-        The statistical error.
-    added : float
-        Mean delay beyond the network's own delay, in round-trip times.
-    congestion_control : str
-        Congestion control of the sender; "newreno" is that of QUIC.
-
     Examples
     --------
     >>> exact = ExpectedError(0.01, 0.01, 0.02, Spread(0.01, 0.01, 0.02), 0, "the statistical error")
@@ -239,28 +364,12 @@ def simulator_error(statistical: ExpectedError, added: float, congestion_control
 
 
 def is_near_capacity(share: float) -> bool:
-    """Return whether the chain may be wrong about whether TCP carries a flow.
-
-    Parameters
-    ----------
-    share : float
-        Largest rate that TCP carries by the chain, relative to the flow's rate; NaN if it is not known.
-
-    Examples
-    --------
-    >>> is_near_capacity(0.95), is_near_capacity(1.5)
-    (True, False)
-    """
+    """Return whether the chain may be wrong about whether TCP carries a flow."""
     return abs(share - 1) < CAPACITY_ERROR
 
 
 def is_beyond_capacity(share: float) -> bool:
     """Return whether a flow's rate is above any rate that TCP may carry, so that the chain is not wrong about it.
-
-    Parameters
-    ----------
-    share : float
-        Largest rate that TCP carries by the chain, relative to the flow's rate; NaN if it is not known.
 
     Examples
     --------
@@ -278,38 +387,7 @@ def expected_error(
     capacity: float = math.nan,
     quantile: float = USUAL_QUANTILE,
 ) -> ExpectedError:
-    """Return the expected error of a chain's prediction.
-
-    Parameters
-    ----------
-    flow, path, stack
-        The scenario. Of a Linux stack only congestion control and segment size are used.
-    carried : bool
-        Whether the chain says that TCP carries the flow.
-    capacity : float
-        Largest packet rate [1/s] that TCP carries by the chain; NaN if it is not known.
-    quantile : float
-        Quantile of the delay whose error is asked for, above 0 and below 1. Errors are known of p95, p99 and p99.9: the
-        next higher of these is quoted.
-
-    Returns
-    -------
-    ExpectedError
-        For `Stack.linux`, the error in the most similar of the simulated scenarios. Where TCP carries the flow, it is
-        at least the simulator's own error. Near the capacity, `p90` is at least `WRONG_CALL`. Far beyond the capacity
-        it is 0. With losses in bursts, correlated losses or jitter, each figure is the larger of the errors with and
-        without them. For the published chain, the error over all captures.
-
-    Raises
-    ------
-    ValueError
-        If `stack` is of no known profile, or QUIC.
-
-    Examples
-    --------
-    >>> expected_error(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008()).median
-    0.67
-    """
+    """Return the expected error of a chain's prediction."""
     stack = checked_profile(stack)
     if isinstance(stack, Quic):
         raise InvalidValueError("stack", stack, "be a TCP, whose chain has an expected error")
@@ -349,17 +427,6 @@ def table_file(name: str) -> FilePath:
 def source_error(table: str, flow: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE) -> ExpectedError:
     """Return the expected error of the chain of a source that is no constant rate.
 
-    Parameters
-    ----------
-    table : str
-        File with the errors of the chain.
-    flow : Flow
-        The flow by which its scenarios are compared: the packets of a talk spurt, or the mean frames of a video.
-    path, stack
-        The rest of the scenario.
-    quantile : float
-        As for `expected_error`.
-
     Examples
     --------
     >>> source_error(SPEECH_TABLE, Flow(174, 0.020), Path(rtt=0.100, loss=0.01), Linux()).mean < 0.05
@@ -375,22 +442,6 @@ def no_less_than_teeth(found: ExpectedError, delays: DelayDistribution, quantile
 
     There, a small error of the share of late messages moves the quantile by a whole tooth. So the error is at least
     half of this distance in the mean, and the distance in nine of ten, but no more than 99 %.
-
-    Parameters
-    ----------
-    found : ExpectedError
-        The error elsewhere.
-    delays : DelayDistribution
-        The predicted delays.
-    quantile : float
-        The quantile, above 0 and below 1.
-
-    Examples
-    --------
-    >>> comb = DelayDistribution(np.array([0.1, 0.15]), np.array([0.951, 0.049]), 0.1)
-    >>> found = no_less_than_teeth(SIMULATOR_ERROR, comb, 0.95)
-    >>> round(found.mean, 3), round(found.p90, 3)
-    (0.25, 0.5)
     """
     late = (1 - quantile) * np.array([1 - SHARE_ERROR, 1 + SHARE_ERROR])
     at, beside = delays.quantile(quantile), delays.quantile(1 - late)
@@ -412,28 +463,7 @@ def _at_least(found: Spread, least: Spread) -> Spread:
 
 
 def statistical_error(quantile: Interval, mean: Interval, packets: int, probability: float = 0.95) -> ExpectedError:
-    """Return the expected error of an estimate from its 95 % intervals.
-
-    Parameters
-    ----------
-    quantile, mean : Interval
-        Quantile and mean delay [s] with their 95 % intervals.
-    packets : int
-        Number of packets in the estimate, 1 or more.
-    probability : float
-        Probability of the quantile, above 0 and below 1.
-
-    Returns
-    -------
-    ExpectedError
-        The error of a normally distributed estimate.
-
-    Examples
-    --------
-    >>> found = statistical_error(Interval(0.200, 0.196, 0.204), Interval(0.1, 0.1, 0.1), 1000)
-    >>> round(found.median, 4), found.mean_delay.p90
-    (0.0065, 0.0)
-    """
+    """Return the expected error of an estimate from its 95 % intervals."""
 
     def normal(interval: Interval) -> Spread:
         error = interval.relative_half_width / STUDENT_95
@@ -444,23 +474,7 @@ def statistical_error(quantile: Interval, mean: Interval, packets: int, probabil
 
 
 def in_words(error: ExpectedError, of: float | str | None = None) -> str:
-    """Describe an expected error in words.
-
-    Parameters
-    ----------
-    error : ExpectedError
-        The error.
-    of : float or str, optional
-        The quantile that is asked for, or the name of another result; if the error was measured at another quantile,
-        the words say so.
-
-    Examples
-    --------
-    >>> in_words(ExpectedError(0.021, 0.0345, 0.1, Spread(0.01, 0.02, 0.05), 40, "simulations"), 0.99)
-    'p95, not p99, 2.1 % off in the median, 3.5 % in the mean, up to 10 % in nine of ten: 40 simulations'
-    >>> in_words(ExpectedError(0.021, 0.0345, 0.1, Spread(0.01, 0.02, 0.05), 40, "simulations"))
-    'p95 2.1 % off in the median, 3.5 % in the mean, up to 10 % in nine of ten: 40 simulations'
-    """
+    """Describe an expected error in words."""
     if math.isnan(error.median):
         return "not known"
     median, mean, p90 = (format_fraction(float(f"{share:.2g}")) for share in (error.median, error.mean, error.p90))

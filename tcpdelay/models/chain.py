@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.files import written_durably
 from tcpdelay.models.budget import MOST_MEMORY, MOST_SECONDS, SECONDS_PER_UPDATE, SLICE, Budget
 from tcpdelay.models.interface import DelayParts
-from tcpdelay.models.linux.sparse import linux_profile
+from tcpdelay.models.linux.transitions import linux_profile
 from tcpdelay.models.published.delays import PublishedProfile
 from tcpdelay.models.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
-from tcpdelay.models.solver.aggregation import backlog_drift, drift_after
-from tcpdelay.models.solver.measures import probability_at_bound
-from tcpdelay.models.solver.narrow import (
-    CARRIED,
-    CELLS_WORTH_A_LOOK,
-    LEFT,
-    NEGLIGIBLE_TRUNCATION,
-    WORTH_FINISHING,
-    RequestedFigures,
+from tcpdelay.models.solver.aggregation import (
+    UNDISTURBED_DELAYS,
+    backlog_drift,
+    decay,
+    doublings,
+    drift_after,
+    late_share,
+    tail_decay,
+    widen,
 )
-from tcpdelay.models.solver.profile import BYTES_PER_CELL, BYTES_PER_PHASE, Profile
 from tcpdelay.models.solver.state_space import (
     Phases,
     Rows,
@@ -37,14 +38,23 @@ from tcpdelay.models.solver.state_space import (
 )
 from tcpdelay.models.solver.stationary import (
     ACCEPTED_RESIDUAL,
+    BYTES_PER_CELL,
+    BYTES_PER_PHASE,
+    CARRIED,
+    CELLS_WORTH_A_LOOK,
+    LEFT,
     MAX_SWEEPS,
+    NEGLIGIBLE_TRUNCATION,
     TOLERANCE,
     UPDATES_PER_MOVE,
+    WORTH_FINISHING,
+    Profile,
+    RequestedFigures,
     Solution,
     from_start,
+    probability_at_bound,
     solve_within,
 )
-from tcpdelay.models.solver.widening import UNDISTURBED_DELAYS, decay, doublings, late_share, tail_decay, widen
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -53,6 +63,7 @@ from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
     import scipy.sparse
+
 
 LARGEST_MEMORY = MOST_MEMORY
 """Memory that one chain may take unless a `Budget` is given [bytes]."""
@@ -121,14 +132,7 @@ class DelaySummary(NamedTuple):
 
 
 def summary(distribution: DelayDistribution, figures: RequestedFigures) -> DelaySummary:
-    """Return the requested numbers of a distribution.
-
-    Examples
-    --------
-    >>> figures = RequestedFigures(np.array([0.5]), np.array([0.1]), limit=np.inf, share=0.5)
-    >>> summary(DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), 0.05), figures).late_fractions
-    array([0.1])
-    """
+    """Return the requested numbers of a distribution."""
     # For no shares and no limits, both calls would take a fifth of the time of a small chain.
     return DelaySummary(
         distribution.quantile(figures.shares) if figures.shares.size else figures.shares,
@@ -575,3 +579,74 @@ class DelayModel:
         if self._solved is None:
             return DelayDistribution.unsustainable(self.path.forward_delay)
         return self._distribution(*self._solved)
+
+
+# A chain as a DRN file: the explicit format of the probabilistic model checker Storm (https://www.stormchecker.org).
+#
+# A DRN file has a header, then each state with its reward and its labels, its one action, and the probabilities of its
+# successors. Storm reads it with ``storm --explicit-drn FILE``. The property ``LRA=? ["label"]`` is the long-run share
+# of steps in states with that label: their stationary probability. ``R=? [LRA]`` is the mean duration of a step [s].
+
+
+def _state_labels(model: DelayModel, sets: Mapping[str, NDArray[np.bool_]] | None) -> list[str]:
+    """Return the labels of each state, separated by spaces."""
+    if sets is None:
+        windows, backlogs = model.states["w"].tolist(), model.states["b"].tolist()
+        rows = zip(model.kinds.tolist(), windows, backlogs, strict=True)
+        return [f"{kind} window_{window} backlog_{backlog}" for kind, window, backlog in rows]
+    labels: list[list[str]] = [[] for _ in range(model.states.size)]
+    for label, members in sets.items():
+        for state in np.flatnonzero(members):
+            labels[state].append(label)
+    return [" ".join(words) for words in labels]
+
+
+def _lines(model: DelayModel, sets: Mapping[str, NDArray[np.bool_]] | None) -> Iterator[str]:
+    matrix = model.transition_matrix
+    states = matrix.shape[0]
+    pointers, columns, probabilities = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    durations, labels = model.step_durations.tolist(), _state_labels(model, sets)
+    labels[model.initial_state] = f"init {labels[model.initial_state]}"
+    yield f"@type: DTMC\n@parameters\n\n@reward_models\nduration\n@nr_states\n{states}\n@nr_choices\n{states}\n@model\n"
+    for state in range(states):
+        # A float's repr is the shortest decimal that is read as the same number.
+        yield f"state {state} [{durations[state]!r}] {labels[state]}".rstrip() + "\n\taction 0\n"
+        for entry in range(pointers[state], pointers[state + 1]):
+            yield f"\t\t{columns[entry]} : {probabilities[entry]!r}\n"
+
+
+def write_drn(model: DelayModel, path: FilePath, sets: Mapping[str, NDArray[np.bool_]] | None = None) -> None:
+    """Write the chain that `model` solves as a DRN file.
+
+    States have the numbers of `DelayModel.states`. The reward of a state is the mean duration of the step from it [s].
+
+    Parameters
+    ----------
+    model : DelayModel
+        The chain, published or of Linux.
+    path : Path
+        The file to write.
+    sets : mapping of str to bool array, shape (n,), optional
+        Sets of states by their label, a word without spaces. By default each state has three labels: the kind of its
+        phase (`DelayModel.kinds`), ``window_`` with its congestion window [segments], and ``backlog_`` with its
+        backlog [packets]. The state in which the chain starts has the label ``init`` in any case.
+
+    Raises
+    ------
+    ValueError
+        If TCP cannot carry the flow: its chain has no stationary distribution.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> from tempfile import TemporaryDirectory
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> model = DelayModel(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux())
+    >>> with TemporaryDirectory() as directory:
+    ...     write_drn(model, pathlib.Path(directory, "chain.drn"))
+    ...     lines = pathlib.Path(directory, "chain.drn").read_text().splitlines()
+    >>> lines[0], [line for line in lines if " init " in line]
+    ('@type: DTMC', ['state 549 [0.0196] init open window_8 backlog_0'])
+    """
+    with written_durably(path) as unfinished, unfinished.open("w", encoding="ascii", newline="\n") as file:
+        file.writelines(_lines(model, sets))

@@ -1,18 +1,18 @@
-"""The two Markov chains behind the interface of a model: the published chain, and the chain of a Linux kernel."""
+"""The Markov chains behind the interface of a model: published, Linux, and what chains of other sources share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.budget import TooLargeError
+from tcpdelay.models.accuracy import expected_error, no_less_than_teeth, source_error
+from tcpdelay.models.budget import Budget, TooLargeError
 from tcpdelay.models.chain import DelayModel, DelaySummary, budget_for, summary
 from tcpdelay.models.compilation import interpreted_first, single_prediction
 from tcpdelay.models.interface import (
@@ -27,16 +27,19 @@ from tcpdelay.models.interface import (
     requested_figures,
 )
 from tcpdelay.models.linux import parameters as linux
-from tcpdelay.models.linux.delays import filled_bins
-from tcpdelay.models.linux.jitter import constant_paths, jitter_refusals, with_jitter
-from tcpdelay.models.linux.profile import compile_kernels
+from tcpdelay.models.linux.delays import constant_paths, filled_bins, jitter_refusals, with_jitter
+from tcpdelay.models.linux.parameters import PATH_FIELDS, linux_refusals
+from tcpdelay.models.linux.transitions import compile_kernels
 from tcpdelay.models.published import transitions as published
 from tcpdelay.models.published.delays import merge_lattices
-from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION, RequestedFigures
+from tcpdelay.models.solver.stationary import NEGLIGIBLE_TRUNCATION, RequestedFigures
+from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.models.validity import compared_flow
 from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack
 
 
@@ -231,6 +234,13 @@ def _predicted(
     )
 
 
+OVERLOAD = 10.0
+"""Rate, relative to the fair rate of Reno, from which no error of the chain's capacity matters.
+
+RFC 9438, Equation 6: with a loss of 0.01 % and a round-trip time of 0.5 s, CUBIC sends five times as fast as Reno.
+"""
+
+
 class LinuxChain(_ChainModel):
     """The Markov chain of a current Linux kernel; with jitter, the mean of chains with constant round-trip times."""
 
@@ -241,6 +251,8 @@ class LinuxChain(_ChainModel):
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Linux)
+        if _may_be_simulated(flow, path, stack):
+            yield from linux.refused_beyond_initial_window(flow, stack)
         yield from linux.linux_refusals(flow, replace(path, jitter=0.0), stack)
         yield from jitter_refusals(flow, path, stack)
 
@@ -251,7 +263,8 @@ class LinuxChain(_ChainModel):
         assert isinstance(stack, Linux)
         if path.jitter == 0:
             answer = super()._solve(scenario, requested, answered, ignored)
-            refusal = linux.refusal_if_carried(flow, path, stack) if answer.sustainable else None
+            refused = (*linux.refused_beyond_initial_window(flow, stack), linux.refusal_if_carried(flow, path, stack))
+            refusal = refused[0] if answer.sustainable else None
             return answer if refusal is None else answered("unsupported", refusal=refusal)
         paths, found = constant_paths(path), []
         exact = Requested(
@@ -277,6 +290,18 @@ class LinuxChain(_ChainModel):
             distribution=distribution,
             **more,
         )
+
+
+def _may_be_simulated(flow: Flow, path: Path, stack: Linux) -> bool:
+    """Return whether the simulator can answer in place of the chain; elsewhere the chain says what is not carried.
+
+    A simulation far beyond the capacity takes its whole time to say the same.
+    """
+    if connection_utilization(flow, path, stack) > OVERLOAD:
+        return False
+    from tcpdelay.models.simulator.simulation import source_refusals
+
+    return not any(source_refusals(flow, path, stack))
 
 
 def _jittery_delays(
@@ -319,3 +344,121 @@ class PublishedChain(_ChainModel):
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         assert isinstance(scenario.stack, NewReno2008)
         return published.published_refusals(scenario.flow, scenario.path, scenario.stack)
+
+
+# What the chains of sources that are no constant rate share: the interface of a model, refusals, delays by kind.
+
+
+@dataclass(frozen=True, repr=False)
+class SourceDelays(DelayDistribution):
+    """The delays of the messages of a source.
+
+    Attributes
+    ----------
+    by_kind : mapping of str to DelayDistribution
+        Delays of the messages of each kind.
+    """
+
+    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
+
+
+class SourceChain(ABC):
+    """The Markov chain of a Linux kernel for one class of sources.
+
+    Attributes
+    ----------
+    source : type of Source
+        The class.
+    subject : str
+        The name of its sources in refusals.
+    busy : str
+        The part of such a source whose rate is compared with the fair rate of TCP.
+    largest_utilization : float
+        Largest rate of this part, relative to the fair rate of TCP.
+    table : str
+        File with the errors of the chain.
+    """
+
+    name = "chain"
+    source: type[Source]
+    subject: str
+    busy: str
+    largest_utilization: float
+    table: str
+
+    def busiest(self, source: Any, stack: Linux) -> Flow:
+        """Return the flow whose rate is compared with the fair rate of TCP."""
+        return compared_flow(source)
+
+    @abstractmethod
+    def refusals(self, source: Any, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+        """Yield an error for each field that only this chain refuses."""
+
+    @abstractmethod
+    def solve(self, source: Any, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget) -> SourceDelays:
+        """Solve the chain; TooLargeError if it would be too large."""
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the chain honours, ignores and refuses."""
+        if not isinstance(scenario.source, self.source) or not isinstance(scenario.stack, Linux):
+            allowed = f"be {self.source.__name__}"
+            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
+        assumed = LinuxChain.assumed
+        fields = {name for part in (self.source, Linux) for name in declarations(part)}
+        refused = tuple(self._refused(scenario.source, scenario.path, scenario.stack))
+        ignored = ignored_settings(scenario.stack, assumed)
+        return Support(frozenset(fields - set(assumed)) | PATH_FIELDS, ignored, refused)
+
+    def _refused(self, source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+        """Yield an error for each field of a scenario that the chain refuses."""
+        where = f"in the chain of {self.subject}"
+        if stack.congestion_control == "bbr":
+            yield UnsupportedError("congestion_control", "bbr", f"be cubic or reno {where}", SIMULATED)
+            return
+        steady = (("loss_pattern", "random"), ("loss_burst", 1.0), ("bottleneck", "packets"), ("jitter", 0.0))
+        for name, value in steady:
+            if getattr(path, name) != value:
+                yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
+                return
+        yield from linux_refusals(compared_flow(source), path, stack)
+        yield from self.refusals(source, path, stack)
+        if (
+            path.loss > 0
+            and connection_utilization(self.busiest(source, stack), path, stack) > self.largest_utilization
+        ):
+            limit = f"{self.largest_utilization:.0%} of the fair rate of TCP"
+            yield UnsupportedError("loss", path.loss, f"be smaller {where}: {self.busy} exceed {limit}", SIMULATED)
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the chain's answer."""
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        if support.refused:
+            return answered("unsupported", refusal=support.refused[0])
+        assert isinstance(scenario.stack, Linux)
+        try:
+            budget = budget_for(requested.max_seconds, requested.max_memory)
+            solved = self.solve(scenario.source, scenario.path, scenario.stack, support.ignored, budget)
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        found = replace(solved, look_up_error=partial(self._expected_error, solved))
+        return answered(
+            "exact",
+            mean=found.mean,
+            sustainable=True,
+            truncated_mass=found.truncated_mass,
+            distribution=found,
+            **requested_figures(found, requested),
+        )
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return NaN: the chain answers only far below the capacity."""
+        return np.nan
+
+    def _expected_error(self, delays: SourceDelays, quantile: float) -> ExpectedError:
+        """Return the expected error of a quantile."""
+        assert delays.scenario is not None
+        source, path, stack = delays.scenario
+        assert isinstance(stack, Linux)
+        found = source_error(self.table, compared_flow(source), path, stack, quantile)
+        return no_less_than_teeth(found, delays, quantile)

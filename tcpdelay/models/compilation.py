@@ -1,39 +1,117 @@
-"""How kernels are compiled: one variant each, without needless work, and not silently; or run as plain Python.
-
-With the environment variable NUMBA_DISABLE_JIT=1 kernels are plain Python functions, which a debugger can enter and a
-coverage tool can measure.
-
-Compiling the kernels of a chain takes as long as some hundred small predictions in plain Python. Until the kernels are
-in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process. After that, two
-processes compile side by side.
-
-A kernel that Python calls is compiled with all kernels below it as one piece of code, and stored in the cache.
-"""
+"""How kernels are compiled, and where they are stored."""
 
 from __future__ import annotations
 
+import atexit
 import gc
+import hashlib
 import math
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
+from numba import njit
 from numba.core import config, event, types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import AnalysisPass, register_pass
 from numba.core.cpu import CPUTargetOptions
+from numba.core.dispatcher import Dispatcher
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import AnnotateTypes
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from tcpdelay.models.stored_kernels import cached, is_compiled
+# Where compiled kernels are stored, and when they are out of date.
+#
+# A kernel that Python calls is compiled with all kernels below it. Numba compiles it anew only if the file of this one
+# kernel changes. Here, a change of any module of the chains and simulators has all their kernels compiled anew: after
+# an upgrade of the package, kernels of the earlier version would otherwise run on.
+
+PACKAGE = Path(__file__).parents[1]
+SOURCES = ("models", "network")
+"""Packages whose kernels call each other, or use each other's constants."""
+
+
+@cache
+def fingerprint() -> bytes:
+    """Return a digest of the modules of `SOURCES`."""
+    digest = hashlib.blake2b(digest_size=16)
+    for module in sorted(module for name in SOURCES for module in (PACKAGE / name).rglob("*.py")):
+        digest.update(module.read_bytes())
+    return digest.digest()
+
+
+def cached(function: Any, options: dict[str, Any]) -> Any:
+    """Return the compiled function, with a cache of this process and its children if there is no place for another."""
+    try:
+        return _stamped(njit(cache=True, **options)(function))
+    except RuntimeError:
+        # Numba says so if it can write neither beside the source nor in the user's cache.
+        if config.CACHE_DIR:  # type: ignore[attr-defined]
+            raise
+    folder = tempfile.mkdtemp(prefix="tcpdelay-kernels-")
+    _remove_at_end(folder)
+    config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # type: ignore[attr-defined]
+    return _stamped(njit(cache=True, **options)(function))
+
+
+def _stamped(compiled: Any) -> Any:
+    """Return a compiled function whose stored code is out of date if any module of `SOURCES` has changed."""
+    if isinstance(compiled, Dispatcher):
+        index = compiled._cache._cache_file  # type: ignore[attr-defined]
+        index._source_stamp = index._source_stamp, fingerprint()
+    return compiled
+
+
+def _remove_at_end(folder: str) -> None:
+    """Remove a folder when this process ends, also if a signal kills it.
+
+    A killed process cannot remove anything. Another process does, at the end of the pipe between them.
+    """
+    if getattr(sys, "frozen", False):
+        # The executable of a frozen application is not Python.
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return
+    code = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    remover = subprocess.Popen(
+        [sys.executable, "-IS", "-c", code, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Ctrl-C reaches all processes of a terminal's session.
+        start_new_session=True,
+    )
+    atexit.register(remover.communicate)
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Return whether a kernel has been compiled in this process, or is in the cache."""
+    if not isinstance(function, Dispatcher) or function.overloads:
+        return True
+    return bool(function._cache._cache_file._load_index())  # type: ignore[attr-defined]
+
+
+# How kernels are compiled: one variant each, without needless work, and not silently; or run as plain Python.
+#
+# With the environment variable NUMBA_DISABLE_JIT=1 kernels are plain Python functions, which a debugger can enter and a
+# coverage tool can measure.
+#
+# Compiling the kernels of a chain takes as long as some hundred small predictions in plain Python. Until the kernels
+# are in the cache, single predictions therefore run as plain Python, for `INTERPRETED_TIME` in each process. After
+# that, two processes compile side by side.
+#
+# A kernel that Python calls is compiled with all kernels below it as one piece of code, and stored in the cache.
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -56,23 +134,7 @@ INTERPRETED_TIME = 5.0
 
 
 def kernel(*, nogil: bool = False, joins: bool = False) -> Callable[[Kernel], Kernel]:
-    """Return a decorator that compiles a function, once for all calls with the same types, and caches it on disk.
-
-    Parameters
-    ----------
-    nogil : bool
-        Whether other threads of Python may run meanwhile.
-    joins : bool
-        Whether the kernel only calls large kernels. It saves time in thousands of calls; `few_predictions` does not
-        compile it.
-
-    Examples
-    --------
-    >>> from tcpdelay.models import tcp
-    >>> reduced_window = kernel()(tcp.reduced_window)
-    >>> reduced_window(10, True)
-    7
-    """
+    """Return a decorator that compiles a function, once for all calls with the same types, and caches it on disk."""
     options: dict[str, Any] = {"nogil": True} if nogil else {}
     return _compiled(options, joins)
 
@@ -82,11 +144,6 @@ def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel]
 
     Counting references takes atomic instructions at every access to an array of a record: half of the time of what
     collects the delays. Numba's switch for that is not documented; without it kernels are slower, and as right.
-
-    Parameters
-    ----------
-    fastmath : set of str
-        Freedoms of LLVM with floating-point arithmetic, such as "reassoc".
 
     Examples
     --------
@@ -245,13 +302,6 @@ def single_prediction() -> Iterator[None]:
 
     Results in plain Python differ from compiled results by rounding. So that all rows of a table are computed alike,
     tables and sweeps use only compiled kernels.
-
-    Examples
-    --------
-    >>> from tcpdelay.models.solver.sweeps import total
-    >>> with single_prediction():
-    ...     float(interpreted_first(lambda: total(np.array([1.0, 3.0])), total))
-    4.0
     """
     before, _interpretation.single = _interpretation.single, True
     try:
@@ -301,17 +351,6 @@ def compiled_elsewhere(function: Callable[[], object]) -> Iterator[None]:
     """Call a function, which compiles kernels, in another process meanwhile; this process finds them in the cache.
 
     If the other process fails, this process compiles its kernels too.
-
-    Parameters
-    ----------
-    function : callable
-        A function of a module, without parameters.
-
-    Examples
-    --------
-    >>> from tcpdelay.models.linux.profile import compile_transitions
-    >>> with compiled_elsewhere(compile_transitions):
-    ...     pass
     """
     if getattr(sys, "frozen", False):
         # The executable of a frozen application is not Python.
@@ -332,28 +371,7 @@ def compiled_elsewhere(function: Callable[[], object]) -> Iterator[None]:
 def interpreted_first(
     compute: Callable[[], Result], last: Callable[..., Any], compile_first: Callable[[], object] | None = None
 ) -> Result:
-    """Return `compute()`; in a single prediction, with kernels in plain Python while they are not compiled.
-
-    Parameters
-    ----------
-    compute : callable
-        Calls kernels. If the time for plain Python ends meanwhile, `compute` is called a second time.
-    last : callable
-        The kernel that is compiled last of those that `compute` calls. If it is compiled, the others are too.
-    compile_first : callable, optional
-        Called before `compute` calls kernels that are not compiled: compiles them in less time.
-
-    Returns
-    -------
-    Any
-        What `compute` returns. Results in plain Python and compiled ones differ by rounding.
-
-    Examples
-    --------
-    >>> from tcpdelay.models.solver.sweeps import total
-    >>> float(interpreted_first(lambda: total(np.array([1.0, 3.0])), total))
-    4.0
-    """
+    """Return `compute()`; in a single prediction, with kernels in plain Python while they are not compiled."""
     global _interpreted_time
     if is_compiled(last):
         return compute()
@@ -381,13 +399,6 @@ def records(count: int, record: np.dtype[np.void]) -> Any:
     """Return an array of `count` records that are all zero, whose fields are attributes.
 
     Compiled code reaches the fields of every structured array as attributes; plain Python only those of this array.
-
-    Examples
-    --------
-    >>> points = records(2, np.dtype([("x", np.int64), ("y", np.int64)]))
-    >>> points.x[1] = 3
-    >>> int(points[1].x), points["x"].tolist()
-    (3, [0, 3])
     """
     zeros: NDArray[np.void] = np.zeros(count, record)
     return zeros.view(np.recarray)

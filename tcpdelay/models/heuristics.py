@@ -183,7 +183,7 @@ def share_of(flow: Flow, connections: int) -> Flow:
     Flow(packet_size=174, interval=0.04)
     """
     _check_whole("connections", connections, MOST_CONNECTIONS)
-    return Flow(flow.packet_size, flow.interval * connections)
+    return replace(flow, interval=flow.interval * connections)
 
 
 def piece_of(flow: Flow, pieces: int) -> Flow:
@@ -197,25 +197,11 @@ def piece_of(flow: Flow, pieces: int) -> Flow:
     Flow(packet_size=724, interval=0.01)
     """
     _check_whole("pieces", pieces, min(MOST_PIECES, flow.packet_size))
-    return Flow(-(-flow.packet_size // pieces), flow.interval / pieces)
+    return replace(flow, packet_size=-(-flow.packet_size // pieces), interval=flow.interval / pieces)
 
 
 def joined_delay(spread: DelayDistribution, interval: float, pieces: int) -> DelayDistribution:
     """Return the delay of split packets from the delay of their pieces; `split_delay` has the equation.
-
-    Parameters
-    ----------
-    spread : DelayDistribution
-        Delays of the flow of pieces, written one by one.
-    interval : float
-        Time between two packets of the application [s].
-    pieces : int
-        Writes per packet, 1 or more.
-
-    Returns
-    -------
-    DelayDistribution
-        The delays of the packets.
 
     Examples
     --------

@@ -15,12 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
-from tcpdelay.distribution import USUAL_QUANTILE, DelayDistribution, ExpectedError
+from tcpdelay.distribution import (
+    USUAL_QUANTILE,
+    DelayDistribution,
+    Ending,
+    ExpectedError,
+    carried_in_words,
+    ended_after,
+)
 from tcpdelay.models.accuracy import CAPACITY_ERROR, is_near_capacity
 from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.scenario.fields import InvalidValueError, declarations, shown
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, told_apart
 
@@ -48,22 +56,6 @@ QUIC_SIMULATED = f"{SIMULATED}, and so does the method 'auto'"
 """The same for QUIC, whose chain refuses no stack that the simulator does not know."""
 
 
-MOST_CARRIED = 10.0
-"""Share of the rate above which the end of an interval says nothing."""
-
-
-def carried_in_words(carried: Interval) -> str:
-    """Return the interval of the rate that is carried, relative to the flow's rate, in words.
-
-    Examples
-    --------
-    >>> carried_in_words(Interval(0.968, 0.925, 1.014)), carried_in_words(Interval(1.2, 0.8, np.inf))
-    ('between 92.5 % and 101 %', '80 % or more')
-    """
-    low, high, _ = told_apart(format_fraction, carried.low, min(carried.high, MOST_CARRIED), 1.0)
-    return f"between {low} and {high}" if carried.high < MOST_CARRIED else f"{low} or more"
-
-
 class NotSettledError(ValueError):
     """The delays of a simulation depend on its length, because the load is close to the rate that is carried.
 
@@ -77,6 +69,8 @@ class NotSettledError(ValueError):
         The same share by the chain; NaN if the chain does not know it.
     transport : str
         The transport in words.
+    ended_by : {"", "its budget", "the clock"}
+        What has ended the simulation early.
 
     Examples
     --------
@@ -88,9 +82,17 @@ class NotSettledError(ValueError):
     TCP carries between 62 % and 125 % of this rate; the chain decides: with 75 %, the backlog grows for ever
     """
 
-    def __init__(self, packets: int, carried: Interval, capacity: float = np.nan, transport: str = "TCP") -> None:
+    def __init__(
+        self,
+        packets: int,
+        carried: Interval,
+        capacity: float = np.nan,
+        transport: str = "TCP",
+        ended_by: Ending = "",
+    ) -> None:
         self.packets, self.carried, self.capacity, self.transport = packets, carried, capacity, transport
-        super().__init__(f"not settled after {packets} packets: {self.in_words}")
+        self.ended_by = ended_by
+        super().__init__(f"not settled after {ended_after(packets, ended_by)}: {self.in_words}")
 
     @property
     def in_words(self) -> str:
@@ -126,17 +128,6 @@ def settled_record(refusal: NotSettledError | None) -> dict[str, Any]:
 def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
     """Yield an error for each field of a path that a model does not know and that differs from its default.
 
-    Parameters
-    ----------
-    path : Path
-        The path.
-    known : frozenset of str
-        Fields that the model knows.
-    where : str
-        The model, as in "in the chain".
-    hint : str
-        Hint at a model that knows the field.
-
     Examples
     --------
     >>> known = frozenset({"rtt", "loss"})
@@ -147,6 +138,19 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
         value = getattr(path, name)
         if value != default:
             yield UnsupportedError(name, value, f"be {shown(default)} {where}", hint)
+
+
+def refused_lateness(source: Source, where: str, hint: str = SIMULATED) -> Iterator[UnsupportedError]:
+    """Yield an error if the writes of a source are late: the chains know punctual writes only.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.source import Flow
+    >>> [str(each) for each in refused_lateness(Flow(174, 0.020, write_jitter=0.001), "in the chain")]
+    ['write_jitter must be 0 in the chain, got 0.001; tcpdelay.simulate takes it into account']
+    """
+    if source.write_jitter > 0:
+        yield UnsupportedError("write_jitter", source.write_jitter, f"be 0 {where}", hint)
 
 
 @cache
@@ -248,13 +252,7 @@ class DelayParts:
 
 
 def assumptions(method: str, ignored: Mapping[str, str]) -> tuple[str, ...]:
-    """Return one sentence for each field that a model ignores.
-
-    Examples
-    --------
-    >>> assumptions("chain", {"window_validation": "on"})
-    ('the chain does not model window validation and assumes that it is on; `--method simulation` models it',)
-    """
+    """Return one sentence for each field that a model ignores."""
     hint = "" if method == "simulation" else "; `--method simulation` models it"
     return tuple(
         f"the {method} does not model {name.replace('_', ' ')} and assumes that it is {assumed}{hint}"
@@ -342,9 +340,17 @@ class Answer:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """One sentence for each field that the model ignored, and one on why a simulation replaces the chain."""
+        """One sentence for each field that the model ignored, one on why it is simulated, and one on a clock's end."""
         because = (f"simulated: {self.simulated_because}",) if self.simulated_because else ()
-        return (*assumptions(self.method, self.ignored), *because)
+        return (*assumptions(self.method, self.ignored), *because, *self.clock_notes)
+
+    @property
+    def clock_notes(self) -> tuple[str, ...]:
+        """One sentence if the clock has ended the simulation; empty if not."""
+        found = self.distribution
+        if found is None or not found.ended_by_clock:
+            return ()
+        return (f"{found.ended_note}: this machine is far slower than expected, and another run may differ",)
 
     def restated(self, requested: Requested) -> Answer | None:
         """Return the answer to another request about the same scenario, or None if this answer does not hold it."""
@@ -358,6 +364,8 @@ class Answer:
         if found is None or asked.precision != "exact" or (requested.parts and self.parts is None):
             return None
         if (asked.packets, asked.seed) != (requested.packets, requested.seed):
+            return None
+        if self.method == "simulation" and asked.packets is None and asked.max_seconds != requested.max_seconds:
             return None
         return replace(self, requested=requested, **requested_figures(found, requested))
 

@@ -14,7 +14,7 @@ from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.validity import beyond_validation, warn_outside
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, scenario_from_options
+from tcpdelay.scenario.scenario import Scenario, checked_arguments, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
@@ -57,7 +57,7 @@ def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
 @cache
 def quic_chain() -> Model:
     """Return the chain of QUIC: messages on streams of their own, and datagrams."""
-    from tcpdelay.models.quic.chain_model import QuicChain
+    from tcpdelay.models.quic.message_chain import QuicChain
 
     return QuicChain()
 
@@ -70,7 +70,7 @@ def simulator(
 
     `because` says why it answers in place of the chain.
     """
-    from tcpdelay.models.simulator.model import Simulator
+    from tcpdelay.models.simulator.simulation import Simulator
 
     return Simulator(packets, on_progress, because)
 
@@ -92,13 +92,6 @@ def solved_once() -> Iterator[None]:
 
     Contexts may be nested: the outermost one holds the answers, and forgets them at its end. Answers are remembered
     within one thread.
-
-    Examples
-    --------
-    >>> scenario = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
-    >>> with solved_once():
-    ...     predict(scenario) is predict(scenario)
-    True
     """
     if _answered.get() is not None:
         yield
@@ -111,13 +104,7 @@ def solved_once() -> Iterator[None]:
 
 
 def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model:
-    """Return the model that `method` names; "auto" names the chain, which "auto" asks first.
-
-    Raises
-    ------
-    InvalidValueError
-        If `method` is unknown.
-    """
+    """Return the model that `method` names; "auto" names the chain, which "auto" asks first."""
     if not isinstance(method, str):
         return method
     if method not in get_args(AnsweredBy):
@@ -134,18 +121,11 @@ def packets_to_count(scenario: Scenario, packets: int) -> int:
 
     It is the same for a flow of constant rate, and for the TCP of 2008, which is not simulated. Of
     messages of several segments there are fewer, and a trace that ends has no more than its own.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.sources.video import Video
-    >>> [packets_to_count(Scenario(each, Path(0.1, 0.01)), 200_000) for each in (Flow(9000, 0.03), Video(2_500_000))]
-    [200000, 55603]
     """
     source = scenario.source
     if isinstance(source, Flow) or not isinstance(scenario.stack, Linux | Quic):
         return packets
-    from tcpdelay.models.simulator.model import at_hand
-    from tcpdelay.models.simulator.simulation import FEWEST_PACKETS
+    from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, at_hand
 
     segments = source.mean_size / scenario.stack.mss
     fewer = min(packets, int(SEGMENTS_PER_PACKET * packets / segments))
@@ -162,36 +142,6 @@ def model_to_compare(
 
     Its simulations all have `COMPARED_PACKETS` packets, or as many as `packets_to_count` returns for other sources, and
     the same random numbers, so that their differences come from the scenarios.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    method : {"chain", "simulation", "auto"}
-        "auto" is the chain, or the simulator where the chain refuses a field or is too large, and the simulator does
-        not refuse the scenario. A source that is no `Flow` is always simulated.
-    on_progress : callable, optional
-        Called in each simulation with the number of packets simulated, and the largest number of packets.
-    solved : bool
-        Whether the chain of this scenario may be solved to see whether it is too large.
-
-    Returns
-    -------
-    {"chain"} or Model
-        The model.
-
-    Raises
-    ------
-    InvalidValueError
-        If the model refuses the scenario, or the source is no `Flow` with the method "chain".
-
-    Examples
-    --------
-    >>> flow = Flow(174, 0.020)
-    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02)), "auto")
-    'chain'
-    >>> model_to_compare(Scenario(flow, Path(rtt=0.100, loss=0.02, reordering=0.01)), "auto").packets
-    200000
     """
     can_simulate = not simulator().supports(scenario).refused
     because = why_simulated(scenario, solved) if method == "auto" and can_simulate else ""
@@ -235,37 +185,12 @@ def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
 
 
 def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:
-    """Return which fields of a scenario a model honours, ignores and refuses.
-
-    Examples
-    --------
-    >>> linux = Stack.linux(window_validation=False)
-    >>> dict(supports(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), linux)).ignored)
-    {'window_validation': 'on'}
-    """
+    """Return which fields of a scenario a model honours, ignores and refuses."""
     return model_for(scenario, method).supports(scenario)
 
 
 def capacity(scenario: Scenario, method: AnsweredBy | Model = "chain") -> float:
-    """Return the largest packet rate [1/s] that TCP carries for packets written like those of a scenario.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario; TCP carries its flow where the flow's packet rate is below the capacity.
-    method : {"chain", "simulation", "auto"} or Model
-        Which model answers.
-
-    Returns
-    -------
-    float
-        The rate; infinite without loss, NaN where the model does not know it.
-
-    Examples
-    --------
-    >>> capacity(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))) > 50
-    True
-    """
+    """Return the largest packet rate [1/s] that TCP carries for packets written like those of a scenario."""
     answered = _answered.get()
     if answered is None:
         return model_for(scenario, method).capacity(scenario)
@@ -276,13 +201,7 @@ def capacity(scenario: Scenario, method: AnsweredBy | Model = "chain") -> float:
 
 
 def carries(scenario: Scenario, method: AnsweredBy | Model = "chain") -> bool | None:
-    """Return whether TCP carries a flow without a backlog that grows for as long as it sends; None if not known.
-
-    Examples
-    --------
-    >>> carries(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)))
-    True
-    """
+    """Return whether TCP carries a flow without a backlog that grows for as long as it sends; None if not known."""
     largest = capacity(scenario, method)
     return None if math.isnan(largest) else scenario.source.message_rate < largest
 
@@ -334,7 +253,7 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
 
 def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) -> Answer:
     """Ask the model, or the models in turn for "auto"."""
-    from tcpdelay.models.error_table import WRONG_CALL
+    from tcpdelay.models.accuracy import WRONG_CALL
 
     if method == "simulation":
         return _simulated(scenario, asked)
@@ -372,9 +291,11 @@ def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answe
         return answer
     share = capacity(scenario) / scenario.source.message_rate
     known = answer.refusal
-    return replace(answer, refusal=NotSettledError(known.packets, known.carried, share, known.transport))
+    refusal = NotSettledError(known.packets, known.carried, share, known.transport, known.ended_by)
+    return replace(answer, refusal=refusal)
 
 
+@checked_arguments
 def predict_delay(
     flow: Source | str | None = None,
     path: Path | None = None,
@@ -469,31 +390,7 @@ def predict_with_warning(
     max_seconds: float = MOST_SECONDS,
     max_memory: float | None = None,
 ) -> Answer:
-    """Return the answer with the whole distribution; warn if the chain or QUIC is outside its validated range.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        What is asked about.
-    method, packets, on_progress, max_seconds, max_memory
-        As for `predict_delay`.
-
-    Returns
-    -------
-    Answer
-        The answer; its status says if there is none.
-
-    Raises
-    ------
-    InvalidValueError
-        If `packets` are given with the method "chain".
-
-    Examples
-    --------
-    >>> reordered = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, reordering=0.01))
-    >>> predict_with_warning(reordered, "auto", packets=10_000).simulated_because
-    'the chain does not model this scenario (reordering)'
-    """
+    """Return the answer with the whole distribution; warn if the chain or QUIC is outside its validated range."""
     from tcpdelay.models.compilation import single_prediction
     from tcpdelay.models.interface import Requested
 
@@ -516,29 +413,6 @@ def simulate_messages(
 ) -> Simulation:
     """Simulate a single connection, and return the times of every message in the order of writing.
 
-    Parameters
-    ----------
-    scenario : Scenario
-        What is simulated; its target has no effect.
-    packets : int
-        Number of messages, 1000 to 1e9. Each takes some 50 bytes of memory.
-    seed : int
-        Seed of all random numbers, 0 or more.
-    on_progress : callable, optional
-        Called with the number of messages simulated, and with `packets`.
-
-    Returns
-    -------
-    Simulation
-        The delays, with `messages`, `sent_after` and `read_after`.
-
-    Raises
-    ------
-    InvalidValueError
-        If the simulator refuses the scenario, or TCP cannot carry the source.
-    NotSettledError
-        If the load is so close to what TCP carries that the delays depend on the length of the simulation.
-
     Examples
     --------
     >>> found = simulate_messages(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), packets=10_000)
@@ -546,7 +420,7 @@ def simulate_messages(
     (10000, 0.05)
     """
     from tcpdelay.models.interface import NotSettledError
-    from tcpdelay.models.simulator.connections import LONGEST_CONNECTION
+    from tcpdelay.models.simulator.engine import LONGEST_CONNECTION
     from tcpdelay.models.simulator.simulation import simulate
 
     for refused in simulator().supports(scenario).refused:
@@ -568,5 +442,5 @@ def simulate_messages(
     if not found.sustainable:
         raise InvalidValueError("source", scenario.source, "have a rate that TCP can carry on this path")
     if not found.settled:
-        raise NotSettledError(found.packets, found.carried)
+        raise NotSettledError(found.packets, found.carried, ended_by=found.ended_by)
     return found

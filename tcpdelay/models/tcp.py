@@ -26,6 +26,8 @@ RACK waits for reordered segments while fewer segments are SACKed (tcp_rack_reo_
 """
 REORDERING_SHARE = 4
 """RACK waits a quarter of the smallest RTT for reordered segments (tcp_rack_reo_wnd; RFC 8985, 6.2)."""
+LARGEST_REORDERING = 300
+"""Largest distance of reordering that is counted [segments] (sysctl tcp_max_reordering)."""
 LARGEST_REORDERING_STEPS = 255
 """Largest wait after D-SACKs, in quarters of the smallest RTT (struct tcp_sock, rack.reo_wnd_steps: 8 bits)."""
 REORDERING_RECOVERIES = 16
@@ -141,6 +143,8 @@ UNCOMPRESSED_SACKS = 3
 """Number of SACKs sent at once after a hole, before SACKs are compressed (TCP_FASTRETRANS_THRESH)."""
 COMPRESSION_DELAY = 1000
 """Largest delay of a compressed SACK (sysctl tcp_comp_sack_delay_ns)."""
+PAWS_WINDOW = 1
+"""How much older than the latest timestamp a segment may be that is not discarded [ms] (TCP_PAWS_WINDOW)."""
 
 WHEEL_LEVEL_SHIFT = 3
 """Binary logarithm of the ratio of the resolutions of two levels of the timer wheel (LVL_CLK_SHIFT)."""
@@ -152,11 +156,6 @@ def reduced_window(window: int, cubic: bool) -> int:
     """Return the slow-start threshold after a loss: 717/1024 of the window with CUBIC, otherwise half of the window.
 
     `cubictcp_recalc_ssthresh` and `tcp_reno_ssthresh`; RFC 9438, 4.6, and RFC 5681, 3.1.
-
-    Examples
-    --------
-    >>> reduced_window(10, cubic=True), reduced_window(10, cubic=False), reduced_window(2, cubic=False)
-    (7, 5, 2)
     """
     return max(window * CUBIC_BETA // CUBIC_SCALE if cubic else window // 2, SMALLEST_THRESHOLD)
 
@@ -165,11 +164,6 @@ def fast_converged(window: int) -> int:
     """Return the window that CUBIC stores after a loss at a smaller window than the last loss: fast convergence.
 
     `cubictcp_recalc_ssthresh`; RFC 9438, 4.7.
-
-    Examples
-    --------
-    >>> fast_converged(100)
-    85
     """
     return window * (CUBIC_SCALE + CUBIC_BETA) // (2 * CUBIC_SCALE)
 
@@ -179,18 +173,6 @@ def gilbert_probabilities(loss: float, mean_burst: float) -> tuple[float, float]
 
     This is Gilbert's model (1960) as in netem (linux/pkt_sched.h, NETEM_LOSS_GE; net/sched/sch_netem.c,
     loss_gilb_ell): leave = 1 / mean_burst, enter = leave loss / (1 - loss).
-
-    Parameters
-    ----------
-    loss : float
-        Share of segments that are lost, 0 to below 1.
-    mean_burst : float
-        Mean number of segments lost in a row, 1 or more.
-
-    Returns
-    -------
-    enter, leave : float
-        Probability of a loss after a delivered segment, and of a delivery after a loss.
 
     Examples
     --------
@@ -217,11 +199,6 @@ def wheel_expiry(now: int, ticks: int) -> int:
 
     The kernel's timer wheel never fires early, so it rounds up by at least one tick. It rounds up by more ticks for a
     timer further ahead. A retransmission timeout of 75 ticks can be 8 ticks late.
-
-    Examples
-    --------
-    >>> wheel_expiry(1000, 2), wheel_expiry(1000, 75)
-    (1003, 1080)
     """
     shift = 0
     while ticks >= WHEEL_FIRST_LEVEL << shift:

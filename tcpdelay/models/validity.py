@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.quic_packets import QuicImplementation
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux, Quic, Stack, checked_profile
+from tcpdelay.scenario.stack import Linux, Quic, QuicImplementation, Stack, checked_profile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,13 +52,6 @@ class ValidatedRange:
         """Return one sentence for each input outside the range.
 
         The packet size and the interval are compared for a `Flow` and for `Speech`. Other sources have neither.
-
-        Examples
-        --------
-        >>> PUBLISHED_RANGE.exceeded_by(Flow(174, 0.020), Path(rtt=0.600, loss=0.02))
-        ['rtt 0.6 s lies outside the validated range of 0.02 to 0.3 s']
-        >>> LINUX_RANGE.exceeded_by(Flow(174, 0.020), Path(rtt=0.350, loss=0.02, loss_pattern="correlated"))
-        ['loss 0.02 lies outside the validated range: 30% of the rounds lose packets, and at most 10% are validated']
         """
         inputs = [("rtt", path.rtt, self.rtt, " s"), ("loss", path.loss, self.loss, "")]
         if isinstance(source, Flow | Speech):
@@ -81,13 +73,7 @@ class ValidatedRange:
         return beyond
 
     def exceeded_by_paths(self, source: Source, rtt: ArrayLike, loss: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether the scenario lies outside the range, for each round-trip time [s] and loss.
-
-        Examples
-        --------
-        >>> LINUX_RANGE.exceeded_by_paths(Flow(174, 0.020), [0.1, 0.1, 0.1], [0, 0.00005, 0.02]).tolist()
-        [False, True, False]
-        """
+        """Return whether the scenario lies outside the range, for each round-trip time [s] and loss."""
         # Not needed, and not loaded, where the command line only prints its help.
         import numpy as np
 
@@ -165,11 +151,6 @@ def packet_size(size: float) -> int:
 def compared_flow(source: Source) -> Flow:
     """Return the flow by which the scenarios of a chain are compared: packets of a talk spurt, or mean frames.
 
-    Raises
-    ------
-    InvalidValueError
-        If the source has no chain; a ValueError.
-
     Examples
     --------
     >>> compared_flow(Video(1_200_000, frame_rate=30))
@@ -178,7 +159,7 @@ def compared_flow(source: Source) -> Flow:
     if isinstance(source, Speech):
         return source.without_silence
     if isinstance(source, Video):
-        return Flow(packet_size(source.mean_size), source.mean_interval)
+        return Flow(packet_size(source.mean_size), source.mean_interval, source.write_jitter)
     return constant_rate(source)
 
 
@@ -186,11 +167,6 @@ def validated_range(stack: Stack, source: type[Source] = Flow, method: str = "ch
     """Return the range in which the chain of the profile of `stack` has been checked for a class of sources.
 
     If the method is "simulation", that of QUIC is the range in which its simulator has been checked.
-
-    Raises
-    ------
-    ValueError
-        If `stack` is of no known profile.
     """
     if isinstance(checked_profile(stack), Quic):
         return QUIC_RANGE if method == "simulation" else QUIC_CHAIN_RANGE
@@ -203,11 +179,6 @@ def beyond_validation(source: Source, path: Path, stack: Stack, method: str = "c
     """Return one sentence for each input outside the range in which the model that answers has been checked.
 
     It is a chain, or the simulator of QUIC if the method is "simulation".
-
-    Examples
-    --------
-    >>> beyond_validation(Speech(174, 0.020), Path(rtt=0.100, loss=0.08), Stack.linux())
-    ['loss 0.08 lies outside the validated range of 0.0005 to 0.05']
     """
     if isinstance(stack, Quic) and method == "simulation":
         return [*_beyond_captures_of_quic(source, path, stack)]

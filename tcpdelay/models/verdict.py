@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.error_table import WRONG_CALL
+from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, packets_to_count, predict, supports
 from tcpdelay.scenario.fields import bounds
@@ -45,27 +45,6 @@ def late_range(answer: Answer, limit: float) -> tuple[float, float]:
 
     The delays are taken to be too long, or too short, by the error that nine of ten predictions do not exceed. The
     error is that of the requested target's quantile, or of the 95th percentile.
-
-    Parameters
-    ----------
-    answer : Answer
-        An answer with the whole distribution, or a refusal.
-    limit : float
-        Limit of the delay [s], above 0.
-
-    Returns
-    -------
-    tuple of float
-        Two shares, 0 to 1. They are the same where the error is unknown, and 0 and 1 where the answer is refused.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.source import Flow
-    >>> answer = predict(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), method="chain")
-    >>> low, high = late_range(answer, 0.200)
-    >>> low < answer.require().late_fraction(0.200) < high
-    True
     """
     if not answer.answered:
         return 0.0, 1.0
@@ -106,12 +85,6 @@ def late_range_within(delays: DelayDistribution, error: float, limit: float) -> 
 
     For a simulation, the statistical error of the share counts too. An error of 100 % or more leaves everything open:
     TCP may carry the flow, or not.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> late_range_within(DelayDistribution(np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.3, 0.2]), 0.05), 0.1, 0.28)
-    (0.0, 0.2)
     """
     if error >= WRONG_CALL:
         return 0.0, 1.0
@@ -124,16 +97,7 @@ def late_range_within(delays: DelayDistribution, error: float, limit: float) -> 
 
 
 def verdict_of(answer: Answer, target: Target) -> Verdict:
-    """Return the verdict on a target that an answer allows.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.source import Flow
-    >>> answer = predict(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), method="chain")
-    >>> [verdict_of(answer, Target(limit)) for limit in (0.200, 0.139, 0.100)]
-    ['works', 'uncertain', 'fails']
-    """
+    """Return the verdict on a target that an answer allows."""
     fewest, most = (target.allows(share) for share in late_range(answer, target.latest))
     if fewest == most:
         return "works" if most else "fails"
@@ -147,32 +111,7 @@ def judge(
     requested: Requested | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Judgement:
-    """Return the verdict on a target.
-
-    Parameters
-    ----------
-    scenario, target
-        The scenario, and the demand on its delay.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" asks the chain, and simulates where the chain refuses the scenario or does not decide.
-    requested : Requested, optional
-        The request to the chain; the whole distribution by default.
-    on_progress : callable, optional
-        Function that a simulation calls with the number of packets simulated and the largest number of packets.
-
-    Returns
-    -------
-    Judgement
-        The verdict and the answer that it rests on.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.source import Flow
-    >>> call = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
-    >>> judge(call, Target(0.200)).verdict, judge(call, Target(0.100)).answer.method
-    ('works', 'chain')
-    """
+    """Return the verdict on a target."""
     requested = replace(Requested() if requested is None else requested, target=target)
     simulated = not supports(scenario, "simulation").refused
     if method != "simulation":

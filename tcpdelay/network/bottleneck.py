@@ -21,18 +21,20 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import generator_addresses, uniform
-from tcpdelay.network.link_trace import LinkTrace
-from tcpdelay.network.queues.cake import DEFAULT_LIMIT
-from tcpdelay.network.queues.token_bucket import BUCKET_FLOATS, BUCKET_INTEGERS, conforms, next_departure
+from tcpdelay.network.link_trace import TRACE_INTEGERS, LinkTrace, trace_departure
+from tcpdelay.network.queues.codel import DEFAULT_LIMIT
 from tcpdelay.network.queues.waiting import (
+    BUCKET_FLOATS,
+    BUCKET_INTEGERS,
     FULL_PACKET,
     LARGEST_LIMIT,
     LINK_ARRAYS,
     LINK_FLOATS,
     LINK_INTEGERS,
     MOST_QUEUES,
+    conforms,
+    next_departure,
 )
-from tcpdelay.network.variable_link import TRACE_INTEGERS, trace_departure
 from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
 from tcpdelay.scenario.path import check_losses
 from tcpdelay.scenario.path_presets import Discipline
@@ -71,22 +73,6 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
     """Process the arrival of a packet at the queue; packets must arrive in the order of time.
 
     A packet counts as queued until its last bit has left. `link.marked` is 1 if this packet has been marked.
-
-    Parameters
-    ----------
-    link : record
-        The link.
-    now : int
-        Time [us].
-    size : int
-        Bytes on the link, headers included.
-    marks_allowed : bool
-        Whether the packet may be marked where it would otherwise be dropped early (ECN).
-
-    Returns
-    -------
-    int
-        Time at which the packet has left the link [us], or `DROPPED`.
     """
     time = now * NANOSECONDS_PER_MICROSECOND
     _let_depart(link, time)
@@ -255,7 +241,7 @@ class Bottleneck:
     peak_burst : int
         Size of the token bucket of the peak rate [bytes], 1514 to 1e6: the `minburst` of `tbf`.
     trace : LinkTrace, optional
-        A rate that varies (`tcpdelay.network.variable_link`); `rate` is then its mean. Not with a `burst`.
+        A rate that varies (`tcpdelay.network.link_trace`); `rate` is then its mean. Not with a `burst`.
     target : float, optional
         Queueing delay at which "codel", "fq_codel", "pie", "cake" and "dualpi2" aim [s], 0.0001 to 5. By default 5 ms,
         and 15 ms for "pie" and "dualpi2". "cake" aims at the time of one and a half full packets if this is longer.

@@ -78,7 +78,7 @@ def _count_messages(flow: Any, connection: Any, samples: Any) -> None:
     while flow.packets_read < flow.packets_written and connection.unknown[flow.packets_read % PENDING] == 0:
         place = flow.packets_read % PENDING
         if connection.missing[place] > 0:
-            note_lost(flow)
+            note_lost(flow, 0)
         else:
             note_read(flow, samples, connection.sent_at[place], connection.arrived[place], connection.arrived[place])
 

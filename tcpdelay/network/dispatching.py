@@ -125,7 +125,7 @@ def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
 def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
     """Record that the next packet is not written: it counts as lost, and no later packet waits for it."""
     count_offered(leader, now, 0)
-    count_lost(leader, now, 0)
+    count_lost(leader, now, 0, 0)
     if d.accepted - d.released < UNREAD:
         d.read[d.accepted % UNREAD] = DISCARDED
         d.accepted += 1

@@ -1,26 +1,31 @@
-"""What a link carries over time: a trace of delivery opportunities, or of rates and delays, with outages.
-
-References
-----------
-.. [1] Netravali, Sivaraman, Das, Goyal, Winstein, Mickens, Balakrishnan, "Mahimahi: Accurate Record-and-Replay for
-   HTTP", USENIX ATC 2015. The format of traces of opportunities, and the rules by which packets use these, are those
-   of its program `mm-link` (link_queue.cc, `LinkQueue::rationalize`).
-.. [2] Winstein, Sivaraman, Balakrishnan, "Stochastic Forecasts Achieve High Throughput and Low Delay over Cellular
-   Networks", NSDI 2013: such traces of cellular links.
-"""
+"""A link whose rate varies: a trace of delivery opportunities, or of rates and delays, and its departures."""
 
 from __future__ import annotations
 
 import csv
+import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import config, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from tcpdelay.models.compilation import kernel
 from tcpdelay.scenario.fields import InvalidValueError, is_number
+
+# What a link carries over time: a trace of delivery opportunities, or of rates and delays, with outages.
+#
+# References:
+# [1] Netravali, Sivaraman, Das, Goyal, Winstein, Mickens, Balakrishnan, "Mahimahi: Accurate Record-and-Replay for
+#    HTTP", USENIX ATC 2015. The format of traces of opportunities, and the rules by which packets use these, are those
+#    of its program `mm-link` (link_queue.cc, `LinkQueue::rationalize`).
+# [2] Winstein, Sivaraman, Balakrishnan, "Stochastic Forecasts Achieve High Throughput and Low Delay over Cellular
+#    Networks", NSDI 2013: such traces of cellular links.
 
 OPPORTUNITY = 1500
 """Bytes that one opportunity carries: mahimahi's 1504 bytes less the 4 bytes that its device adds to a packet."""
@@ -66,23 +71,7 @@ class LinkTrace:
 
     @classmethod
     def of_opportunities(cls, milliseconds: Sequence[int] | NDArray[np.int64]) -> LinkTrace:
-        """Return a trace of opportunities to send 1500 bytes.
-
-        Parameters
-        ----------
-        milliseconds : sequence of int
-            Times of the opportunities [ms], ascending; the last one is the time after which the trace repeats.
-
-        Raises
-        ------
-        InvalidValueError
-            If the times descend, are negative, or all 0, or an outage lasts for over ten minutes; a ValueError.
-
-        Examples
-        --------
-        >>> LinkTrace.of_opportunities([1, 2, 2, 4]).mean_rate
-        12000000.0
-        """
+        """Return a trace of opportunities to send 1500 bytes."""
         times = np.asarray(milliseconds, np.int64)
         fault = _fault_of_opportunities(times)
         if fault is not None:
@@ -93,27 +82,7 @@ class LinkTrace:
     def of_rates(
         cls, times: Sequence[float], rates: Sequence[float], delays: Sequence[float] | None = None
     ) -> LinkTrace:
-        """Return a trace of rates over time.
-
-        Parameters
-        ----------
-        times : sequence of float
-            Times from which on the rates hold [s], ascending from 0. The last rate holds as long as the one before it.
-        rates : sequence of float
-            Rates [bit/s], 0 to 1e12, at least one of them above 0.
-        delays : sequence of float, optional
-            Further delays after the link [s], 0 to 60. Packets stay in order: none overtakes another if it falls.
-
-        Raises
-        ------
-        InvalidValueError
-            If a value is out of its range, or an outage lasts for over ten minutes; a ValueError.
-
-        Examples
-        --------
-        >>> LinkTrace.of_rates([0, 1, 2], [4e6, 0, 2e6]).mean_rate
-        2000000.0
-        """
+        """Return a trace of rates over time."""
         rows = list(zip(times, rates, delays or [0.0] * len(times), strict=True))
         fault = _fault_of_rates(rows)
         if fault is not None:
@@ -133,23 +102,6 @@ class LinkTrace:
         The periods begin anew whenever the trace repeats; a trace shorter than a period is first repeated until it is
         as long. The first outage is at time 0 in every run, whatever the seed: flows that start at other times meet
         other phases.
-
-        Parameters
-        ----------
-        every : float
-            Time between the beginnings of two outages [s], above `duration`.
-        duration : float
-            Duration of an outage [s], above 0 to 600.
-
-        Raises
-        ------
-        InvalidValueError
-            If a value is out of its range, or the link carries nothing any more; a ValueError.
-
-        Examples
-        --------
-        >>> LinkTrace.of_rates([0], [8e6]).with_outages(every=15, duration=0.3).mean_rate
-        7840000.0
         """
         if not is_number(duration) or not 0 < duration <= LONGEST_OUTAGE:
             raise InvalidValueError("duration", duration, f"lie between 0 and {LONGEST_OUTAGE:g} s")
@@ -248,20 +200,7 @@ def _fault_of_rates(rows: Sequence[Sequence[float]]) -> tuple[int, str, str] | N
 
 
 def read_link_trace(file: Path) -> LinkTrace:
-    """Read a trace: opportunities in the format of mahimahi, or a CSV of rates.
-
-    Parameters
-    ----------
-    file : Path
-        With the suffix .csv: the columns time [s] and rate [bit/s], and optionally delay [s], as for
-        `LinkTrace.of_rates`. Else one whole number in each line: the time of an opportunity to send 1500 bytes [ms], as
-        for `LinkTrace.of_opportunities`.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or has an invalid entry; one line that names the file and the line.
-    """
+    """Read a trace: opportunities in the format of mahimahi, or a CSV of rates."""
     try:
         text = Path(file).read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -317,22 +256,6 @@ def varying_link(
 ) -> LinkTrace | None:
     """Return the trace of a link by a file, or by a rate with outages; None for a link that never varies.
 
-    Parameters
-    ----------
-    rate : float, optional
-        Rate of the link [bit/s]; not with a file.
-    file : Path, optional
-        A trace that `read_link_trace` reads.
-    outage_every, outage : float, optional
-        Time between two outages and duration of each [s], both or none.
-
-    Raises
-    ------
-    InvalidValueError
-        If arguments contradict each other, or an outage is out of its range; a ValueError.
-    ValueError
-        If the file cannot be read or has an invalid entry.
-
     Examples
     --------
     >>> varying_link(8e6, None, 15, 0.3).mean_rate
@@ -356,3 +279,94 @@ def varying_link(
     except InvalidValueError as error:
         name = {"every": "outage_every", "duration": "outage"}[error.name]
         raise InvalidValueError(name, error.value, error.allowed) from None
+
+
+# The departures of packets from a link with a trace; `link_trace` has the rules and their sources.
+
+TRACE_INTEGERS = (
+    "trace_kind trace_times trace_rates trace_delays trace_length trace_period trace_place opportunity_left added_delay"
+)
+"""Fields of a link: the kind, the addresses of the arrays of the trace, and the place in the trace. Times are [ns]."""
+
+
+def _type_load(typing_context: Any, address: Any, place: Any) -> Any:
+    """Load an integer of 64 bits from an array at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        array = builder.inttoptr(values[0], ir.IntType(64).as_pointer())
+        return builder.load(builder.gep(array, [values[1]]))
+
+    return types.int64(types.int64, types.int64), generate
+
+
+def _load_in_python(address: int, place: int) -> int:
+    """Load the integer from Python, where NUMBA_DISABLE_JIT=1 is set."""
+    return ctypes.c_int64.from_address(int(address) + 8 * int(place)).value
+
+
+_load: Any = _load_in_python if config.DISABLE_JIT else intrinsic(_type_load)  # type: ignore[attr-defined]
+
+
+@kernel()
+def _entry_time(link: Any, place: int) -> int:
+    """Return the time of an entry of the trace [ns]; the trace repeats, so places go on beyond its length."""
+    return int((place // link.trace_length) * link.trace_period + _load(link.trace_times, place % link.trace_length))
+
+
+@kernel()
+def trace_departure(link: Any, time: int, size: int) -> int:
+    """Return when a packet has left a link with a trace, and keep the place in the trace.
+
+    Packets must come in the order of time. The path's further delay at the departure is then `link.added_delay` [ns].
+    """
+    exit_before = link.last_departure + link.added_delay
+    if link.trace_kind == OPPORTUNITIES:
+        departure = _departure_by_opportunities(link, time, size)
+    else:
+        departure = _departure_by_rates(link, time, size)
+    # No packet overtakes another one when the delay falls.
+    link.added_delay = max(link.added_delay, exit_before - departure)
+    return int(departure)
+
+
+@kernel()
+def _departure_by_opportunities(link: Any, time: int, size: int) -> int:
+    """Return the time of the opportunity that carries the last byte of a packet [ns].
+
+    An opportunity is lost, or what is left of it, if the queue is empty when it comes.
+    """
+    # Skip whole repetitions, then the opportunities up to the arrival.
+    first = (time // link.trace_period - 1) * link.trace_length
+    if first > link.trace_place:
+        link.trace_place, link.opportunity_left = first, OPPORTUNITY
+    while _entry_time(link, link.trace_place) <= time:
+        link.trace_place, link.opportunity_left = link.trace_place + 1, OPPORTUNITY
+    # Use opportunities until all bytes are sent.
+    remaining = size
+    while remaining > link.opportunity_left:
+        remaining -= link.opportunity_left
+        link.trace_place, link.opportunity_left = link.trace_place + 1, OPPORTUNITY
+    link.opportunity_left -= remaining
+    return int(_entry_time(link, link.trace_place))
+
+
+@kernel()
+def _departure_by_rates(link: Any, time: int, size: int) -> int:
+    """Return when the link has sent all bits of a packet at the rates of the trace [ns]."""
+    now = max(time, link.last_departure)
+    # Find the entry in force; the entry that follows ends it.
+    first = (now // link.trace_period - 1) * link.trace_length
+    link.trace_place = max(link.trace_place, first)
+    while _entry_time(link, link.trace_place + 1) <= now:
+        link.trace_place += 1
+    # Send at the rate of each entry until all bits are sent.
+    bits = 8.0 * size
+    while True:
+        rate = _load(link.trace_rates, link.trace_place % link.trace_length)
+        end = _entry_time(link, link.trace_place + 1)
+        if rate * ((end - now) / NANOSECONDS) >= bits:
+            link.added_delay = _load(link.trace_delays, link.trace_place % link.trace_length)
+            return int(min(now + round(bits / rate * NANOSECONDS), end))
+        bits -= rate * ((end - now) / NANOSECONDS)
+        now = end
+        link.trace_place += 1

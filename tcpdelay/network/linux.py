@@ -1,26 +1,44 @@
-"""The TCP of a Linux kernel on a shared link: sender and receiver of `tcpdelay.models.simulator`."""
+"""The TCP of a Linux kernel on a shared link: sender, receiver, response to marks, and send buffer."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.bbr import start as start_bbr
-from tcpdelay.models.simulator.dctcp import MAX_ALPHA
-from tcpdelay.models.simulator.delivery_rate import check_application_limited
 from tcpdelay.models.simulator.engine import new_connection
+from tcpdelay.models.simulator.pacing import check_application_limited
 from tcpdelay.models.simulator.path import ALWAYS
-from tcpdelay.models.simulator.receiver import NO_SEGMENT, arrive, expect_after_idle, on_receiver_timer
-from tcpdelay.models.simulator.records import COLLAPSED, CONNECTION, KEPT, LOSS, MASK, NEVER, in_flight
+from tcpdelay.models.simulator.receiver import (
+    EVERYTHING,
+    NO_SEGMENT,
+    acknowledge,
+    arrive,
+    begin_quick_acks,
+    expect_after_idle,
+    on_receiver_timer,
+)
+from tcpdelay.models.simulator.records import (
+    COLLAPSED,
+    CONNECTION,
+    CWR,
+    KEPT,
+    LOSS,
+    MASK,
+    NEVER,
+    OPEN,
+    SACKED,
+    in_flight,
+)
+from tcpdelay.models.simulator.recovery import begin_reduction
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
-from tcpdelay.models.simulator.window import restart_after_idle
+from tcpdelay.models.simulator.window import MAX_ALPHA, restart_after_idle, update_alpha
 from tcpdelay.models.simulator.writes import message_record
 from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
 from tcpdelay.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.network.dispatching import expected_delay
-from tcpdelay.network.marks import heed_marks, note_mark
 from tcpdelay.network.records import (
     BULK,
     CONSTANT_RATE,
@@ -37,14 +55,156 @@ from tcpdelay.network.records import (
     message_end,
     note_read,
     note_write,
+    wake,
 )
-from tcpdelay.network.send_buffer import has_room, packets_allowed
 from tcpdelay.network.stacks import Dctcp
 from tcpdelay.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, TIMESTAMPS, Transport
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
+
+# How the sender and the receiver of Linux respond to marks: ECN (RFC 3168), and DCTCP (RFC 8257).
+#
+# The sender learns of each mark with the ACK of its segment. Without DCTCP it reduces its window once per round trip,
+# as the kernel does whose receiver repeats a mark until it hears of the reduction.
+
+QUICK_ACKS_AFTER_MARK = 2
+"""ACKs that are not delayed after the first mark (`tcp_data_ecn_check`)."""
+
+
+@kernel()
+def heed_marks(flow: Any, c: Any, wire: Any, answer: Any) -> None:
+    """Reduce the window if an ACK newly acknowledges marked segments, once per round trip (`tcp_enter_cwr`)."""
+    delivered = marked = 0
+    number = c.first_segment
+    while number < c.next_segment and wire.segments[number & MASK].end <= answer.acknowledged:
+        if not wire.segments[number & MASK].state & (SACKED | COLLAPSED):
+            delivered += 1
+            marked += flow.marked[number & MASK]
+        number += 1
+    # Beyond the cumulative acknowledgement: the segment that the ACK reports.
+    if answer.segment >= number and not wire.segments[answer.segment & MASK].state & (SACKED | COLLAPSED):
+        delivered += 1
+        marked += flow.marked[answer.segment & MASK]
+    if c.dctcp:
+        c.delivered_ce += marked
+        update_alpha(c, answer.acknowledged, c.delivered + delivered)
+    if c.ca_state == CWR and answer.acknowledged > c.high_seq and marked:
+        # This ACK ends a reduction and begins the next one.
+        c.snd_cwnd = c.snd_ssthresh
+        c.ca_state = OPEN
+    if not marked or c.ca_state >= CWR:
+        return
+    begin_reduction(c)
+    c.undo_marker = 0
+    c.ca_state = CWR
+    c.cwr_segment = c.next_segment
+
+
+@kernel()
+def note_mark(c: Any, wire: Any, number: int, marked: int, arrival: int) -> None:
+    """Let the receiver note whether a segment that arrives is marked, and report it soon.
+
+    The first segment that was sent after a reduction is acknowledged at once (`tcp_ecn_accept_cwr`). With DCTCP so is a
+    segment when marks begin or end, and the ACK that has been delayed goes before it (`dctcp_ece_ack_update`).
+    Otherwise a few ACKs after the first mark are not delayed.
+    """
+    if number == c.cwr_segment:
+        c.ack_now = 1
+        if not c.dctcp:
+            c.ce_state = 0
+    if c.dctcp and c.ce_state != marked:
+        if c.delayed_ack_at != NEVER:
+            acknowledge(c, wire, EVERYTHING, NO_SEGMENT, arrival)
+        c.ack_now = 1
+        c.ce_state = marked
+    elif marked and not c.ce_state:
+        begin_quick_acks(c, QUICK_ACKS_AFTER_MARK)
+        c.ce_state = 1
+
+
+# Send buffers whose limit follows the congestion window.
+
+LARGEST_MULTIPLE, LARGEST_EXTRA = 4, 1000
+
+
+@kernel()
+def packets_allowed(multiple: int, extra: int, cwnd: int, sacked_out: int) -> int:
+    """Return the largest number of packets in a send buffer that follows the window; see `SendBufferLimit.limit`."""
+    return int(multiple * cwnd + min(extra, cwnd) + sacked_out)
+
+
+@kernel()
+def has_room(flow: Any, held: int, cwnd: int, sacked_out: int) -> bool:
+    """Return whether the limit of a flow's send buffer, if any, allows a segment beside the `held` segments.
+
+    The source may write a message as soon as one segment fits. The rest of a message of several segments follows while
+    the buffer drains; with room for the whole message as a condition, a window smaller than a message would block the
+    source for ever.
+    """
+    if flow.buffer_windows == 0:
+        return True
+    return bool(held < packets_allowed(flow.buffer_windows, flow.buffer_extra, cwnd, sacked_out))
+
+
+@described
+class SendBufferLimit:
+    """A limit of the send buffer that follows the congestion window.
+
+    Parameters
+    ----------
+    multiple : int
+        Congestion windows that the send buffer holds, 1 to 4.
+    extra : int
+        Packets that it holds beyond them, 0 to 1000, but at most one window.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> SendBufferLimit(1, 3).limit(cwnd=10), SendBufferLimit(1, 3).limit(cwnd=2)
+    (13, 4)
+    """
+
+    multiple: Annotated[
+        int,
+        Quantity(
+            kind="count",
+            meaning="Congestion windows that the send buffer holds.",
+            low=1,
+            high=LARGEST_MULTIPLE,
+            unit="windows",
+            example="1",
+        ),
+    ] = 1
+    extra: Annotated[
+        int,
+        Quantity(
+            kind="count",
+            meaning="Packets that the send buffer holds beyond these windows.",
+            low=0,
+            high=LARGEST_EXTRA,
+            unit="packets",
+            example="3",
+        ),
+    ] = 0
+
+    def limit(self, cwnd: int, sacked_out: int = 0) -> int:
+        """Return the largest number of packets in the send buffer, including packets sent but not acknowledged."""
+        return int(packets_allowed(self.multiple, self.extra, cwnd, sacked_out))
+
+
+def require_limit(value: object) -> None:
+    """Raise InvalidValueError unless the argument `min_buf` is a send-buffer limit or None."""
+    if value is not None and not isinstance(value, SendBufferLimit):
+        raise InvalidValueError("min_buf", value, "be a MinBuf")
+
+
+# The TCP of a Linux kernel on a shared link: sender and receiver of `tcpdelay.models.simulator`.
 
 LARGEST_SEND_BUFFER = 4 << 20
 """Largest send buffer that the kernel sets by itself [bytes] (sysctl tcp_wmem)."""
@@ -70,17 +230,11 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
 
     The receiver processes a segment when the link accepts it, because no other segment can overtake it. Only the timer
     of a delayed acknowledgement waits for its time, because a segment that is sent later may arrive before it.
-
-    Parameters
-    ----------
-    flow, c : record
-        The flow and its connection.
-    wire, link, samples : record
-        The segments and acknowledgements in transit, the shared link, and the delays that are counted.
     """
     acknowledgement = wire.acknowledgements[c.first_ack & MASK]
     arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
     first_new_ack = c.next_ack
+    awake = flow.wake_up == 0
     if c.receiver_timer <= min(arrival, c.timer_at, c.pacing_at, flow.next_write):
         on_receiver_timer(c, wire)
     elif c.pacing_at <= min(arrival, c.timer_at, flow.next_write):
@@ -97,11 +251,12 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
         on_acknowledgement(c, wire, acknowledgement)
     else:
         c.now = flow.next_write
+        awake = True
         if is_write_due(flow, link):
             _write(flow, c, wire)
             send_new(c, wire, False)
     if flow.application == BULK:
-        _fill_buffer(flow, c, wire)
+        _fill_buffer(flow, c, wire, awake)
     if c.first_transit < c.next_transit:
         _carry(flow, c, wire, link, samples)
     add_return_jitter(flow, wire, first_new_ack, c.next_ack)
@@ -202,8 +357,8 @@ def is_writable(flow: Any, c: Any, size: int) -> bool:
 
 
 @kernel()
-def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
-    """Write messages while the send buffer accepts a whole one.
+def _fill_buffer(flow: Any, c: Any, wire: Any, awake: bool) -> None:
+    """Write messages while the send buffer accepts a whole one, or wake the process that writes them.
 
     A buffer whose size is not set holds twice the congestion window, with BBR three times, and never shrinks
     (`tcp_sndbuf_expand`, `bbr_sndbuf_expand`).
@@ -215,6 +370,10 @@ def _fill_buffer(flow: Any, c: Any, wire: Any) -> None:
         windows = (3 if c.bbr else 2) * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
         size = max(flow.largest_send_buffer, min(windows, LARGEST_SEND_BUFFER), flow.message)
         flow.largest_send_buffer = size
+    if not awake:
+        if is_writable(flow, c, size):
+            wake(flow, c.now)
+        return
     all_sent = c.snd_nxt == c.written
     while is_writable(flow, c, size):
         _write(flow, c, wire)

@@ -1,4 +1,4 @@
-"""Prepare the records of the compiled code from the sources and the bottleneck."""
+"""Prepare the records of the compiled code from the sources and the bottleneck, and advance all flows in order."""
 
 from __future__ import annotations
 
@@ -9,34 +9,211 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.compilation import records
+from tcpdelay.models.budget import SimulationBudget
+from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.path import loss_settings
-from tcpdelay.models.simulator.records import NEVER, generator_addresses
+from tcpdelay.models.simulator.records import KEPT, NEVER, generator_addresses
 from tcpdelay.models.tcp import FIRST_TIMEOUT, SECOND
-from tcpdelay.network import engine
 from tcpdelay.network.bottleneck import LINK, Bottleneck, prepare_link
-from tcpdelay.network.dispatching import DISPATCHER
+from tcpdelay.network.dispatching import DISPATCHER, collect, dispatch
 from tcpdelay.network.linux import LARGEST_SEND_BUFFER
-from tcpdelay.network.message_schedule import MessageSchedule
-from tcpdelay.network.queues.managed_link import prepare_managed_link
-from tcpdelay.network.queues.waiting import ECT_0, ECT_1, NOT_ECT
+from tcpdelay.network.queues.managed_link import prepare_managed_link, serve, service_time
+from tcpdelay.network.queues.waiting import ECT_0, ECT_1, NOBODY, NOT_ECT, take_outcome
 from tcpdelay.network.records import (
+    AHEAD,
     BULK,
     CONSTANT_RATE,
     COUNTERS,
     DISPATCHED,
+    ESTABLISHED,
     FLOW,
     NETWORK_WIRE,
+    SAMPLES,
     SCHEDULED,
     TRANSFERS,
     WRITES,
 )
 from tcpdelay.network.result import SlicedDelays
 from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source, Transfers
-from tcpdelay.network.transport import CARRIER, Transport, segment_size
+from tcpdelay.network.transport import CARRIER, Transport, call_for_effect, call_for_number, copy_memory, segment_size
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.sources.message_stream import BLOCK
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
+
+# The order of events over all flows and the link: a tournament tree whose root is the time of the next event.
+
+
+@kernel()
+def next_time(flow: Any, carrier: Any, wire: Any) -> int:
+    """Return when the next event of a flow is due by the link's clock: when a packet sent then reaches the queue.
+
+    Flows meet in the queue only, and the packets of each flow reach it after a constant delay. Processing the events in
+    this order therefore lets the packets of all flows enter the queue in the order of time.
+    """
+    return int(at_link(flow, call_for_number(carrier.next_time, flow, carrier.connection, (wire,))))
+
+
+@kernel()
+def at_link(flow: Any, time: int) -> int:
+    """Return when a packet reaches the queue that is sent at a time."""
+    return int(time + flow.access_delay) if time < NEVER else NEVER
+
+
+@kernel()
+def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
+    """Fill the tournament: the second half has the flows and the link, entry i the earlier of entries 2 i and 2 i + 1.
+
+    The link is after the flows. It has events only if its queue is managed, and none before a packet arrives.
+    """
+    leaves = tree.size // 2
+    tree[:] = NEVER
+    for number in range(flows.size):
+        tree[leaves + number] = next_time(flows[number], carriers[number], wires[number])
+    for place in range(leaves - 1, 0, -1):
+        tree[place] = min(tree[2 * place], tree[2 * place + 1])
+
+
+@kernel()
+def _enter(tree: Any, place: int, time: int) -> None:
+    """Enter the time of a flow's next event."""
+    tree[place] = time
+    while place > 1:
+        place //= 2
+        tree[place] = min(tree[2 * place], tree[2 * place + 1])
+
+
+@kernel()
+def _open_connection(flow: Any, carrier: Any) -> None:
+    """Replace the connection of a flow by a new one that is established."""
+    if carrier.end:
+        call_for_effect(carrier.end, flow, carrier.connection, ())
+    copy_memory(carrier.connection, carrier.initial, carrier.size)
+    call_for_effect(carrier.begin, flow, carrier.connection, ())
+
+
+@kernel()
+def _process_outcome(
+    tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any
+) -> None:
+    """Let the flow of the packet process that has left the managed queue first, or has been dropped there."""
+    packet = link.packets[take_outcome(link)]
+    number = packet.flow
+    flow, carrier, wire = flows[number], carriers[number], wires[number]
+    time = call_for_number(carrier.deliver, flow, carrier.connection, (wire, link, samples, packet))
+    if flow.dispatcher:
+        d = dispatchers[flow.dispatcher - 1]
+        collect(d, flows[d.leader], flow, samples)
+    _enter(tree, tree.size // 2 + number, at_link(flow, time))
+
+
+@kernel(nogil=True)
+def advance(
+    tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any, until: int
+) -> bool:
+    """Simulate up to a time by the link's clock [us]; return early, with False, when the buffer of delays is full.
+
+    It also returns early after `samples.most_events`.
+    """
+    leaves = tree.size // 2
+    while True:
+        if samples[0].used > SAMPLES - KEPT or samples[0].events >= samples[0].most_events:
+            return False
+        samples[0].events += 1
+        if link[0].managed:
+            # Process what the last event has decided about packets, and enter when the link takes the next one.
+            if link[0].first_outcome != NOBODY:
+                _process_outcome(tree, flows, carriers, wires, link[0], samples[0], dispatchers)
+                continue
+            if tree[leaves + flows.size] != service_time(link[0]):
+                _enter(tree, leaves + flows.size, service_time(link[0]))
+        if tree[1] >= until:
+            return True
+        # Find the flow with the next event.
+        place = 1
+        while place < leaves:
+            place *= 2
+            if tree[place] > tree[place + 1]:
+                place += 1
+        number = place - leaves
+        if number == flows.size:
+            serve(link[0])
+            continue
+        flow, carrier, wire = flows[number], carriers[number], wires[number]
+        # Let its transport process the event.
+        if flow.stage == ESTABLISHED and tree[place] == flow.next_write + flow.access_delay:
+            _open_connection(flow, carrier)
+        time = call_for_number(carrier.step, flow, carrier.connection, (wire, link[0], samples[0]))
+        # A dispatcher puts in order what its connections have read, and may write to another connection.
+        if flow.dispatcher:
+            d = dispatchers[flow.dispatcher - 1]
+            collect(d, flows[d.leader], flow, samples[0])
+            written = dispatch(d, flows, carriers, wires, link[0], samples[0])
+            if written >= 0:
+                collect(d, flows[d.leader], flows[written], samples[0])
+                if written != number:
+                    _enter(tree, leaves + written, next_time(flows[written], carriers[written], wires[written]))
+                else:
+                    time = call_for_number(carrier.next_time, flow, carrier.connection, (wire,))
+        _enter(tree, place, at_link(flow, time))
+
+
+# The messages of a source on a shared link, which become known to the compiled code piece by piece.
+
+
+class MessageSchedule:
+    """The schedule of a flow: at any time between one and two blocks of messages ahead, so that memory stays bounded.
+
+    Parameters
+    ----------
+    source : Source
+        The source.
+    seed : int
+        Seed of the messages, 0 or more.
+    flow : record
+        The flow, of type `tcpdelay.network.records.FLOW`; its `first_write` is the time 0 of the source.
+    """
+
+    def __init__(self, source: MessageSource, seed: int, flow: Any) -> None:
+        self._source, self._flow = source, flow
+        self._blocks, self._ended = source.blocks(seed), False
+        self.fill()
+        flow.next_write = flow.schedule[0].written if flow.messages_known else NEVER
+
+    def fill(self) -> int:
+        """Schedule further messages; return the time by the link's clock up to which all messages are known [us]."""
+        flow = self._flow
+        while not self._ended and flow.messages_known - flow.messages_taken <= BLOCK:
+            self._append()
+        if self._ended:
+            return NEVER
+        last = int(flow.schedule[(flow.messages_known - 1) % AHEAD].written)
+        if last == flow.schedule[flow.messages_taken % AHEAD].written:
+            raise InvalidValueError("flow", self._source, f"write at most {BLOCK} messages in a microsecond")
+        return last + int(flow.access_delay)
+
+    def _append(self) -> None:
+        """Append a block of messages that are written before the flow stops."""
+        flow = self._flow
+        block = next(self._blocks, None)
+        if block is None:
+            self._ended = True
+            return
+        written = flow.first_write + np.rint(block["time"] * SECOND).astype(np.int64)
+        count = int(np.searchsorted(written, flow.stop))
+        self._ended = count < block.size
+        places = np.arange(flow.messages_known, flow.messages_known + count) % AHEAD
+        values = {"written": written, "length": block["size"], "kind": block["kind"]}
+        for name, of_block in values.items():
+            flow.schedule[name][places] = of_block[:count]
+        flow.messages_known += count
+
+
+# Prepare the records of the compiled code from the sources and the bottleneck.
+
+WORK_OF_EVENT = 5
+"""Work of an event, in units of `SECONDS_PER_WORK`."""
 
 
 @dataclass
@@ -82,25 +259,31 @@ class Network:
     memory: list[Any]
     schedules: list[MessageSchedule]
 
-    def advance(self, until: float, delays: SlicedDelays | None = None) -> None:
-        """Simulate up to a time [s], and collect the delays that are counted; by default they are discarded."""
-        end, reached = round(until * SECOND), -1
-        while reached < end:
+    def advance(self, until: float, delays: SlicedDelays | None = None, budget: SimulationBudget | None = None) -> None:
+        """Simulate up to a time [s], and collect the delays that are counted; by default they are discarded.
+
+        It ends before if the budget is spent; by default it has no bound.
+        """
+        end, reached, samples = round(until * SECOND), -1, self.samples[0]
+        budget = budget or SimulationBudget()
+        while reached < end and (most := budget.next_call()):
             known = min([end, *(schedule.fill() for schedule in self.schedules)])
-            emptied = engine.advance(
-                self.tree,
-                self.flows,
-                self.carriers,
-                self.wires,
-                self.link,
-                self.samples,
-                self.dispatchers,
-                known,
-            )
-            reached = known if emptied else reached
-            if delays is not None:
-                delays.take(self.samples[0])
-            self.samples[0].used = 0
+            samples.events, samples.most_events = 0, -(-most // WORK_OF_EVENT)
+            reached = known if self._advance(known) else reached
+            budget.spend(WORK_OF_EVENT * int(samples.events))
+            if samples.used > SAMPLES // 4 or reached >= end:
+                if delays is not None:
+                    delays.take(samples)
+                samples.used = 0
+
+    def compile(self) -> None:
+        """Compile the engine without processing an event, so that its time does not count."""
+        self._advance(0)
+
+    def _advance(self, until: int) -> bool:
+        """Process events up to a time [us], and return whether it is reached."""
+        records = self.flows, self.carriers, self.wires, self.link, self.samples, self.dispatchers
+        return bool(advance(self.tree, *records, until))
 
 
 def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_from: float, until: float) -> Network:
@@ -148,13 +331,16 @@ def prepare(sources: Sequence[Source], bottleneck: Bottleneck, seed: int, count_
         # The clock of a host is shifted by a random part of a tick. All connections of a source are on one host.
         phases.append(int(generators[number].integers(SECOND)))
         _prepare_flow(flow, source, min(source.stop, until))
+        if isinstance(source, ConstantRate):
+            for kind, deadline in source.deadlines.items():
+                flow.lifetimes[source.flow.kinds.index(kind)] = round(deadline * SECOND)
         if isinstance(source, ConstantRate) and flow.application == SCHEDULED:
             messages_seed = _messages_seed(seed, len(network.schedules))
             network.schedules.append(MessageSchedule(source.flow, messages_seed, flow))
         if _is_dispatched(source):
             _dispatch(flow, source, dispatched.index(leader), members[leader].index(number))
         _prepare_connection(network, number, source, phases[leader])
-    engine.start(network.tree, network.flows, network.carriers, network.wires)
+    start(network.tree, network.flows, network.carriers, network.wires)
     return network
 
 
@@ -229,6 +415,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "return_delay": round(path.back * SECOND),
         "return_jitter": round(path.return_jitter * SECOND),
         "header": source.header_size,
+        "receiver_forges": int(source.forging),
         "ecn": ECT_1 if source.l4s else ECT_0 if source.ecn else NOT_ECT,
         **loss_settings(flow, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
         "section": 1,
@@ -238,13 +425,12 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "stop": round(stop * SECOND),
         "first_timeout": round(FIRST_TIMEOUT * SECOND),
     }
-    if isinstance(source, ConstantRate) and isinstance(source.flow, Flow):
+    if isinstance(source, ConstantRate) and is_exact(source.flow):
         settings |= {
             "application": CONSTANT_RATE,
             "message": source.flow.packet_size,
             "interval": max(round(source.flow.interval * SECOND), 1),
             "write_size": source.flow.packet_size,
-            "receiver_forges": int(source.forging),
         }
     elif isinstance(source, ConstantRate):
         settings["application"] = SCHEDULED
@@ -287,4 +473,5 @@ def _bulk(source: Bulk) -> dict[str, float]:
         "message": message,
         "send_buffer": send_buffer,
         "notsent_lowat": source.notsent_lowat or 0,
+        "wake_up": round(source.wake_up * SECOND),
     }

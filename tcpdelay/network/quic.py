@@ -93,7 +93,7 @@ def _write(flow: Any, c: Any) -> None:
     if is_backlogged(c, c):
         flow.overflows += 1
         count_offered(flow, c.now, flow.kind)
-        count_lost(flow, c.now, flow.kind)
+        count_lost(flow, c.now, flow.kind, 0)
         return
     note_write(flow, c.now)
     message = message_record(c, c.packets_written)
@@ -111,7 +111,7 @@ def _count(flow: Any, c: Any, samples: Any, number: int) -> None:
         size, kind = unread.length, unread.kind
     place = number & (c.delays.shape[1] - 1)
     if c.delays[0, place] >= NEVER_READ:
-        count_lost(flow, written, kind)
+        count_lost(flow, written, kind, 0)
     else:
         read = written + c.delays[0, place]
         count_read(flow, samples, size, kind, written, written + c.delays[1, place], read, read)

@@ -30,7 +30,7 @@ from tcpdelay.scenario.sources.message_stream import BLOCK
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
 """Kinds of application. A dispatcher (`tcpdelay.network.dispatching`) writes the messages of a dispatched flow, and the
-messages of a scheduled flow come from a source (`tcpdelay.network.message_schedule`)."""
+messages of a scheduled flow come from a source (`tcpdelay.network.preparation`)."""
 CLOSED, ACCEPTED, ESTABLISHED, TRANSFERRING = range(4)
 """Stages of a transfer's connection: not open, accepted by the receiver, established, and carrying the file."""
 WRITES = 1 << 13
@@ -51,11 +51,11 @@ _GROUPS = {
     "application": "application interval first_write next_write stop message section pieces write_size stage attempts "
     "first_timeout round_trip opened_by_sender receiver_forges",
     "schedule": "kind messages_known messages_taken overflows",
-    "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat",
+    "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat wake_up",
     "dispatcher": "dispatcher member due_write",
     "connection": "ack_delay ack_held return_before first_unsent connection_read",
     "window of counting": "count_from count_until",
-    "messages": "packets_written packets_read offered delivered lost bytes_read sender_delay network_delay "
+    "messages": "packets_written packets_read offered delivered lost gap_bytes bytes_read sender_delay network_delay "
     "receiver_delay transfers",
     "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
 }
@@ -73,13 +73,15 @@ FLOW = np.dtype(
         ("unread", SOURCE_MESSAGE, UNREAD),
         ("offered_by_kind", np.int64, 1 << KIND_BITS),
         ("lost_by_kind", np.int64, 1 << KIND_BITS),
+        ("gap_bytes_by_kind", np.int64, 1 << KIND_BITS),
+        ("lifetimes", np.int64, 1 << KIND_BITS),
     ]
 )
 """The part of a flow that does not depend on its transport.
 
 An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
 message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
-`buffer_...` fields are the parameters of `tcpdelay.network.send_buffer.SendBufferLimit`.
+`buffer_...` fields are the parameters of `tcpdelay.network.linux.SendBufferLimit`.
 
 `first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
 first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per
@@ -89,15 +91,26 @@ at which the message ends instead. A constant bit rate does not use it, because 
 A scheduled application has two rings in its place. `schedule` has the messages that are known: `messages_known` so far,
 of which `messages_taken` have come due. `unread` has the messages that are written and not yet read. `message` and
 `kind` are those of the message written last. `overflows` messages were not written because `unread` was full.
+
+`lifetimes` has the time from write to deadline of each kind of message, or 0 for that of the transport.
 """
 _SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (3, 1)), "messages": (WRITTEN_MESSAGE, (UNREAD,))}
 NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
 """The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and delays, and with
 room for fewer messages."""
 COUNTERS = np.dtype(
-    [("used", np.int64), ("keys", np.int64, SAMPLES), ("completed", np.int64), ("completions", np.int64, (KEPT, 3))]
+    [
+        ("used", np.int64),
+        ("keys", np.int64, SAMPLES),
+        ("completed", np.int64),
+        ("completions", np.int64, (KEPT, 3)),
+        ("events", np.int64),
+        ("most_events", np.int64),
+    ]
 )
 """The delays counted since the buffer was last emptied, each with the number of its flow and the kind of its message.
+
+A call of the engine ends after `most_events`; `events` is the number of events that it has processed.
 
 `completions` has one row per message that a dispatched connection has read in this event: when the message was sent
 first, when it arrived, and when this connection could read it in order.
@@ -112,17 +125,7 @@ def cross(flow: Any, link: Any, now: int, payload: int) -> int:
 
 @kernel()
 def cross_or_wait(flow: Any, link: Any, now: int, payload: int, segment: int, following: int) -> int:
-    """Send a packet over the link; return when it reaches the receiver, `DROPPED`, or `WAITING` in a managed queue.
-
-    Parameters
-    ----------
-    flow, link : record
-        The flow and the link.
-    now, payload : int
-        Time [us] and bytes without headers.
-    segment, following : int
-        What the transport's kernel `deliver` needs to know the packet again, if it waits.
-    """
+    """Send a packet over the link; return when it reaches the receiver, `DROPPED`, or `WAITING` in a managed queue."""
     flow.segments_sent += 1
     if is_lost(flow, flow, now):
         flow.segments_lost += 1
@@ -188,12 +191,14 @@ def count_offered(flow: Any, written: int, kind: int) -> None:
 
 
 @kernel()
-def count_lost(flow: Any, written: int, kind: int) -> None:
-    """Count a message as lost, given the time at which it was offered."""
+def count_lost(flow: Any, written: int, kind: int, gap: int) -> None:
+    """Count a message as lost, given the time at which it was offered, and the bytes that the receiver reports."""
     if flow.count_from <= written < flow.count_until:
         flow.lost += 1
+        flow.gap_bytes += gap
         if flow.application == SCHEDULED:
             flow.lost_by_kind[kind] += 1
+            flow.gap_bytes_by_kind[kind] += gap
 
 
 @kernel()
@@ -247,10 +252,10 @@ def count_read(flow: Any, samples: Any, size: int, kind: int, written: int, sent
 
 
 @kernel()
-def note_lost(flow: Any) -> None:
-    """Count the next message as lost: it will never be read."""
+def note_lost(flow: Any, gap: int) -> None:
+    """Count the next message as lost: it will never be read; the receiver may report a gap of so many bytes."""
     kind = flow.unread[flow.packets_read % UNREAD].kind if flow.application == SCHEDULED else 0
-    count_lost(flow, written_at(flow, flow.packets_read), kind)
+    count_lost(flow, written_at(flow, flow.packets_read), kind, gap)
     flow.packets_read += 1
 
 
@@ -284,6 +289,12 @@ def is_write_due(flow: Any, link: Any) -> bool:
 
 
 @kernel()
+def wake(flow: Any, now: int) -> None:
+    """Let a bulk source that has room in its send buffer write as soon as its process has been scheduled."""
+    flow.next_write = min(flow.next_write, now + flow.wake_up)
+
+
+@kernel()
 def _take_message(flow: Any) -> bool:
     """Take the message that is due from the schedule; return whether it is written, which takes room in the records."""
     message = flow.schedule[flow.messages_taken % AHEAD]
@@ -294,7 +305,7 @@ def _take_message(flow: Any) -> bool:
     if flow.packets_written - flow.packets_read >= UNREAD - 1:
         flow.overflows += 1
         count_offered(flow, message.written, message.kind)
-        count_lost(flow, message.written, message.kind)
+        count_lost(flow, message.written, message.kind, 0)
         return False
     flow.message, flow.kind = message.length, message.kind
     return True

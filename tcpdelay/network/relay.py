@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,17 +11,114 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.batches import SUBBATCHES, UNKNOWN, Batches, is_settled, read_share
-from tcpdelay.models.simulator.connections import WARM_UP
-from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, available_messages, source_refusals
+from tcpdelay.models.compilation import kernel
+from tcpdelay.models.simulator.batches import SUBBATCHES, UNKNOWN, Batches, read_share
+from tcpdelay.models.simulator.engine import WARM_UP, advance, compile_loop, new_connection
+from tcpdelay.models.simulator.path import is_dropped
+from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, available_messages, requested_budget, source_refusals
+from tcpdelay.models.simulator.writes import WriteSchedule
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.network.relay_legs import NOT_READ, Carried, over_tcp, over_udp
 from tcpdelay.network.stacks import Udp
 from tcpdelay.scenario.applications import source_of
-from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.fields import SEED, InvalidValueError, declarations, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.target import Target
+
+# One leg of a relay: when the messages that enter it are read at its end, over TCP or as UDP datagrams.
+
+CHUNK = 25_000
+"""Messages that one call of the compiled code simulates."""
+NOT_READ = -1
+"""Value in place of a delay of a message that is lost or dropped."""
+
+
+class Carried(NamedTuple):
+    """What a leg makes of the messages that enter it.
+
+    Attributes
+    ----------
+    delays : ndarray of int64
+        Time of each message from its entry to its read at the end of the leg [us], or `NOT_READ`.
+    waited : ndarray of int64
+        Part of this time before the first transmission of the message's last byte [us].
+    held : ndarray of int64
+        Bytes that the send buffer of a leg over TCP holds when it has taken the message.
+    """
+
+    delays: NDArray[np.int64]
+    waited: NDArray[np.int64]
+    held: NDArray[np.int64]
+
+
+def over_tcp(
+    times: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    path: Path,
+    stack: Linux,
+    seed: int,
+    buffer: int | None = None,
+    drops_when_full: bool = False,
+) -> Carried:
+    """Carry messages over a TCP connection, in their order."""
+    source = Trace(times / SECOND, sizes)
+    connection, wire = new_connection(source, path, stack, seed)
+    connection.send_buffer, connection.drops_when_full = buffer or 0, int(drops_when_full)
+    schedule = WriteSchedule(source, seed)
+    schedule.begin(connection)
+    parts, budget = [], requested_budget(times.size, source, stack)
+    compile_loop(connection, wire)
+    budget.start()
+    while (first := int(connection.packets_read)) < times.size:
+        # Flow and kernel have no common clock.
+        connection.tick_phase += int(wire.random.integers(connection.tick))
+        advance(connection, wire, min(first + CHUNK, times.size), schedule, budget)
+        if budget.is_spent:
+            raise budget.error(f"{connection.packets_read} packets of a leg", "use a lower loss or fewer packets")
+        parts.append(wire.delays_of(first, int(connection.packets_read) - first))
+    delays, waited, held = np.concatenate(parts, axis=1)
+    return Carried(np.maximum(delays, NOT_READ), waited, held)
+
+
+def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, stack: Udp, seed: int) -> Carried:
+    """Carry messages as datagrams; the parameters are as for `over_tcp`.
+
+    The datagrams of a message leave at once. The message is read when enough of them have arrived, and lost if too
+    many of them are lost.
+    """
+    random = np.random.default_rng(seed)
+    connection, wire = new_connection(Trace([0.0], [1]), path, Linux(), seed)
+    required = -(-sizes // stack.largest_payload)
+    sent = required + stack.parity
+    message = np.repeat(np.arange(times.size), sent)
+    starts = np.cumsum(sent) - sent
+    rest = sizes[message] - (np.arange(message.size) - starts[message]) * stack.largest_payload
+    # A parity datagram is as large as the largest datagram of its message.
+    payloads = np.minimum(np.where(rest > 0, rest, sizes[message]), stack.largest_payload)
+    delays = np.full(message.size, connection.one_way_delay, np.float64)
+    if connection.jitter:
+        delays += random.integers(connection.jitter + 1, size=message.size)
+    delays[_losses(connection, wire.record, times[message], payloads)] = np.inf
+    # Of the datagrams of a message, the last required one completes it.
+    ordered = delays[np.lexsort((delays, message))]
+    completed = ordered[starts + required - 1]
+    read = np.where(np.isinf(completed), NOT_READ, completed).astype(np.int64)
+    return Carried(read, np.zeros_like(times), np.zeros_like(times))
+
+
+@kernel()
+def _losses(c: Any, wire: Any, times: Any, payloads: Any) -> Any:
+    """Return which datagrams are lost, given the time at which each is sent [us] and its payload [bytes]."""
+    lost = np.zeros(times.size, np.bool_)
+    for number in range(times.size):
+        c.now = times[number]
+        lost[number] = is_dropped(c, wire, payloads[number])
+    return lost
+
+
+# Simulate a relay that ends TCP on one side or on both: TURN over TCP, a WebSocket proxy, an RTMP server.
 
 Leg: TypeAlias = tuple[Path, Stack]
 """A leg of a relay: its path, and `Stack.linux(...)` or `Udp()`."""
@@ -85,6 +182,11 @@ class RelayedMessages:
         """Share of the offered messages that the relay drops."""
         return self.dropped / self.offered
 
+    @property
+    def settled(self) -> bool:
+        """False if the delays depend on the length of the simulation; those of each kind and leg then say so too."""
+        return self.delays is None or self.delays.settled
+
 
 @dataclass(frozen=True)
 class RelayResult(RelayedMessages):
@@ -96,8 +198,6 @@ class RelayResult(RelayedMessages):
         The same by kind of message, such as "key frame", for sources with several kinds.
     sustainable : bool
         False if the backlog before or at the relay grows for ever; all delays are then infinite.
-    settled : bool
-        False if the delays depend on the length of the simulation.
     probability : float
         Probability of the requested quantile.
     seed : int
@@ -106,7 +206,6 @@ class RelayResult(RelayedMessages):
 
     by_kind: Mapping[str, RelayedMessages] = field(default_factory=dict)
     sustainable: bool = True
-    settled: bool = True
     probability: float = 0.95
     seed: int = 0
 
@@ -169,7 +268,7 @@ def simulate_relay(
     >>> round(relayed.delays.quantile(0.5), 3), round(relayed.lost_share, 3)
     (0.06, 0.01)
     """
-    source = source_of(source)
+    source = source_of(source, "source")
     for name, leg in (("first", first), ("second", second)):
         _check_leg(source, name, leg)
     unlimited = buffer is None and not isinstance(second[1], Udp)
@@ -178,12 +277,11 @@ def simulate_relay(
             raise InvalidValueError("buffer", buffer, f"be a whole number from 1 to {LARGEST_BUFFER:g} bytes")
         if isinstance(second[1], Udp):
             raise InvalidValueError("buffer", buffer, "be left out with UDP on the second leg, where nothing waits")
-    if packets is not None and (not FEWEST_PACKETS <= packets <= MOST_PACKETS or packets != int(packets)):
+    whole = is_number(packets) and FEWEST_PACKETS <= packets <= MOST_PACKETS and packets == int(packets)
+    if packets is not None and not whole:
         raise InvalidValueError("packets", packets, f"be a whole number between {FEWEST_PACKETS} and {MOST_PACKETS}")
-    if not 0 < quantile < 1:
-        raise InvalidValueError("quantile", quantile, "lie between 0 and 1")
-    if seed < 0:
-        raise InvalidValueError("seed", seed, "be 0 or more")
+    declarations(Target)["quantile"].require("quantile", quantile)
+    seed = SEED.require("seed", seed)
     available = available_messages(source, WARM_UP, packets)
     count = min(packets or USUAL_PACKETS, MOST_PACKETS if available is None else available)
     messages = next(source.blocks(seed, WARM_UP + count))
@@ -198,19 +296,22 @@ def simulate_relay(
     onward = _carry(reached[arrived], messages["size"][arrived], second, int(seeds[1]), buffer, drops)
     fates = _Fates.of(arrival, onward, arrived)
     counted = np.arange(messages.size) >= WARM_UP
-    if _carried(written, fates).high < 1:
+    carried = _carried(written, fates)
+    if carried.high < 1:
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
-    overall = _relayed(fates.only(counted), first, second, quantile, unlimited)
+    delivered = fates.only(counted & (fates.second != NOT_READ))
+    batches = _batches(delivered.first + delivered.second)
+    known = {"settled": batches is not None and batches.is_settled(quantile), "carried": carried}
+    overall = _relayed(fates.only(counted), first, second, quantile, unlimited, known)
     kinds = source.kinds if len(source.kinds) > 1 else ()
     of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}
     return RelayResult(
         **vars(overall),
         by_kind={
-            kind: _relayed(fates.only(some), first, second, quantile, unlimited)
+            kind: _relayed(fates.only(some), first, second, quantile, unlimited, known)
             for kind, some in of_kind.items()
             if some.any()
         },
-        settled=overall.delays is None or is_settled(overall.quantile_interval),
         probability=quantile,
         seed=seed,
     )
@@ -293,35 +394,44 @@ def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
     return {"offered": fates.first.size, "delivered": delivered, **ends}
 
 
-def _relayed(fates: _Fates, first: Leg, second: Leg, quantile: float, unlimited: bool) -> RelayedMessages:
-    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit."""
+def _relayed(
+    fates: _Fates, first: Leg, second: Leg, quantile: float, unlimited: bool, known: dict[str, Any]
+) -> RelayedMessages:
+    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit.
+
+    Whether all messages have settled, and the rate that is carried, are `known`.
+    """
     counts = _counts(fates, second)
     delivered = fates.only(fates.second != NOT_READ)
     if not delivered.first.size:
         return RelayedMessages(**counts, delays=None, first=None, second=None)
     there, onward = first[0].forward_delay, second[0].forward_delay
     total = delivered.first + delivered.second
-    mean_interval, quantile_interval = _intervals(total, quantile)
+    batches = _batches(total)
+    parts = ((total, there + onward), (delivered.first, there), (delivered.second, onward))
+    of_all, of_first, of_second = (
+        replace(DelayDistribution.from_samples(delays / SECOND, alone), **known) for delays, alone in parts
+    )
     return RelayedMessages(
         **counts,
-        delays=DelayDistribution.from_samples(total / SECOND, there + onward),
-        first=DelayDistribution.from_samples(delivered.first / SECOND, there),
-        second=DelayDistribution.from_samples(delivered.second / SECOND, onward),
+        delays=of_all,
+        first=of_first,
+        second=of_second,
         relay_delay=float(delivered.waited.mean() / SECOND),
         buffer_needed=int(delivered.held.max()) if unlimited else None,
-        mean_interval=mean_interval,
-        quantile_interval=quantile_interval,
+        mean_interval=UNKNOWN if batches is None else batches.mean(),
+        quantile_interval=UNKNOWN if batches is None else batches.quantile(quantile),
     )
 
 
-def _intervals(delays: NDArray[np.int64], quantile: float) -> tuple[Interval, Interval]:
-    """Return the mean and a quantile of delays [us] in the order of time, with their 95 % intervals [s]."""
+def _batches(delays: NDArray[np.int64]) -> Batches | None:
+    """Return delays [us] in the order of time in batches; None if they are too few."""
     if delays.size < BATCHES * SUBBATCHES:
-        return UNKNOWN, UNKNOWN
+        return None
     batches = Batches()
     for part in np.array_split(delays, BATCHES):
         batches.add(part)
-    return batches.mean(), batches.quantile(quantile)
+    return batches
 
 
 def _unsustainable(fates: _Fates, first: Leg, second: Leg, quantile: float, seed: int) -> RelayResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tcpdelay.models.simulator.batches import (
     UNKNOWN,
     Histogram,
     independent_batches,
+    is_settled,
     mean_of,
     merge,
     quantile_of,
@@ -24,6 +25,7 @@ from tcpdelay.models.simulator.batches import (
 )
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.records import DELAY_BITS, KIND_BITS
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 
 MOST_VALUES = 1 << 17
 """Largest number of different delays in one slice that are kept to the microsecond; more are rounded."""
@@ -88,22 +90,13 @@ class SlicedDelays:
             self._interval(parts, lambda batches: quantile_of(batches, merge(parts), probability)) if parts else UNKNOWN
         )
 
+    def is_settled(self, number: int, probability: float) -> bool:
+        """Return whether the delays of a flow have settled, by the rule of `batches.is_settled`."""
+        parts = self._of(number, None)
+        return is_settled(_independent(parts), merge(parts), probability)
+
     def late_errors(self, number: int, lost: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return delays [s] of a flow, ascending, and half the 95 % interval of the share of packets lost or later.
-
-        Parameters
-        ----------
-        number : int
-            Number of the flow.
-        lost : ndarray of int
-            Packets that are lost in each slice.
-
-        Returns
-        -------
-        tuple of ndarray
-            At most `TAIL_DELAYS` delays, and half widths; NaN where the shares are correlated over the whole
-            simulation, so that they depend on its length.
-        """
+        """Return delays [s] of a flow, ascending, and half the 95 % interval of the share of packets lost or later."""
         slices = self._slices_of(number)
         sizes = np.array([counts.sum() for _, counts in slices], np.float64)
         sizes += lost
@@ -115,9 +108,13 @@ class SlicedDelays:
     @staticmethod
     def _interval(parts: list[Histogram], estimate: Callable[[list[Histogram]], Interval]) -> Interval:
         """Return an estimate with its interval from batches of the slices that are independent."""
-        means = np.array([float(values @ counts) / counts.sum() for values, counts in parts])
-        batches = independent_batches(parts, means, 1)
+        batches = _independent(parts)
         return estimate(parts)._replace(low=np.nan, high=np.nan) if batches is None else estimate(batches)
+
+
+def _independent(parts: list[Histogram]) -> list[Histogram] | None:
+    """Return the shortest batches of slices with independent means; None if there are none."""
+    return independent_batches(parts, np.array([float(v @ counts) / counts.sum() for v, counts in parts]), 1)
 
 
 def _share_error(counts: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
@@ -130,13 +127,7 @@ def _share_error(counts: NDArray[np.float64], sizes: NDArray[np.float64]) -> flo
 
 
 def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys with their delays rounded by `to_digits`; flows and kinds are kept.
-
-    Examples
-    --------
-    >>> (rounded(np.array([4099, 7 << DELAY_BITS | 4099])) & _DELAY_MASK).tolist()
-    [4100, 4100]
-    """
+    """Return keys with their delays rounded by `to_digits`; flows and kinds are kept."""
     delays = keys & _DELAY_MASK
     return keys - delays + to_digits(delays)
 
@@ -156,6 +147,9 @@ class MessageResult:
     offered, delivered, lost, unfinished : int
         Messages written in the time that counts, and the numbers of these that were read, were lost, and were in
         transit when the simulation ended: `offered` = `delivered` + `lost` + `unfinished`.
+    gap_bytes : int
+        Bytes of the lost messages that have not arrived, as the receiver of `TimeLined` reports them, and the bytes
+        that the receiver of TCP-RC has forged; 0 with other receivers.
     """
 
     delays: DelayDistribution | None = field(repr=False)
@@ -165,6 +159,7 @@ class MessageResult:
     delivered: int
     lost: int
     unfinished: int
+    gap_bytes: int
 
     @property
     def delivered_fraction(self) -> float:
@@ -177,12 +172,8 @@ class MessageResult:
         if self.delays is None or self.delivered == self.offered:
             return self.delays
         share = self.delivered_fraction
-        return DelayDistribution(
-            np.append(self.delays.values, np.inf),
-            np.append(share * self.delays.weights, 1 - share),
-            self.delays.one_way_delay,
-            method=self.delays.method,
-        )
+        values = np.append(self.delays.values, np.inf)
+        return replace(self.delays, values=values, weights=np.append(share * self.delays.weights, 1 - share))
 
     def late_fraction(self, playout_delay: float) -> float:
         """Return the share of the offered messages not read within a playout delay [s]; nan if none is offered."""
@@ -206,8 +197,9 @@ class FlowResult(MessageResult):
     sustainable : bool
         False where it is certain that the flow offers more than it can send, so that its backlog grows.
     settled : bool
-        False if the delays depend on the length of the simulation: they are correlated over the whole simulation, the
-        95th percentile is not known to 100 %, or the backlog was longer than the simulator can record.
+        False if the delays depend on the length of the simulation: they are correlated over the whole simulation,
+        neither the 95th percentile nor the share of later packets is known well enough, or the backlog was longer than
+        the simulator can record. `delays` and those of each kind then say so too.
     late_errors : tuple of ndarray
         Delays [s], ascending, and half the 95 % interval of the share of packets lost or later than each; NaN where
         this share depends on the length of the simulation.
@@ -247,6 +239,8 @@ class FlowResult(MessageResult):
 
         It is 0 if no packet is read within the playout delay [s].
         """
+        if not is_number(playout_delay):
+            raise InvalidValueError("playout_delay", playout_delay, "be a number of seconds")
         delays, errors = self.late_errors
         none_read = not delays.size or playout_delay < delays[0]
         return 0.0 if none_read else float(np.interp(playout_delay, delays, errors))

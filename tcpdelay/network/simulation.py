@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.batches import UNKNOWN, is_settled, read_share
+from tcpdelay.models.budget import SimulationBudget, checked_budget
+from tcpdelay.models.simulator.batches import UNKNOWN, read_share
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck, check_range
 from tcpdelay.network.preparation import Network, prepare
 from tcpdelay.network.records import SCHEDULED
 from tcpdelay.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays
-from tcpdelay.network.sources import ConstantRate, Sections, Source
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.network.sources import ConstantRate, Sections, Source, checked_sources
+from tcpdelay.scenario.fields import SEED, InvalidValueError, is_number
+from tcpdelay.scenario.scenario import checked_arguments
 
 SLICES = 64
 """Equal parts of the time that counts; the differences between their delays give the confidence intervals."""
 DRAIN = 120.0
 """Time after the last write within which packets may still be read [s]."""
 MOST_FLOWS = 1000
+LONGEST_SIMULATION = 600.0
+"""Processor time that a simulation may take by default [s]."""
 TOTALS = (
     "segments_sent",
     "segments_lost",
@@ -35,8 +40,15 @@ TOTALS = (
 """Fields of `FlowResult` that are summed over all connections of a source."""
 
 
+@checked_arguments
 def simulate_network(
-    sources: Sequence[Source], bottleneck: Bottleneck, *, duration: float, warm_up: float = 0.0, seed: int = 0
+    sources: Sequence[Source],
+    bottleneck: Bottleneck,
+    *,
+    duration: float,
+    warm_up: float = 0.0,
+    seed: int = 0,
+    max_seconds: float = LONGEST_SIMULATION,
 ) -> NetworkResult:
     """Simulate sources that share one link, packet by packet.
 
@@ -56,6 +68,9 @@ def simulate_network(
         Time at the beginning that does not count [s], 0 to below `duration`.
     seed : int
         Seed of losses, marks, sizes and pauses, 0 or more; the same seed gives the same result.
+    max_seconds : float
+        Processor time that the simulation may take on an ordinary machine, roughly [s], 0.01 to 1e6. It is counted in
+        events, so that the result is the same on every machine; after 20 times this time, the clock ends it.
 
     Returns
     -------
@@ -66,6 +81,8 @@ def simulate_network(
     ------
     InvalidValueError
         If a value is out of its range; a ValueError.
+    TooLargeError
+        If the simulation needs more than `max_seconds`; a ValueError.
 
     Examples
     --------
@@ -88,20 +105,26 @@ def simulate_network(
     >>> {kind: messages.offered for kind, messages in result.flows[0].by_kind.items()}
     {'other frame': 1475, 'key frame': 25}
     """
+    sources = checked_sources("sources", sources)
     if not 1 <= len(sources) <= MOST_FLOWS:
         raise InvalidValueError("sources", len(sources), f"be 1 to {MOST_FLOWS}")
     check_range("duration", duration, 1e-6, 1e7, "s")
-    if not 0 <= warm_up < duration:
+    if not is_number(warm_up) or not 0 <= warm_up < duration:
         raise InvalidValueError("warm_up", warm_up, f"lie between 0 and duration, {duration:g} s")
-    if seed < 0:
-        raise InvalidValueError("seed", seed, "be 0 or more")
+    seed = SEED.require("seed", seed)
+    checked_budget(max_seconds)
     network = prepare(sources, bottleneck, seed, warm_up, duration)
-    delays = SlicedDelays()
-    network.advance(warm_up, delays)
+    delays, budget = SlicedDelays(), SimulationBudget(max_seconds)
+    network.compile()
+    budget.start()
+    network.advance(warm_up, delays, budget)
     before = _queue_counts(network, warm_up)
     progress = [_progress(network, len(sources))]
     for place, slice_end in enumerate(np.linspace(warm_up, duration, SLICES + 1)[1:], 1):
-        network.advance(float(slice_end), delays)
+        network.advance(float(slice_end), delays, budget)
+        if budget.is_spent:
+            reached = f"{slice_end - (duration - warm_up) / SLICES:.3g} s of {duration:g} s"
+            raise budget.error(reached, "allow more time, or use a shorter duration")
         progress.append(_progress(network, len(sources)))
         # The last slice also takes the packets that are read after the last write.
         if place < SLICES:
@@ -190,7 +213,10 @@ def _flow_result(
             end(network.flows[member], network.connections[member])
     totals = {name: int(network.flows[name][members].sum()) for name in TOTALS}
     overflows = network.dispatchers[flow.dispatcher - 1].overflows if flow.dispatcher else flow.overflows
-    messages = _message_result(delays, number, flow.offered, flow.lost, source.path.there)
+    read = bool(delays.histogram(number)[0].size)
+    settled = not overflows and (not read or delays.is_settled(number, 0.95))
+    known = {"one_way_delay": source.path.there, "settled": settled, "carried": carried}
+    messages = _message_result(delays, number, (flow.offered, flow.lost, flow.gap_bytes), known)
     share = 1 / (SECOND * messages.delivered) if messages.delivered else float("nan")
     scheduled = source.flow if isinstance(source, ConstantRate) and flow.application == SCHEDULED else None
     kinds = scheduled.kinds if scheduled and len(scheduled.kinds) > 1 else ()
@@ -202,12 +228,16 @@ def _flow_result(
         receiver_delay=float(flow.receiver_delay) * share,
         throughput=8 * int(flow.bytes_read) / time,
         sustainable=not carried.high < 1,
-        settled=not overflows and (not messages.delivered or is_settled(messages.p95_interval)),
+        settled=settled,
         carried=carried,
         late_errors=delays.late_errors(number, lost),
         by_kind={
             name: _message_result(
-                delays, number, flow.offered_by_kind[kind], flow.lost_by_kind[kind], source.path.there, kind
+                delays,
+                number,
+                (flow.offered_by_kind[kind], flow.lost_by_kind[kind], flow.gap_bytes_by_kind[kind]),
+                known,
+                kind,
             )
             for kind, name in enumerate(kinds)
             if flow.offered_by_kind[kind]
@@ -216,17 +246,24 @@ def _flow_result(
 
 
 def _message_result(
-    delays: SlicedDelays, number: int, offered: int, lost: int, one_way_delay: float, kind: int | None = None
+    delays: SlicedDelays, number: int, counts: tuple[int, int, int], known: dict[str, Any], kind: int | None = None
 ) -> MessageResult:
-    """Return the result of the messages of a flow, of all kinds or of one."""
-    values, counts = delays.histogram(number, kind)
-    delivered = int(counts.sum())
+    """Return the result of the messages of a flow, of all kinds or of one; counts are offered, lost and gap bytes.
+
+    The one-way delay, and whether the flow has settled, are `known`.
+    """
+    offered, lost, gap_bytes = map(int, counts)
+    values, frequencies = delays.histogram(number, kind)
+    delivered = int(frequencies.sum())
     return MessageResult(
-        delays=DelayDistribution(values / SECOND, counts / delivered, one_way_delay) if delivered else None,
+        delays=DelayDistribution(values / SECOND, frequencies / delivered, packets=delivered, **known)
+        if delivered
+        else None,
         mean_interval=delays.mean(number, kind),
         p95_interval=delays.quantile(number, 0.95, kind),
-        offered=int(offered),
+        offered=offered,
         delivered=delivered,
-        lost=int(lost),
-        unfinished=int(offered - delivered - lost),
+        lost=lost,
+        unfinished=offered - delivered - lost,
+        gap_bytes=gap_bytes,
     )

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from tcpdelay.network.bottleneck import SharedPath, check_range
 from tcpdelay.network.dispatching import MOST_CONNECTIONS
-from tcpdelay.network.send_buffer import SendBufferLimit, require_limit
-from tcpdelay.network.stacks import Dctcp
+from tcpdelay.network.linux import SendBufferLimit, require_limit
+from tcpdelay.network.stacks import LARGEST_DEADLINE, LEAST_DEADLINE, Dctcp
 from tcpdelay.network.transport import Feature, Transport, segment_size
 from tcpdelay.network.transports import stacks_with, transport_of
 from tcpdelay.scenario.fields import InvalidValueError, require_flag
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
 
@@ -45,6 +46,10 @@ class Source:
     l4s : bool
         Whether its packets are those of an L4S sender (ECT(1)): `ecn`, and "dualpi2" puts them into its L4S queue.
         `Dctcp` and `Udp` have it.
+    forging : bool
+        Whether the receiver is that of TCP-RC (McCreary et al. 2005). When later segments have overtaken a segment by
+        three mean times between arrivals, it hands a forged segment to the application and goes on; each message with
+        a byte of the segment counts as lost. Only with a `Classic` that acknowledges at once, and a single connection.
 
     Raises
     ------
@@ -62,6 +67,7 @@ class Source:
     header: int | None = None
     ecn: bool = False
     l4s: bool = False
+    forging: bool = False
 
     def __post_init__(self) -> None:
         transport = transport_of(self.stack)
@@ -80,6 +86,15 @@ class Source:
             raise InvalidValueError("ecn", self.ecn, "be True with Dctcp, unless l4s is")
         if self.header is not None:
             check_range("header", self.header, 0, 1000, "bytes")
+        require_flag("forging", self.forging)
+        if self.forging and not (self.supports("forging") and getattr(self.stack, "ack_delay", 0.0) == 0):
+            self._refuse_forging()
+
+    def _refuse_forging(self) -> None:
+        """Raise the InvalidValueError of a source that is carried in a way in which no receiver forges."""
+        names = " or ".join(stacks_with("forging"))
+        hint = f"it needs a single connection of {names} with an ack_delay of 0, and has {self.stack!r}"
+        raise InvalidValueError("forging", self.forging, "be False", hint)
 
     @property
     def header_size(self) -> int:
@@ -107,12 +122,11 @@ class ConstantRate(Source):
     Parameters
     ----------
     flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
-        The messages, from the time `start` on. With `Classic` a packet must fit a segment, and each is sent in a
-        segment. Only `Linux` and `Udp` carry a source that is no `Flow`; the parameters below then have no meaning, and
-        are refused.
+        The messages, from the time `start` on. `Scp` carries only a `Flow` without `write_jitter`. With another source,
+        or with `write_jitter`, the parameters below, except `deadlines`, have no meaning, and are refused.
     pieces : int
         Number of writes of equal size into which each packet is split, 1 to 64. All pieces are written at once, and
-        the packet is read with its last piece. With `Classic` each piece is a segment.
+        the packet is read with its last piece.
     connections : int
         Number of parallel connections, 1 to 64. Each packet is written to one of them; the packets are read in the
         order of writing.
@@ -131,11 +145,10 @@ class ConstantRate(Source):
         during talk only. By default there is no silence.
     keepalive_size : int, optional
         Bytes written in place of a packet during silence, 1 to the packet's size, so that the window stays in use; they
-        are not counted as messages. By default nothing is written. With `Classic` it must be the size of a piece.
-    forging : bool
-        Whether the receiver is that of TCP-RC (McCreary et al. 2005). When later packets have overtaken a packet by
-        three mean times between arrivals, it hands a forged packet to the application and goes on; the packet counts
-        as lost. Only with a `Classic` that acknowledges at once.
+        are not counted as messages. By default nothing is written.
+    deadlines : mapping of str to float, optional
+        Time after its write until which a message of a kind may be sent [s], 0.001 to 1e5, by the kinds of `flow`, with
+        `TimeLined` only. The deadline of the stack applies to other kinds.
 
     Raises
     ------
@@ -165,7 +178,7 @@ class ConstantRate(Source):
     talk: float | None = None
     silence: float | None = None
     keepalive_size: int | None = None
-    forging: bool = False
+    deadlines: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # `super()` without arguments does not work in a dataclass with slots.
@@ -174,8 +187,7 @@ class ConstantRate(Source):
             raise InvalidValueError("flow", self.flow, "be a Flow or another source of messages")
         pieces = MOST_PIECES
         if isinstance(self.flow, Flow):
-            largest = segment_size(self.stack) if self.transport.segment_per_write else LARGEST_MESSAGE
-            check_range("packet_size", self.flow.packet_size, 1, largest, "bytes")
+            check_range("packet_size", self.flow.packet_size, 1, LARGEST_MESSAGE, "bytes")
             pieces = min(pieces, self.flow.packet_size)
         check_range("pieces", self.pieces, 1, pieces, "writes")
         check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
@@ -184,33 +196,40 @@ class ConstantRate(Source):
         if self.discard_after is not None:
             check_range("discard_after", self.discard_after, 0, 60, "s")
         require_limit(self.min_buf)
+        self._check_deadlines(self.flow.kinds)
         if (self.talk is None) != (self.silence is None):
             raise InvalidValueError("talk and silence", (self.talk, self.silence), "be given together")
         for name, mean in (("talk", self.talk), ("silence", self.silence)):
             if mean is not None:
                 check_range(name, mean, 0.001, 1000, "s")
-        if not isinstance(self.flow, Flow):
+        if not is_exact(self.flow):
             self._check_messages()
             return
         self._check_keepalive(self.flow.packet_size)
-        require_flag("forging", self.forging)
-        acknowledges_at_once = getattr(self.stack, "ack_delay", 0.0) == 0
-        if self.forging and not (self.supports("forging") and acknowledges_at_once and not self.dispatched):
-            names = " or ".join(stacks_with("forging"))
-            hint = f"it needs a single connection of {names} with an ack_delay of 0, and has {self.stack!r}"
-            raise InvalidValueError("forging", self.forging, "be False", hint)
+        if self.forging and self.dispatched:
+            self._refuse_forging()
         if self.dispatched and not self.supports("dispatching"):
             names = " or ".join(stacks_with("dispatching"))
             allowed = f"be {names} where packets are split, discarded, suppressed or use parallel connections"
             raise InvalidValueError("stack", self.stack, allowed)
 
+    def _check_deadlines(self, kinds: tuple[str, ...]) -> None:
+        """Raise InvalidValueError if a deadline is given for no kind of the messages, or is out of its range."""
+        if self.deadlines and not self.supports("deadlines"):
+            raise InvalidValueError("stack", self.stack, f"be {' or '.join(stacks_with('deadlines'))} with deadlines")
+        for kind, deadline in self.deadlines.items():
+            if kind not in kinds:
+                raise InvalidValueError("deadlines", kind, f"have only the kinds {', '.join(kinds)}")
+            check_range(f"deadlines[{kind!r}]", deadline, LEAST_DEADLINE, LARGEST_DEADLINE, "s")
+
     def _check_messages(self) -> None:
-        """Raise InvalidValueError if a source that is no `Flow` cannot be carried in this way."""
+        """Raise InvalidValueError if a source that is no `Flow` with exact writes cannot be carried in this way."""
         if not self.supports("messages"):
-            allowed = f"be {' or '.join(stacks_with('messages'))} with a source that is no Flow"
-            raise InvalidValueError("stack", self.stack, allowed)
-        if self.dispatched or self.keepalive_size is not None or self.forging:
-            allowed = "be a Flow where packets are split, discarded, suppressed, forged or use parallel connections"
+            what = "write_jitter" if isinstance(self.flow, Flow) else "a source that is no Flow"
+            raise InvalidValueError("stack", self.stack, f"be {' or '.join(stacks_with('messages'))} with {what}")
+        if self.dispatched or self.keepalive_size is not None:
+            flow = "have no write_jitter" if isinstance(self.flow, Flow) else "be a Flow"
+            allowed = f"{flow} where packets are split, discarded, suppressed or use parallel connections"
             raise InvalidValueError("flow", self.flow, allowed)
 
     def _check_keepalive(self, packet_size: int) -> None:
@@ -220,10 +239,6 @@ class ConstantRate(Source):
         if self.silence is None:
             raise InvalidValueError("keepalive_size", self.keepalive_size, "go with talk and silence")
         check_range("keepalive_size", self.keepalive_size, 1, packet_size, "bytes")
-        piece = -(-packet_size // self.pieces)
-        if self.transport.segment_per_write and self.keepalive_size != piece:
-            allowed = f"be the size of a piece, {piece} bytes, with {type(self.stack).__name__}"
-            raise InvalidValueError("keepalive_size", self.keepalive_size, allowed)
 
     @property
     def dispatched(self) -> bool:
@@ -276,7 +291,7 @@ class Bulk(Source):
     Parameters
     ----------
     packet_size : int, optional
-        Bytes of a write, 500 to 65 495; a full segment by default, and always with `Classic`.
+        Bytes of a write, 500 to 65 495; a full segment by default.
     send_buffer : int, optional
         Size of the send buffer [bytes], 1000 to 4 MiB: the largest amount written and not acknowledged. By default
         `Linux` makes it twice the window, and `Classic` two receiver windows. `Scp` has no send buffer: a packet is
@@ -287,10 +302,12 @@ class Bulk(Source):
     notsent_lowat : int, optional
         TCP_NOTSENT_LOWAT [bytes], 1 to 4 MiB, with `Linux` only: `poll` also requires that less than half of this is
         unsent.
+    wake_up : float
+        Time until the process of the source is scheduled and writes, after the send buffer has room [s], 0 to 1.
 
     Examples
     --------
-    >>> from tcpdelay.network.literature.min_buf import MinBuf
+    >>> from tcpdelay.network.literature.timelined import MinBuf
     >>> from tcpdelay.scenario.stack import Stack
     >>> Bulk(path=SharedPath(0.05), stack=Stack.linux(), min_buf=MinBuf(1, 3)).min_buf
     MinBuf(multiple=1, extra=3)
@@ -302,18 +319,17 @@ class Bulk(Source):
     send_buffer: int | None = None
     min_buf: SendBufferLimit | None = None
     notsent_lowat: int | None = None
+    wake_up: float = 0.0
 
     def __post_init__(self) -> None:
         Source.__post_init__(self)
         if self.packet_size is not None:
             check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
-            segment = segment_size(self.stack)
-            if self.transport.segment_per_write and self.packet_size != segment:
-                allowed = f"be the size of a segment, {segment} bytes, with {type(self.stack).__name__}"
-                raise InvalidValueError("packet_size", self.packet_size, allowed)
-        if not self.supports("send buffer") and (self.send_buffer, self.min_buf) != (None, None):
-            allowed = f"be None with {type(self.stack).__name__}, which has no send buffer"
-            raise InvalidValueError("send_buffer and min_buf", (self.send_buffer, self.min_buf), allowed)
+        check_range("wake_up", self.wake_up, 0, 1, "s")
+        for name, absent in (("send_buffer", None), ("min_buf", None), ("wake_up", 0.0)):
+            if getattr(self, name) != absent and not self.supports("send buffer"):
+                allowed = f"be {absent} with {type(self.stack).__name__}, which has no send buffer"
+                raise InvalidValueError(name, getattr(self, name), allowed)
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
         require_limit(self.min_buf)
@@ -382,3 +398,11 @@ class Web(Transfers):
     mean_size: int = 12_000
     shape: float | None = 1.2
     mean_pause: float = 1.0
+
+
+def checked_sources(name: str, sources: object) -> tuple[Source, ...]:
+    """Return the sources of a simulation; raise InvalidValueError if an argument is not several sources."""
+    given = tuple(sources) if isinstance(sources, Collection) else (None,)
+    if not all(isinstance(source, Source) for source in given):
+        raise InvalidValueError(name, sources, "be a list of sources, such as ConstantRate(...) or Bulk(...)")
+    return given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from tcpdelay.network.bottleneck import SMALLEST_PACKET
 from tcpdelay.scenario.fields import Choice, Flag, Quantity, described
@@ -11,8 +11,18 @@ from tcpdelay.scenario.stack import DelayedAck, Hz, Mss, Stack
 Recovery = Literal["reno", "newreno", "sack"]
 
 LARGEST_CLASSIC_WINDOW = 2000
+SETTINGS_OF_2008: dict[str, Any] = {
+    "mss": 1448,
+    "receiver_window": 1000,
+    "initial_window": 3,
+    "limited_transmit": True,
+    "tick": 0.004,
+    "rto_min": 0.2,
+    "first_timeout": 3.0,
+}
 LARGEST_SEGMENT = 65_495
 LARGEST_DATAGRAM = 65_507
+LEAST_DEADLINE, LARGEST_DEADLINE = 0.001, 1e5
 
 
 def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
@@ -44,14 +54,17 @@ FirstTimeout: TypeAlias = Annotated[
 
 @described
 class Classic(Stack):
-    """The TCP of the literature before 2005: segments of one size, each with one packet of the application.
+    """The TCP of the literature up to 2008, by default with the slow timers of its early years.
+
+    While the window, which counts segments, is open, each write leaves at once as a segment. Bytes that wait for the
+    window are sent in full segments. `of_2008` returns the settings of a stack of 2008.
 
     Parameters
     ----------
     recovery : {"reno", "newreno", "sack"}
         How lost segments are repaired after three duplicate ACKs.
     mss : int
-        Size of a segment [bytes], 40 to 65 495.
+        Largest segment payload [bytes], 40 to 65 495.
     receiver_window : int
         Largest number of outstanding segments, 1 to 2000.
     initial_window : int
@@ -104,14 +117,40 @@ class Classic(Stack):
         bool, Flag(meaning="Reduce the window after idle time, and let only a full window grow (RFC 2861).")
     ] = False
 
+    @classmethod
+    def of_2008(cls, **changes: Any) -> Self:
+        """Return the stack of a host of 2008, with all options that Brosh et al. recommend for low delays.
+
+        Linux 2.6 has a tick of 4 ms, a minimum timeout of 200 ms, a first timeout of 3 s, limited transmit, and an
+        initial window of 4380 bytes (RFC 3390), which are three segments. The receiver window is so large that it never
+        limits the sender. Byte counting and window validation are off.
+
+        Parameters
+        ----------
+        **changes
+            Settings that differ, such as `recovery` or `mss`.
+
+        References
+        ----------
+        Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+        Transactions on Networking, 2010, sections IV and VI.
+
+        Examples
+        --------
+        >>> Classic.of_2008(recovery="sack").rto_min
+        0.2
+        """
+        return cls(**(SETTINGS_OF_2008 | changes))
+
 
 @described
 class TimeLined(Classic):
     """Time-lined TCP: Reno that gives up data older than a deadline; see also `Classic`.
 
-    It carries `Sections`, or a `ConstantRate`, where each packet is a section. When the deadline of a section has
-    passed, the sender goes on with the next section, and its next segment informs the receiver. The receiver then
-    skips the missing packets; they are lost. A packet that was sent in time and arrives late is read.
+    It carries `Sections`, or a `ConstantRate`, where each message, such as a frame of a video, is a section. When the
+    deadline of a section has passed, the sender goes on with the next section, and its next segment informs the
+    receiver. The receiver then skips what is missing, and reports the gap; a message with a gap is lost. A message that
+    was sent in time and arrives late is read.
 
     Parameters
     ----------
@@ -137,7 +176,9 @@ class TimeLined(Classic):
     """
 
     recovery: Annotated[Literal["reno"], Choice(meaning="How lost segments are repaired.")] = "reno"
-    deadline: Annotated[float, _time("Time after its write until which a section may be sent.", 0.001, 1e5, "5s")] = 5.0
+    deadline: Annotated[
+        float, _time("Time after its write until which a section may be sent.", LEAST_DEADLINE, LARGEST_DEADLINE, "5s")
+    ] = 5.0
 
 
 @described
@@ -237,15 +278,21 @@ class Scp(Stack):
     Parameters
     ----------
     mss : int
-        Size of a bulk source's packets if the source does not set it [bytes], 40 to 65 495.
+        Size of a bulk source's packets if the source does not set it [bytes], 40 to 65 495. By default a datagram
+        carries 1472 bytes with the header of SCP, as in the paper.
     backlog : float
         W_D, the window beyond the bandwidth-delay product [packets], 0.1 to 100.
     rate_gain : float
-        Weight of the rate in the last round trip in r, 0.001 to 1. The filter of the paper is not known.
+        Weight of the rate in the last round trip in r, a low-pass filter, 0.001 to 1. The paper filters r and prints
+        no coefficient.
     rto_min : float
         Minimum timeout [s], 0.001 to 120.
     first_timeout : float
         Timeout before the round-trip time is measured [s], 0.001 to 120.
+    reset_interval : float, optional
+        Time between two resets of the connection [s], 0.001 to 1e7, the first one interval after time 0. A reset
+        discards all estimates, ignores all outstanding packets and begins slow start, as after a change of the
+        network interface. No resets by default.
 
     Raises
     ------
@@ -262,7 +309,7 @@ class Scp(Stack):
     3.0
     """
 
-    mss: SegmentSize = 1460
+    mss: SegmentSize = 1468
     backlog: Annotated[
         float,
         Quantity(
@@ -287,3 +334,6 @@ class Scp(Stack):
     ] = 0.25
     rto_min: MinimumTimeout = 1.0
     first_timeout: FirstTimeout = 3.0
+    reset_interval: Annotated[float, _time("Time between two resets of the connection.", 0.001, 1e7, "60s")] | None = (
+        None
+    )

@@ -31,6 +31,7 @@ Feature = Literal[
     "constant rate",
     "messages",
     "sections",
+    "deadlines",
     "bulk",
     "transfers",
     "dispatching",
@@ -119,8 +120,6 @@ class Transport:
         ends in the stream.
     transmit : kernel, optional
         ``transmit(flow, connection, wire, link, samples)`` sends the segments that the window allows.
-    segment_per_write : bool
-        Whether each write is sent in a segment of its own, and so must not be larger than `mss`.
     """
 
     state: np.dtype[Any]
@@ -136,7 +135,6 @@ class Transport:
     delay_of_next: Kernel | None = None
     write: Kernel | None = None
     transmit: Kernel | None = None
-    segment_per_write: bool = False
 
     @cached_property
     def addresses(self) -> dict[str, int]:
@@ -164,13 +162,7 @@ class Transport:
 
 
 def segment_size(stack: Stack) -> int:
-    """Return the size of a full segment of a stack [bytes].
-
-    Examples
-    --------
-    >>> segment_size(Stack.linux())
-    1448
-    """
+    """Return the size of a full segment of a stack [bytes]."""
     return int(stack.mss)  # type: ignore[attr-defined]
 
 

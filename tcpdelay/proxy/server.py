@@ -1,25 +1,27 @@
-"""The proxy itself: it accepts connections, connects each to the target, and passes bytes on when they are due."""
+"""The proxy: it passes bytes on when they are due, and is controlled by HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import socket
 import struct
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import numpy as np
 
-from tcpdelay.addresses import address_in_words
+from tcpdelay.http_service import Address, Page, address_in_words, served
 from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.proxy.activity import DIRECTIONS, Activity, Direction
-from tcpdelay.proxy.stream import Delivery, Stream
+from tcpdelay.proxy.stream import DIRECTIONS, Activity, Delivery, Direction, Stream
+from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Linux
 
@@ -27,6 +29,10 @@ READ_SIZE = 1 << 16
 """Most bytes of one read, and the receive buffer of the sockets: few bytes beyond the send buffer are on their way."""
 BACKLOG = 1024
 """Connections that may wait to be accepted."""
+RESERVED_FILES = 48
+"""Open files that connections leave to the control, the log and the interpreter."""
+FLUSH_TIME = 30.0
+"""Time for a reader to take the last bytes of a connection that has ended [s]."""
 
 
 def reversed_path(path: Path) -> Path:
@@ -57,6 +63,21 @@ def fault_in_words(error: OSError | UnicodeError) -> str:
     else:
         text = os.strerror(error.errno)
     return text[:1].lower() + text[1:]
+
+
+def most_ends() -> float:
+    """Raise the limit of open files, and return how many sockets of connections it allows; at least two."""
+    if sys.platform == "win32":
+        return math.inf
+    import resource
+
+    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Without a highest limit, the system has one of its own that is not known here.
+    if limit < highest or (highest == resource.RLIM_INFINITY != limit):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, highest))
+            limit = highest
+    return math.inf if limit == resource.RLIM_INFINITY else max(limit - RESERVED_FILES, 2)
 
 
 def reset(transport: asyncio.Transport) -> None:
@@ -104,24 +125,22 @@ class Proxy:
         self._on_refusal = on_refusal
         self._seed, self._limits = seed, (send_buffer, notsent_lowat)
         self._connections: dict[int, _Connection] = {}
+        self.open_ends = 0
         self._starts: set[asyncio.Task[None]] = set()
         self._set_path(path)
         # Compiled before the first connection, which would wait for it.
         self._stream(0, "to target")
 
     async def listen(self, host: str, port: int, target: tuple[str, int]) -> asyncio.Server:
-        """Begin to listen, and to pass connections on to the host and port of a target.
-
-        Raises
-        ------
-        OSError
-            If the address cannot be used.
-        """
+        """Begin to listen, and to pass connections on to the host and port of a target."""
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
-        self._target = target
-        listening = await self._loop.create_server(lambda: _End(self.accept), host, port, backlog=BACKLOG)
+        self._target, self._most_ends = target, most_ends()
+        # The event loop accepts as many connections at once as may wait, before it asks whether there are too many.
+        listening = await self._loop.create_server(lambda: _End(self, accepts=True), host, port, backlog=1)
         for each in listening.sockets:
+            with each.dup() as same:
+                same.listen(BACKLOG)
             # Accepted sockets inherit it.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ_SIZE)
         return listening
@@ -146,16 +165,11 @@ class Proxy:
         return self.paths["to target"]
 
     def change_path(self, path: Path) -> None:
-        """Put all connections, also later ones, on another path.
-
-        Raises
-        ------
-        UnsupportedError
-            As for the class.
-        """
+        """Put all connections, also later ones, on another path."""
         self._set_path(path)
         self.activity.note("path", self.time, rtt=path.rtt, loss=path.loss)
-        for connection in self._connections.values():
+        # A connection may end meanwhile.
+        for connection in list(self._connections.values()):
             connection.change_path()
 
     def connections(self) -> list[dict[str, Any]]:
@@ -168,6 +182,9 @@ class Proxy:
 
     def accept(self, client: _End) -> None:
         """Connect a new client to the target."""
+        if self.open_ends + len(self._starts) >= self._most_ends:
+            self._refuse(client, self._new_number(), "the limit of open files (ulimit -n) allows no more connections")
+            return
         start = self._loop.create_task(self._connect(client))
         self._starts.add(start)
         start.add_done_callback(self._starts.discard)
@@ -179,16 +196,11 @@ class Proxy:
             delays.forget(number)
 
     async def _connect(self, client: _End) -> None:
-        self.activity.connections += 1
-        number, target = self.activity.connections, _End()
+        number, target = self._new_number(), _End(self)
         try:
             transport, _ = await self._loop.create_connection(lambda: target, *self._target)
         except OSError as error:
-            reset(client.transport)
-            fault = fault_in_words(error)
-            self.activity.note("refused", self.time, connection=number, fault=fault)
-            if self._on_refusal is not None:
-                self._on_refusal(fault)
+            self._refuse(client, number, fault_in_words(error))
             return
         except asyncio.CancelledError:
             reset(client.transport)
@@ -196,6 +208,18 @@ class Proxy:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ_SIZE)
         streams = {direction: self._stream(number, direction) for direction in DIRECTIONS}
         self._connections[number] = _Connection(self, number, client, target, streams)
+
+    def _new_number(self) -> int:
+        self.activity.connections += 1
+        return self.activity.connections
+
+    def _refuse(self, client: _End, number: int, fault: str) -> None:
+        """Reset a client that is not connected to the target."""
+        reset(client.transport)
+        self.activity.refused += 1
+        self.activity.note("refused", self.time, connection=number, fault=fault)
+        if self._on_refusal is not None:
+            self._on_refusal(fault)
 
     def _stream(self, number: int, direction: Direction) -> Stream:
         drawn = np.random.SeedSequence([self._seed, number, DIRECTIONS.index(direction)])
@@ -209,11 +233,10 @@ class Proxy:
 
 
 class _End(asyncio.BufferedProtocol):
-    """The socket of one end of a connection; `accept` gets the end of a client that has connected."""
+    """The socket of one end of a connection: of a client that the proxy accepts, or of the target."""
 
-    def __init__(self, accept: Callable[[_End], None] | None = None) -> None:
-        self._accept = accept
-        self._buffer = memoryview(bytearray(READ_SIZE))
+    def __init__(self, proxy: Proxy, accepts: bool = False) -> None:
+        self._proxy, self._accepts = proxy, accepts
         self.transport: asyncio.Transport
         self.carrier: _Carrier | None = None
         """Carries what this end writes."""
@@ -224,18 +247,19 @@ class _End(asyncio.BufferedProtocol):
         """Read nothing before both ends are connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.pause_reading()
-        if self._accept is not None:
-            self._accept(self)
+        self._proxy.open_ends += 1
+        if self._accepts:
+            self._proxy.accept(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return a buffer for as many bytes as the simulated send buffer takes."""
         assert self.carrier is not None
-        return self._buffer[: self.carrier.stream.free]
+        return self.carrier.buffer[: self.carrier.stream.free]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what this end has written."""
         assert self.carrier is not None
-        self.carrier.write(self._buffer[:nbytes])
+        self.carrier.write(self.carrier.buffer[:nbytes])
 
     def eof_received(self) -> bool:
         """Take the end of what this end writes; it may still read."""
@@ -253,6 +277,7 @@ class _End(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the other end too."""
+        self._proxy.open_ends -= 1
         if self.carrier is not None:
             self.carrier.connection.abort()
 
@@ -267,6 +292,7 @@ class _Carrier:
 
     def __init__(self, connection: _Connection, direction: Direction, stream: Stream, source: _End, sink: _End) -> None:
         self.connection, self.stream = connection, stream
+        self.buffer = memoryview(bytearray(READ_SIZE))
         self._direction, self._source, self._sink = direction, source, sink
         self.reader_is_slow = False
         self.has_ended = self.is_finished = False
@@ -286,14 +312,20 @@ class _Carrier:
 
     def update(self) -> None:
         """Pass on what is due, and wait for what comes next."""
+        if self.is_finished:
+            return
         now = self.connection.now
         data, deliveries = self.stream.take(now)
         if data:
             self._sink.transport.write(data)
             self.connection.deliver(self._direction, deliveries, now)
-        if self.stream.is_finished(now) and not self.is_finished:
+        if self.stream.is_finished(now):
             self.is_finished = True
-            self._sink.transport.write_eof()
+            try:
+                self._sink.transport.write_eof()
+            except OSError:
+                # The sink has reset the connection, which only a read would show.
+                self.connection.abort()
             self.connection.close_if_finished()
         self.heed_space()
         self._wait()
@@ -341,12 +373,12 @@ class _Connection:
         self._origin, self._start = self.loop.time(), proxy.time
         self._closed = False
         self._peer = address_in_words(client.transport.get_extra_info("peername"))
-        self._carriers = {
+        self._carriers: dict[Direction, _Carrier] = {
             "to target": _Carrier(self, "to target", streams["to target"], client, target),
             "to client": _Carrier(self, "to client", streams["to client"], target, client),
         }
         proxy.activity.note("opened", self._start, connection=number, client=self._peer)
-        for carrier in self._carriers.values():
+        for carrier in list(self._carriers.values()):
             carrier.update()
 
     @property
@@ -368,8 +400,8 @@ class _Connection:
 
     def change_path(self) -> None:
         """Continue on the path that the proxy has now."""
-        for direction, carrier in self._carriers.items():
-            carrier.stream.change_path(self._proxy.paths[cast(Direction, direction)], self.now)
+        for direction, carrier in list(self._carriers.items()):
+            carrier.stream.change_path(self._proxy.paths[direction], self.now)
             carrier.update()
 
     def record(self) -> dict[str, Any]:
@@ -381,7 +413,12 @@ class _Connection:
     def close_if_finished(self) -> None:
         """Close both ends if neither has anything more to write."""
         if all(carrier.is_finished for carrier in self._carriers.values()):
-            self._end("closed", lambda transport: transport.close())
+            self._end("closed", self._close)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        transport.close()
+        if transport.get_write_buffer_size():
+            self.loop.call_later(FLUSH_TIME, transport.abort)
 
     def abort(self) -> None:
         """Reset both ends, unless the connection has ended."""
@@ -395,5 +432,68 @@ class _Connection:
         self._proxy.forget(self._number)
         for carrier in self._carriers.values():
             carrier.stop()
+        # Without cycles, the arrays of the streams are freed at once.
+        self._carriers.clear()
         for each in self._ends:
+            each.carrier = each.to_here = None
             end(each.transport)
+
+
+# The control of a running proxy by HTTP: read and change the path, list the connections, read the summary.
+
+
+def changed_path(path: Path, changes: object) -> Path:
+    """Return a path with changed fields."""
+    fields = declarations(Path)
+    if not isinstance(changes, dict):
+        raise InvalidValueError("path", changes, 'be an object such as {"loss": "3%"}')
+    for name in changes:
+        if name not in fields:
+            raise InvalidValueError("path", name, f"have the fields {', '.join(fields)}")
+    values: dict[str, Any] = {
+        name: fields[name].default if value is None else fields[name].read(name, value)
+        for name, value in changes.items()
+    }
+    return replace(path, **values)
+
+
+class _ProxyPage(Page):
+    @property
+    def proxy(self) -> Proxy:
+        """The proxy that is controlled."""
+        found: Proxy = self.settings["proxy"]
+        return found
+
+
+class _PathPage(_ProxyPage):
+    def get(self) -> None:
+        """Answer with the path."""
+        self.answer(asdict(self.proxy.path))
+
+    def put(self) -> None:
+        """Change the path, and answer with it."""
+        try:
+            self.proxy.change_path(changed_path(self.proxy.path, json.loads(self.request.body)))
+        # Arrays within arrays may be deeper than Python reads.
+        except (ValueError, RecursionError) as error:
+            self.refuse(400, str(error))
+        else:
+            self.get()
+
+
+class _ConnectionsPage(_ProxyPage):
+    def get(self) -> None:
+        """Answer with the open connections."""
+        self.answer(self.proxy.connections())
+
+
+class _SummaryPage(_ProxyPage):
+    def get(self) -> None:
+        """Answer with the summary."""
+        self.answer(self.proxy.summary())
+
+
+def controlled(proxy: Proxy, address: Address) -> AbstractContextManager[tuple[Any, ...]]:
+    """Serve the control of a proxy in the event loop that runs it; return its address."""
+    pages = {"/path": _PathPage, "/connections": _ConnectionsPage, "/summary": _SummaryPage}
+    return served(pages, address, proxy=proxy)

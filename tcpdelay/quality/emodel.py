@@ -253,13 +253,7 @@ def absolute_delay_impairment(ta: Numbers, transmission: Transmission) -> Number
 
 
 def delay_impairment(delay: Numbers, transmission: Transmission) -> Numbers:
-    """Return Id = Idte + Idle + Idd (7-18) of delays from mouth to ear [s].
-
-    Examples
-    --------
-    >>> delay_impairment(np.array([0.15, 0.25]), Transmission()).round(2)
-    array([ 3.82, 14.18])
-    """
+    """Return Id = Idte + Idle + Idd (7-18) of delays from mouth to ear [s]."""
     ta = milliseconds(delay)
     echo = 80 + 2.5 * (echo_loudness(ta, transmission.telr) - 14)
     return (
@@ -270,52 +264,13 @@ def delay_impairment(delay: Numbers, transmission: Transmission) -> Numbers:
 
 
 def equipment_impairment(ie: float, bpl: float, loss: Numbers, burst_ratio: float = 1.0) -> Numbers:
-    """Return Ie,eff, the impairment by codec and losses (7-29).
-
-    Parameters
-    ----------
-    ie, bpl : float
-        Equipment impairment factor, 0 to below 95, and packet-loss robustness factor of the codec, above 0.
-    loss : ndarray
-        Shares of packets that are not played, 0 to 1.
-    burst_ratio : float
-        BurstR, 1 or more: mean length of a loss burst, divided by the mean length with independent losses.
-
-    Returns
-    -------
-    ndarray
-        Ie,eff, in the shape of `loss`.
-
-    Examples
-    --------
-    >>> equipment_impairment(11, 19, np.array([0.0, 0.02]))
-    array([11., 19.])
-    """
+    """Return Ie,eff, the impairment by codec and losses (7-29)."""
     percent = 100 * loss
     return ie + (WORST_IMPAIRMENT - ie) * percent / (percent / burst_ratio + bpl)
 
 
 def narrowband_terms(delay: Numbers, transmission: Transmission) -> tuple[Numbers, Numbers]:
-    """Return Ro - Is + A and Id, two of the terms of R = (Ro - Is + A) - Id - Ie,eff (7-1).
-
-    Parameters
-    ----------
-    delay : ndarray
-        Delays from mouth to ear [s], 0 or more.
-    transmission : Transmission
-        The rest of the connection.
-
-    Returns
-    -------
-    tuple of ndarray
-        The rating without delay and codec, and the impairment by the delay; both in the shape of `delay`.
-
-    Examples
-    --------
-    >>> given, taken = narrowband_terms(np.array([0.0, 0.2]), Transmission())
-    >>> (given - taken).round(1)
-    array([93.2, 85.8])
-    """
+    """Return Ro - Is + A and Id, two of the terms of R = (Ro - Is + A) - Id - Ie,eff (7-1)."""
     simultaneous = (
         transmission.loudness_impairment
         + sidetone_impairment(milliseconds(delay), transmission)
@@ -336,11 +291,6 @@ def wideband_delay_impairment(delay: Numbers, transmission: Transmission) -> Num
     Equation (7-6) computes Roe,WB from a noise level that the Recommendation leaves open. Here Roe,WB follows from
     Ro,WB in the same way as Roe follows from Ro in the narrowband model: Roe = Ro + 1.5 (SLR + RLR) - 15. With the
     narrowband noise formula instead, R would be higher by 0.4 at 50 ms and by 1.1 at 400 ms.
-
-    Examples
-    --------
-    >>> wideband_delay_impairment(np.array([0.05, 0.2, 0.4]), Transmission()).round(1)
-    array([ 1.1,  6.3, 34.5])
     """
     ta = milliseconds(delay)
     basis = BASIC_RATING + 1.5 * (transmission.slr + transmission.rlr) - 15
@@ -355,25 +305,6 @@ def wideband_terms(delay: Numbers, transmission: Transmission) -> tuple[Numbers,
     """Return Ro,WB - Is,WB + A and Id,WB, two of the terms of R,WB (7-1); Is,WB is 0 (7-3).
 
     The third term, Ie,eff,WB, has the formula of the narrowband model, with the same 95 (7-15).
-
-    Parameters
-    ----------
-    delay : ndarray
-        Delays from mouth to ear [s], 0 or more.
-    transmission : Transmission
-        The rest of the connection. Loudness ratings, echo, advantage and delay sensitivity count; noise and sidetone
-        do not.
-
-    Returns
-    -------
-    tuple of ndarray
-        The rating without delay and codec, and the impairment by the delay; both in the shape of `delay`.
-
-    Examples
-    --------
-    >>> given, taken = wideband_terms(np.array([0.0, 0.2]), Transmission())
-    >>> (given - taken).round(1)
-    array([128.8, 122.7])
     """
     given = np.full(np.shape(delay), BASIC_RATING + transmission.advantage)
     return given, wideband_delay_impairment(delay, transmission)

@@ -49,22 +49,6 @@ def call_experience(
 ) -> Call | None:
     """Return the ratings of a call.
 
-    Parameters
-    ----------
-    application : Application or None
-        The application that sends the flow.
-    flow : Flow
-        The application's packets. Each is assumed to hold one interval of speech.
-    target : Target
-        The demand on the delay; the call is rated with its limit as playout delay.
-    distribution : DelayDistribution
-        Delays from write to in-order read.
-
-    Returns
-    -------
-    Call or None
-        The ratings; None if the application is not a call, or if no codec can be rated with the flow's interval.
-
     Examples
     --------
     >>> from tcpdelay.models.predict import predict_delay
@@ -96,16 +80,6 @@ def video_experience(
     application: Application | None, flow: Flow, target: Target, distribution: DelayDistribution
 ) -> VideoPlayout | None:
     """Return how a video plays if its start-up delay is the target's limit.
-
-    Parameters
-    ----------
-    application, flow, target, distribution
-        As for `call_experience`.
-
-    Returns
-    -------
-    VideoPlayout or None
-        Start-up delay, late packets and stalls; None if the application is not a video.
 
     Examples
     --------

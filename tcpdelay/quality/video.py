@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,12 @@ def smallest_buffer(distribution: DelayDistribution, late_fraction: float) -> fl
     >>> smallest_buffer(DelayDistribution.unsustainable(0.05), 0.01)
     inf
     """
-    if not 0 <= late_fraction < 1:
-        raise InvalidValueError("late_fraction", late_fraction, "be a share from 0 to below 1")
+    require_share("late_fraction", late_fraction)
     late = distribution.late_fraction(distribution.values)
     return float(distribution.values[np.argmax(late <= late_fraction + CUMULATION_NOISE)])
+
+
+def require_share(name: str, share: object) -> None:
+    """Raise InvalidValueError if a share of late packets is no number from 0 to below 1."""
+    if not is_number(share) or not 0 <= share < 1:
+        raise InvalidValueError(name, share, "be a share from 0 to below 1")

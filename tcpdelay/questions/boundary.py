@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,20 +13,33 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.interface import Model, Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
-from tcpdelay.questions.plane import Question, losses, question, round_trip_times
-from tcpdelay.questions.quantities import Axis, average_flow
-from tcpdelay.questions.schedule import work_out
-from tcpdelay.questions.search import RELATIVE_TOLERANCE, edge_of, edges_within_error, excess_lateness, narrowed
-from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.questions.edge import Edge, largest_or_none, nothing_meets
+from tcpdelay.questions.execution import work_out
+from tcpdelay.questions.grid import Question, losses, question, round_trip_times
+from tcpdelay.questions.search import (
+    MAX_RTT,
+    RELATIVE_TOLERANCE,
+    Axis,
+    at_rtt,
+    average_flow,
+    edge_of,
+    edges_within_error,
+    excess_lateness,
+    loss_axis,
+    narrowed,
+)
+from tcpdelay.scenario.applications import source_of, target_of
+from tcpdelay.scenario.fields import InvalidValueError, as_numbers, is_number
+from tcpdelay.scenario.path import Path, checked_path
+from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack
+from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
 
 Searched = Literal["loss", "rtt"]
 
@@ -95,6 +108,7 @@ class WorkingBoundary:
         return _path(self.searched, float(self.at[point]), value)
 
 
+@checked_arguments
 def working_boundary(
     flow: Source | str,
     stack: Stack | None = None,
@@ -165,9 +179,7 @@ def working_boundary(
     >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.01 * edge.works_up_to).all())
     (array([0.063, 0.007]), True)
     """
-    if searched not in get_args(Searched):
-        raise InvalidValueError("searched", searched, f"be one of {', '.join(map(repr, get_args(Searched)))}")
-    if not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
+    if not is_number(tolerance) or not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
     asked = question(flow, stack, limit, quantile, max_seconds, max_memory)
     rtts, lost = round_trip_times(rtt), losses(loss)
@@ -200,11 +212,6 @@ def scattered(size: int) -> NDArray[np.int64]:
 
     Neighbouring points take about as long, and distant points do not. In this order the points that are done take as
     long as the points that are left, on average, so that the remaining time can be estimated.
-
-    Examples
-    --------
-    >>> scattered(8).tolist()
-    [0, 5, 2, 7, 4, 1, 6, 3]
     """
     # Fractional parts of multiples of the golden section are spread evenly from the first on; these are their ranks.
     return np.argsort(np.argsort(GOLDEN_SECTION * np.arange(size) % 1))
@@ -282,28 +289,7 @@ def _known(value: float | None) -> float:
 def first_failure(
     excess: Callable[[float], float | None], grid: NDArray[np.float64], tolerance: float
 ) -> tuple[float, float]:
-    """Return the largest value found below the first failure, and the smallest value found that fails.
-
-    Parameters
-    ----------
-    excess : callable
-        Returns how far a value is from working, as for `tcpdelay.questions.search.bracket`: 0 or less where it works.
-    grid : ndarray
-        Ascending values, which are tried up to the first failure.
-    tolerance : float
-        Relative distance between the two returned values at which the search ends.
-
-    Returns
-    -------
-    tuple of float
-        The value that works, NaN if the first value fails; and the value that fails, NaN if all values work.
-
-    Examples
-    --------
-    >>> inside, outside = first_failure(lambda loss: loss - 0.03, np.array([0.01, 0.02, 0.05]), 0.01)
-    >>> round(inside, 3), round(outside, 3)
-    (0.03, 0.03)
-    """
+    """Return the largest value found below the first failure, and the smallest value found that fails."""
     found: dict[float, float | None] = {}
     inside = np.nan
     for value in grid.tolist():
@@ -314,3 +300,112 @@ def first_failure(
     else:
         return inside, np.nan
     return (inside, value) if np.isnan(inside) else narrowed(excess, found, inside, value, tolerance)
+
+
+# The largest loss with which a target is met, at each of several round-trip times.
+
+POINTS = 12
+SHORTEST_RTT = 0.010
+FARTHEST_SHARE = 0.9
+"""One-way delay at the longest default round-trip time, as a share of the limit."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The edge of the working region in the plane of round-trip time and loss.
+
+    Parameters
+    ----------
+    rtts : tuple of float
+        Round-trip times [s].
+    edges : tuple of Edge or None
+        The largest loss at each round-trip time; None where no loss meets the target.
+    target : Target
+        The demand on the delay.
+    """
+
+    rtts: tuple[float, ...]
+    edges: tuple[Edge | None, ...]
+    target: Target
+
+    @property
+    def method(self) -> str:
+        """Name of the model that answered: "chain" or "simulation"."""
+        return next(edge.method for edge in self.edges if edge is not None)
+
+    @property
+    def losses(self) -> tuple[float, ...]:
+        """The largest losses, fractions; 0 where no loss meets the target."""
+        return tuple(0.0 if edge is None else edge.value for edge in self.edges)
+
+
+@checked_arguments
+def loss_rtt_frontier(
+    flow: Source | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    rtts: Sequence[float] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
+) -> Frontier:
+    """Return the largest loss that meets a target at each of several round-trip times.
+
+    Parameters
+    ----------
+    flow : Source or str
+        The source: a `Flow`, any other source, or the name of an application.
+    path : Path
+        The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
+    stack, target, method
+        As for `largest_bitrate`.
+    rtts : sequence of float, optional
+        Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
+        one-way delay is nine tenths of the limit.
+    on_progress : callable, optional
+        Called after each round-trip time with the number of round-trip times done and the number of all.
+
+    Returns
+    -------
+    Frontier
+        The losses, each with a relative tolerance of one percent.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of range, or no loss meets the target at any of the round-trip times.
+
+    References
+    ----------
+    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.source import Flow
+    >>> path = Path(rtt=0.100, loss=0.02)
+    >>> found = loss_rtt_frontier(Flow(174, 0.020), path, Stack.linux(), Target(0.2), rtts=(0.05, 0.1, 0.2, 0.5))
+    >>> found.losses[0] > found.losses[1] > found.losses[2] > found.losses[3]
+    True
+    """
+    source, stack, target = source_of(flow), checked_profile(stack), target_of(flow, target)
+    chosen = _default_rtts(path, target) if rtts is None else tuple(np.atleast_1d(as_numbers("rtts", rtts)).tolist())
+    if not chosen:
+        raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
+    edges: list[Edge | None] = []
+    axes = [loss_axis(source, at_rtt(path, rtt)) for rtt in chosen]
+    model = model_to_compare(Scenario(*axes[0].place(axes[0].lowest), stack), method, solved=False)
+    for done, axis in enumerate(axes, 1):
+        edges.append(largest_or_none(axis, stack, target, model, method))
+        if on_progress is not None:
+            on_progress(done, len(chosen))
+    if not any(edges):
+        raise ValueError(nothing_meets(axes[0], stack, target, model))
+    return Frontier(chosen, tuple(edges), target)
+
+
+def _default_rtts(path: Path, target: Target) -> tuple[float, ...]:
+    """Return round-trip times in equal ratios [s]."""
+    share = checked_path(path).forward_delay / path.rtt
+    longest = min(MAX_RTT, FARTHEST_SHARE * target.limit / share if share > 0 else math.inf)
+    shortest = min(SHORTEST_RTT, longest / 2)
+    return tuple(float(f"{rtt:.3g}") for rtt in np.geomspace(shortest, longest, POINTS))

@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Requested
-from tcpdelay.models.predict import AnsweredBy, predict
-from tcpdelay.questions.execution import Executor, Progress, Rows, threads
-from tcpdelay.questions.schedule import Results, Schedule
-from tcpdelay.scenario.fields import Field, InvalidValueError, declarations
+from tcpdelay.models.predict import AnsweredBy, predict, supports
+from tcpdelay.questions.execution import Executor, Progress, Results, Rows, Schedule, threads
+from tcpdelay.scenario.applications import source_of, target_of
+from tcpdelay.scenario.fields import Field, InvalidValueError, as_numbers, bounds, declarations
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Scenario
+from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import KnownStack, Quic, Stack, checked_profile
+from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
     import xarray as xr
+
 
 SEED_BITS = 53
 """Bits of a seed: netCDF 3 stores it as a double, which holds whole numbers of this length."""
@@ -284,25 +291,7 @@ def _blank_row(row: Any) -> None:
 
 
 def run_seed(seed: int, point: int, replication: int) -> int:
-    """Return the seed of one simulation; it depends on the arguments alone.
-
-    Parameters
-    ----------
-    seed : int
-        Seed of the grid.
-    point, replication : int
-        Numbers of the point and of the replication, from 0.
-
-    Returns
-    -------
-    int
-        0 to 2⁵³ - 1.
-
-    Examples
-    --------
-    >>> run_seed(1, 0, 0) != run_seed(1, 0, 1)
-    True
-    """
+    """Return the seed of one simulation; it depends on the arguments alone."""
     sequence = np.random.SeedSequence(seed, spawn_key=(point, replication))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(64 - SEED_BITS))
 
@@ -378,15 +367,7 @@ def evaluate(
 
 
 def labelled(work: GridWork, results: Results) -> xr.Dataset:
-    """Return the results of all runs by the values of the axes.
-
-    Parameters
-    ----------
-    work : GridWork
-        The grid and its variables.
-    results : Results
-        The results of all runs.
-    """
+    """Return the results of all runs by the values of the axes."""
     import xarray as xr
 
     grid, described = work.grid, work.variables
@@ -418,3 +399,93 @@ def _numbered(results: Results) -> tuple[NDArray[np.int32], NDArray[Any]]:
     for run in sorted(results.refusals):
         numbers[run] = known.setdefault(results.refusals[run], len(known))
     return numbers, np.array(list(known), object)
+
+
+# Questions over ranges of round-trip time and loss: source, stack and target, and the values of both ranges.
+
+SHORTEST_RTT, LONGEST_RTT = 0.010, 0.400
+LOWEST_LOSS, HIGHEST_LOSS = 0.001, 0.10
+"""Default range of round-trip times [s] and losses."""
+DEFAULT_POINTS = 40
+ORDINARY_PATH = Path(rtt=0.1, loss=0.01)
+"""A path that all chains know."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A checked question: a source, its transport, the demand on its delay, and what an answer may take [s, bytes]."""
+
+    flow: Source
+    stack: KnownStack
+    target: Target
+    max_seconds: float = MOST_SECONDS
+    max_memory: float | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether no chain answers: the source is no `Flow` with exact writes, or the chain of QUIC refuses it."""
+        if isinstance(self.stack, Quic):
+            return bool(supports(Scenario(self.flow, ORDINARY_PATH, self.stack)).refused)
+        return not is_exact(self.flow)
+
+
+def question(
+    flow: Source | str,
+    stack: Stack | None,
+    limit: float | None,
+    quantile: float | None,
+    max_seconds: float = MOST_SECONDS,
+    max_memory: float | None = None,
+) -> Question:
+    """Return the checked question; its default target is the target of the application, or 95 % within 200 ms."""
+    default = target_of(flow)
+    target = Target(
+        default.limit if limit is None else limit,
+        default.quantile if quantile is None else quantile,
+    )
+    checked_budget(max_seconds, max_memory)
+    # The name of a cached answer has these numbers: 10 and 10.0 are the same.
+    memory = None if max_memory is None else float(max_memory)
+    return Question(source_of(flow), checked_profile(stack), target, float(max_seconds), memory)
+
+
+def round_trip_times(rtt: ArrayLike | None) -> NDArray[np.float64]:
+    """Return round-trip times [s], ascending; by default 40 from 10 ms to 400 ms, in equal ratios.
+
+    Examples
+    --------
+    >>> round_trip_times([0.05, 0.1])
+    array([0.05, 0.1 ])
+    """
+    if rtt is None:
+        return np.geomspace(SHORTEST_RTT, LONGEST_RTT, DEFAULT_POINTS)
+    return _ascending("rtt", rtt, *bounds(Path, "rtt"), "s")
+
+
+def losses(loss: ArrayLike | None, *, allow_zero: bool = False) -> NDArray[np.float64]:
+    """Return losses, ascending; by default 40 from 0.1 % to 10 %, in equal ratios."""
+    if loss is None:
+        return np.geomspace(LOWEST_LOSS, HIGHEST_LOSS, DEFAULT_POINTS)
+    smallest = 0.0 if allow_zero else float(np.nextafter(0, 1))
+    return _ascending("loss", loss, smallest, float(np.nextafter(1, 0)), "")
+
+
+def _ascending(name: str, values: ArrayLike, low: float, high: float, unit: str) -> NDArray[np.float64]:
+    """Return a number, or a list of ascending numbers, from `low` to `high` as an array."""
+    try:
+        array = np.atleast_1d(as_numbers(name, values))
+    except InvalidValueError:
+        array = np.empty(0)
+    if array.ndim != 1 or array.size == 0:
+        raise InvalidValueError(name, values, "be a number or a list of at least one number")
+    outside = ~((array >= low) & (array <= high))
+    if outside.any():
+        allowed = (
+            f"between {low:g} and {high:g} {unit}"
+            if unit
+            else f"fractions {'from' if low == 0 else 'above'} 0 and below 1"
+        )
+        raise InvalidValueError(name, array[outside][0], f"be {allowed}")
+    if not np.all(np.diff(array) > 0):
+        raise InvalidValueError(name, array, "ascend")
+    return array

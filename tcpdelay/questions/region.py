@@ -1,37 +1,53 @@
-"""Working regions: delays over ranges of round-trip time and loss."""
+"""Working regions: delays over ranges of round-trip time and loss, and measured points beside them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay import __version__
-from tcpdelay.models.accuracy import expected_error_map, is_beyond_capacity, is_near_capacity
+from tcpdelay.files import one_line
+from tcpdelay.models.accuracy import WRONG_CALL, expected_error_map, is_beyond_capacity, is_near_capacity
 from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, capacity, model_to_compare
 from tcpdelay.models.throughput import utilization_map
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.questions.execution import MOST_USEFUL_THREADS, Progress, processors, threads
-from tcpdelay.questions.grid import Grid, Meaning, Variables, evaluate
-from tcpdelay.questions.plane import Question, losses, question, round_trip_times
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.questions.grid import Grid, Meaning, Question, Variables, evaluate, losses, question, round_trip_times
+from tcpdelay.questions.tables.columns import (
+    OUTSIDE,
+    PATH,
+    QUANTITIES,
+    Source,
+    find_sources,
+    judge_bare,
+    read_column,
+    reasons,
+)
+from tcpdelay.questions.tables.files import csv_fault
+from tcpdelay.scenario.fields import ColumnUnitWarning, InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Scenario, checked_arguments
+from tcpdelay.scenario.source import Flow, is_exact
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, transport_name
 from tcpdelay.scenario.target import Target
 
 if TYPE_CHECKING:
     import xarray as xr
+
 
 Beyond = Literal["bound", "exact"]
 
@@ -83,8 +99,9 @@ def _fill_cell(
             row[f"error_{statistic}"] = getattr(answer.expected_error, statistic)
 
 
+@checked_arguments
 def working_region(
-    flow: Source | str,
+    flow: MessageSource | str,
     stack: Stack | None = None,
     *,
     rtt: ArrayLike | None = None,
@@ -161,8 +178,6 @@ def working_region(
     >>> round(float(region.p95.sel(rtt=0.05, loss=0.02)), 3), region.p95.units
     (0.055, 's')
     """
-    if beyond not in get_args(Beyond):
-        raise InvalidValueError("beyond", beyond, f"be one of {', '.join(map(repr, get_args(Beyond)))}")
     asked = question(flow, stack, limit, quantile, max_seconds, max_memory)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
@@ -227,7 +242,7 @@ def _errors(
     asked: Question, rtts: NDArray[np.float64], lost: NDArray[np.float64], cells: xr.Dataset
 ) -> NDArray[np.float64]:
     """Return median, mean and 90 % quantile of the expected relative error of each cell."""
-    if not isinstance(asked.flow, Flow) or isinstance(asked.stack, Quic):
+    if not is_exact(asked.flow) or isinstance(asked.stack, Quic):
         return np.stack([cells[f"error_{statistic}"].values for statistic in _ERRORS], axis=-1)
     carried = cells.sustainable.values
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, carried, asked.target.quantile).copy()
@@ -292,9 +307,9 @@ def _by_capacity(
 
 def _playout_delay(given: float | str, limit: float) -> float | None:
     """Return the time from write to playout [s], or None for the best one."""
-    if given in ("limit", "best"):
+    if isinstance(given, str) and given in ("limit", "best"):
         return limit if given == "limit" else None
-    if isinstance(given, str) or not 0 < given < float("inf"):
+    if not is_number(given) or not 0 < given < float("inf"):
         raise InvalidValueError("playout_delay", given, "be a number of seconds above 0, 'limit' or 'best'")
     return float(given)
 
@@ -392,3 +407,169 @@ def _attributes(asked: Question, codec: str | None, playout_delay: float | str, 
         "beyond": beyond,
         "comment": "delays in s; where accuracy is lower_bound, delays and late fraction are at least what is given",
     }
+
+
+# Measured points for the charts of regions, read from a file.
+
+SUFFIXES = (".csv", ".parquet")
+WORKS, CARRIED = "works", "sustainable"
+"""Columns that say whether the target was met, and whether the backlog stayed finite."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Points at which a flow was measured.
+
+    Parameters
+    ----------
+    rtt, loss : ndarray, shape (n,)
+        Round-trip times [s], 1e-6 to 60, and losses, fractions above 0 and below 1.
+    works : ndarray of bool, shape (n,), optional
+        Whether the flow worked, if the file has this column.
+    sustainable : ndarray of bool, shape (n,), optional
+        Whether the backlog stayed finite.
+    quantiles : dict of float to ndarray, shape (n,)
+        Measured quantiles of the delay [s] by their probability; infinite where none was measured.
+    """
+
+    rtt: NDArray[np.float64]
+    loss: NDArray[np.float64]
+    works: NDArray[np.bool_] | None
+    sustainable: NDArray[np.bool_] | None
+    quantiles: dict[float, NDArray[np.float64]]
+
+    def meets(self, target: Target) -> NDArray[np.bool_] | None:
+        """Return at which points the flow met the target; None if the file has neither this column nor the quantile.
+
+        Examples
+        --------
+        >>> at = np.array([0.1, 0.2]), np.array([0.02, 0.02])
+        >>> Measured(*at, None, None, {0.95: np.array([0.15, 0.4])}).meets(Target(0.2, 0.95))
+        array([ True, False])
+        """
+        if self.works is not None:
+            return self.works
+        for share, delays in self.quantiles.items():
+            if np.isclose(share, target.quantile, rtol=0, atol=1e-9):
+                met: NDArray[np.bool_] = np.array([*map(target.is_met_by, delays.tolist())], np.bool_)
+                return met if self.sustainable is None else met & self.sustainable
+        return None
+
+
+def read_measured(path: str | FilePath) -> Measured:
+    r"""Read measured points from a CSV or Parquet file with a column `rtt` and a column `loss`.
+
+    Their names may have a unit, such as `rtt_ms` and `loss_percent`; without one, times are in seconds, and losses are
+    fractions. Optional columns are `works` and `sustainable`, true or false, and quantiles of the delay [s], such as
+    `p95`.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file whose name ends in .csv or .parquet.
+
+    Returns
+    -------
+    Measured
+        The points.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read, lacks a column, has no rows, holds a value outside its range, or the unit of a
+        column is not stated, and its values look like milliseconds or percent.
+
+    Warns
+    -----
+    ColumnUnitWarning
+        If the unit of a column is not stated, and its values are possible in two units.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder) / "calls.csv"
+    ...     _ = file.write_text("rtt_ms,loss_percent,p95\n100,2,0.15\n")
+    ...     read_measured(file).quantiles
+    {0.95: array([0.15])}
+    """
+    file = FilePath(path)
+    table = _table(file)
+    for name in sorted({name for name in table.column_names if table.column_names.count(name) > 1}):
+        raise ValueError(f"{file.name!r} has several columns {name}")
+    try:
+        sources = find_sources(table.column_names)
+        if table.num_rows == 0:
+            raise ValueError("has no rows")
+        rtt, loss = (_path_field(table, name, sources[name]) for name in PATH)
+        round_trip_times(np.unique(rtt))
+    except ValueError as error:
+        raise ValueError(f"{file.name!r}: {error}") from None
+    outside = ~((loss > 0) & (loss < 1))
+    if outside.any():
+        raise ValueError(f"{file.name!r}: loss must be fractions above 0 and below 1, got {loss[outside][0]:g}")
+    quantiles = {}
+    for name in table.column_names:
+        share = _share(name)
+        if share is not None:
+            # A missing quantile means that too few packets arrived.
+            quantiles[share] = np.nan_to_num(_numbers(table, name, file.name), nan=np.inf)
+    works, carried = (_flags(table, name, file.name) for name in (WORKS, CARRIED))
+    return Measured(rtt, loss, works, carried, quantiles)
+
+
+def _table(file: FilePath) -> pa.Table:
+    if file.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{str(file)!r} does not end in one of {', '.join(SUFFIXES)}")
+    is_csv = file.suffix.lower() == ".csv"
+    try:
+        table = pa.csv.read_csv(file) if is_csv else pa.parquet.read_table(file)
+        # Arrow decodes the names only here.
+        _ = table.column_names
+    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+        fault = one_line(error) if isinstance(error, OSError) or not is_csv else csv_fault(file, str(error))
+        raise ValueError(f"{str(file)!r} cannot be read: {fault}") from None
+    return table
+
+
+def _share(name: str) -> float | None:
+    """Return the probability of the quantile in a column such as `p95` or `p99.9`; None for all other columns."""
+    try:
+        share = float(name.removeprefix("p")) / 100
+    except ValueError:
+        return None
+    return share if name.startswith("p") and 0 < share < 1 else None
+
+
+def _path_field(table: pa.Table, name: str, source: Source) -> NDArray[np.float64]:
+    """Return the round-trip times [s] or the losses of a table, whose unit is judged as in a table of rows."""
+    batch = table.select([source.column]).combine_chunks().to_batches()[0]
+    cells = read_column(batch, QUANTITIES[name], source)
+    if (faults := cells.faults[(cells.faults != 0) & (cells.faults != OUTSIDE)]).size:
+        raise ValueError(reasons(QUANTITIES[name])[faults[0] - 1])
+    if not source.unit_given:
+        positive = cells.values[cells.values > 0]
+        middle = float(np.median(positive)) if positive.size else 0.0
+        if advice := judge_bare(name, source.column, middle, True, f"{name}_{{}}"):
+            warnings.warn(advice, ColumnUnitWarning, stacklevel=4)
+    return cells.values
+
+
+def _numbers(table: pa.Table, name: str, file: str) -> NDArray[np.float64]:
+    try:
+        return np.asarray(table[name].cast(pa.float64()).to_numpy(), np.float64)
+    except pa.ArrowException:
+        raise ValueError(f"{file!r}: column {name} must hold numbers") from None
+
+
+def _flags(table: pa.Table, name: str, file: str) -> NDArray[np.bool_] | None:
+    if name not in table.column_names:
+        return None
+    try:
+        flags = table[name].cast(pa.bool_())
+    except pa.ArrowException:
+        flags = None
+    if flags is None or flags.null_count:
+        raise ValueError(f"{file!r}: column {name} must hold true or false")
+    return np.asarray(flags.to_numpy(), np.bool_)

@@ -1,21 +1,210 @@
-"""The search for the edge of what works along one quantity: a walk, then a secant method between two values."""
+"""The search for the edge of what works along one quantity, and the quantities that questions vary."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.error_table import WRONG_CALL
+from tcpdelay.models.accuracy import WRONG_CALL, expected_error
 from tcpdelay.models.interface import WHOLE_DISTRIBUTION, Answer, Model, Requested
 from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
-from tcpdelay.questions.quantities import Axis
+from tcpdelay.scenario.fields import InvalidValueError, bounds
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import KnownStack, Quic
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import KnownStack, Quic, Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.units import DIGITS, format_fraction, format_rate, format_time
+
+# The quantities of a scenario that questions vary: bitrate, packet rate, loss and round-trip time.
+
+Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
+Growth = Literal["segments", "size", "rate"]
+
+MAX_RTT = bounds(Path, "rtt")[1]
+MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
+MAX_PACKET_SIZE = bounds(Flow, "packet_size")[1]
+LARGEST_LOAD = 200
+"""Largest number of packets per round-trip time in a search; with more packets, one chain takes too long."""
+LONGEST_INTERVAL = 1.0
+"""Longest interval in a search for a packet rate [s]; the chain has been checked up to a tenth of this interval."""
+SMALLEST_LOSS, LARGEST_LOSS = 1e-6, 0.5
+SMALLEST_RTT = 1e-3
+"""Ends of a search for a loss, and lower end of a search for a round-trip time [s]."""
+
+
+def format_packet_rate(rate: float, digits: int = DIGITS) -> str:
+    """Return a packet rate [1/s] in words.
+
+    Examples
+    --------
+    >>> format_packet_rate(50), format_packet_rate(999.7)
+    ('50 packets/s', '1000 packets/s')
+    """
+    decimals = max(digits - len(f"{rate:.0f}"), 0)
+    # Three digits of 999.5 and more would be written 1e+03.
+    return f"{rate:.{digits}g} packets/s" if rate < 999.5 else f"{rate:.{decimals}f} packets/s"
+
+
+FORMATS: dict[Quantity, Callable[..., str]] = {
+    "bitrate": format_rate,
+    "packet rate": format_packet_rate,
+    "loss": format_fraction,
+    "rtt": format_time,
+}
+"""Functions that format a value of each quantity."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A quantity that varies, while all other fields of a scenario keep their values.
+
+    Parameters
+    ----------
+    quantity : {"bitrate", "packet rate", "loss", "rtt"}
+        The quantity that is varied.
+    place : callable
+        Returns the source and the path that have a given value of the quantity [bit/s, 1/s, fraction, s].
+    lowest, highest : float
+        Range of a search, above 0.
+    """
+
+    quantity: Quantity
+    place: Callable[[float], tuple[Source, Path]]
+    lowest: float
+    highest: float
+
+
+def average_flow(source: Source) -> Flow:
+    """Return the flow with the mean packet size and interval of a source; a `Flow` is its own average.
+
+    The chain answers for such a flow in milliseconds. A search by simulation can therefore begin near the edge.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> average_flow(Video(240_000))
+    Flow(packet_size=1000, interval=0.03333333333333333)
+    """
+    if isinstance(source, Flow):
+        return source
+    size = min(max(round(source.mean_size), 1), int(MAX_PACKET_SIZE))
+    return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL), source.write_jitter)
+
+
+def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
+    """Return the flow at another bitrate [bit/s]: packets grow up to one segment, and then become more frequent."""
+    largest = max(mss, flow.packet_size)
+    if bitrate * flow.interval / 8 > largest:
+        return replace(Flow.from_bitrate(bitrate, largest), write_jitter=flow.write_jitter)
+    return flow.at_bitrate(bitrate)
+
+
+def bitrate_axis(flow: Source, path: Path, stack: Stack, grow: Growth = "segments") -> Axis:
+    """Return the axis of the bitrate [bit/s]."""
+    if grow not in get_args(Growth):
+        raise InvalidValueError("grow", grow, f"be one of {', '.join(map(repr, get_args(Growth)))}")
+    path = checked_path(path)
+    if not isinstance(flow, Flow):
+        return _scaled_axis(flow, path, stack, grow)
+    size, interval = flow.packet_size, flow.interval
+    mss = int(getattr(stack, "mss", size))
+    per_packet = 8 * (size if grow == "rate" else max(mss, size))
+    highest = min(LARGEST_LOAD * per_packet / path.rtt, per_packet / MIN_INTERVAL)
+    if grow == "rate":
+        lowest = per_packet / LONGEST_INTERVAL
+
+        def more_often(rate: float) -> tuple[Flow, Path]:
+            return replace(flow, interval=Flow.from_bitrate(rate, size).interval), path
+
+        return Axis("bitrate", more_often, lowest, max(lowest, highest))
+    lowest = 8 / interval
+    if grow == "segments":
+        return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest))
+    highest = max(lowest, min(highest, lowest * MAX_PACKET_SIZE))
+    return Axis("bitrate", lambda rate: (flow.at_bitrate(rate), path), lowest, highest)
+
+
+def _scaled_axis(source: Source, path: Path, stack: Stack, grow: Growth) -> Axis:
+    """Return the axis of the mean bitrate of a source: the sizes of its messages change, and their rate does not."""
+    if grow == "rate":
+        hint = "the messages of other sources keep their times and grow"
+        raise InvalidValueError("grow", grow, "be 'segments' or 'size' unless the source is a Flow", hint)
+    # Raises InvalidValueError if the source has no mean bitrate.
+    source.scale_to(1.0)
+    present = source.mean_bitrate
+    lowest, highest = 8 * source.message_rate, LARGEST_LOAD * 8 * getattr(stack, "mss", source.mean_size) / path.rtt
+    while lowest < present and not _can_have(source, lowest):
+        lowest = min(2 * lowest, present)
+    while highest > present and not _can_have(source, highest):
+        highest = max(highest / 2, present)
+    return Axis("bitrate", lambda rate: (source.at_bitrate(rate), path), lowest, max(lowest, highest))
+
+
+def _can_have(source: Source, bitrate: float) -> bool:
+    """Return whether the parameters of a source allow a bitrate [bit/s]."""
+    try:
+        source.at_bitrate(bitrate)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
+    """Return the axis of the packet rate [1/s], from 1 packet per second to 200 packets per round-trip time.
+
+    Examples
+    --------
+    >>> packet_rate_axis(Flow(160, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux()).place(100)[0]
+    Flow(packet_size=160, interval=0.01)
+    """
+    bits = 8 * flow.packet_size
+    axis = bitrate_axis(flow, path, stack, "rate")
+    return Axis("packet rate", lambda rate: axis.place(rate * bits), axis.lowest / bits, axis.highest / bits)
+
+
+def loss_axis(flow: Source, path: Path) -> Axis:
+    """Return the axis of the loss, from 1e-6 to 0.5, or to the path's own loss if that is larger.
+
+    Examples
+    --------
+    >>> loss_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).place(0.01)[1].loss
+    0.01
+    """
+    highest = max(LARGEST_LOSS, checked_path(path).loss)
+    return Axis("loss", lambda loss: (flow, replace(path, loss=loss)), SMALLEST_LOSS, highest)
+
+
+def at_rtt(path: Path, rtt: float) -> Path:
+    """Return the path with another round-trip time [s]; a given one-way delay keeps its share of the round-trip time.
+
+    Examples
+    --------
+    >>> at_rtt(Path(rtt=0.100, loss=0.02, one_way_delay=0.030), 0.200).forward_delay
+    0.06
+    """
+    given = checked_path(path).one_way_delay
+    return replace(path, rtt=rtt, one_way_delay=None if given is None else min(given / path.rtt * rtt, rtt))
+
+
+def rtt_axis(flow: Source, path: Path) -> Axis:
+    """Return the axis of the round-trip time [s], from 1 ms to 200 mean intervals of the source, or the path's own.
+
+    Examples
+    --------
+    >>> rtt_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).highest
+    4.0
+    """
+    longest = max(checked_path(path).rtt, min(MAX_RTT, LARGEST_LOAD * flow.mean_interval))
+    return Axis("rtt", lambda rtt: (flow, at_rtt(path, rtt)), min(SMALLEST_RTT, path.rtt), longest)
+
+
+# The search for the edge of what works along one quantity: a walk, then a secant method between two values.
 
 STEP = math.sqrt(2)
 """Ratio of two neighbouring values of the walk."""
@@ -66,31 +255,6 @@ def bracket(
     `scipy.optimize.elementwise.bracket_root` doubles its steps, and would step over a range of values that works
     between two ranges that do not. SciPy's root finders converge on the root, where an answer costs the most; the edge
     is known sooner from two values on its two sides.
-
-    Parameters
-    ----------
-    excess : callable
-        Returns how far a value is from working: finite, and 0 or less where it works; None where there is no answer,
-        and there the walk turns as well.
-    start : float
-        Where the walk begins, above 0.
-    lowest, highest : float
-        Range of the walk, above 0.
-    tolerance : float
-        Largest relative difference of the two sides.
-
-    Returns
-    -------
-    Bracket
-        Both sides of the edge.
-
-    Examples
-    --------
-    >>> found = bracket(lambda value: value**2 - 9, start=1.0, lowest=0.1, highest=100.0)
-    >>> found.inside <= 3 < found.outside, found.outside / found.inside < 1.01
-    (True, True)
-    >>> bracket(lambda value: value - 3, start=1.0, lowest=0.1, highest=2.0)
-    Bracket(inside=2.0, outside=None, known=True)
     """
     found: dict[float, float | None] = {}
 
@@ -126,22 +290,6 @@ def narrowed(
 
     The search is a secant method over the logarithm of the value that steps to one side of the root and then to the
     other. It halves the bracket where the secant does not do so in two steps.
-
-    Parameters
-    ----------
-    excess : callable
-        As for `bracket`.
-    found : dict
-        The excesses that are known, of both sides at least; the others are added.
-    inside, outside : float
-        A value that works, and a larger value that does not, both above 0.
-    tolerance : float
-        Largest relative difference of the two sides.
-
-    Returns
-    -------
-    tuple of float
-        Both sides: a value that works, and a larger value that does not.
 
     Examples
     --------
@@ -180,18 +328,6 @@ def excess_lateness(answer: Answer, target: Target) -> float | None:
 
     Near saturation the share of late packets falls exponentially with the distance from saturation, so that its
     logarithm is nearly linear in the quantity that is varied. A scenario that is too large counts as all late.
-
-    Parameters
-    ----------
-    answer : Answer
-        The answer to a request with precision "decision".
-    target : Target
-        The demand on the delay.
-
-    Returns
-    -------
-    float or None
-        0 or less where the target is met; None where the model refuses the scenario.
     """
     if answer.status == "unsupported":
         return None
@@ -241,7 +377,7 @@ def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
 
     Examples
     --------
-    >>> from tcpdelay.questions.quantities import loss_axis
+    >>> from tcpdelay.questions.search import loss_axis
     >>> from tcpdelay.scenario.path import Path
     >>> from tcpdelay.scenario.sources.video import Video
     >>> from tcpdelay.scenario.stack import Linux
@@ -282,32 +418,9 @@ def edges_within_error(
 ) -> tuple[float | None, float | None]:
     """Return the range in which the expected error places an edge.
 
-    Parameters
-    ----------
-    axis : Axis
-        The quantity to vary, and its range.
-    stack : Stack
-        The TCP implementation.
-    target : Target
-        The demand on the delay.
-    edge : float
-        The edge that the model predicts.
-    model : {"chain"} or Model
-        The model.
-    tolerance : float
-        Largest relative distance from an end of the range to the next value tried, which is beyond this end.
-    asked : Requested
-        What time and memory an answer may take.
-
-    Returns
-    -------
-    tuple of float or None
-        The largest value below `edge` with which the target is met whatever the expected error, and the smallest value
-        above it with which the target is missed whatever the expected error; None where a side has no such value.
-
     Examples
     --------
-    >>> from tcpdelay.questions.quantities import loss_axis
+    >>> from tcpdelay.questions.search import loss_axis
     >>> from tcpdelay.scenario.path import Path
     >>> from tcpdelay.scenario.source import Flow
     >>> from tcpdelay.scenario.stack import Linux

@@ -16,42 +16,42 @@ import numpy as np
 
 from tcpdelay.confidence import Interval, difference_interval, ratio_interval
 from tcpdelay.distribution import DelayDistribution
+from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.interface import unknown_fields
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.simulator.simulation import segments_per_message
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.linux import SendBufferLimit
 from tcpdelay.network.result import FlowResult, NetworkResult
-from tcpdelay.network.send_buffer import SendBufferLimit
 from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import ConstantRate, Source
+from tcpdelay.network.sources import ConstantRate, Source, checked_sources
 from tcpdelay.network.stacks import Classic, Scp, TimeLined, Udp
 from tcpdelay.network.transport import TCP_HEADER, TIMESTAMPS, UDP_HEADER
 from tcpdelay.quality.experience import Call, call_experience
 from tcpdelay.scenario.applications import APPLICATIONS, Application, source_of, target_of
-from tcpdelay.scenario.fields import InvalidValueError, is_number
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.fields import InvalidValueError, declarations, is_number
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.path_presets import PathPreset
+from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-from tcpdelay.scenario.stack import Delivery, Linux, Stack
+from tcpdelay.scenario.stack import Delivery, Linux, Stack, checked_linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FINE_TICK, SHORT_TIMEOUT = 0.01, 0.2
-"""Timers of the published transports [s], as in current systems: the published timers of half a second would hide all
-other differences."""
 QUIC_WAYS: tuple[tuple[str, Delivery, str], ...] = (
     ("quic-stream", "stream", "all packets on one stream"),
     ("quic-streams", "stream_per_message", "each packet on a stream of its own"),
     ("quic-datagram", "datagram", "each packet in datagram frames, without retransmissions"),
 )
 """Names, deliveries and descriptions of the ways to carry the flow over QUIC."""
-OLD_TIMERS = "timeouts from 200 ms"
+OF_2008 = "with the settings of a stack of 2008"
+"""Settings of the published transports: the published timers of half a second would hide all other differences."""
 SHORTEST_DEADLINE = 0.001
 
 
@@ -84,18 +84,7 @@ PATH_FIELDS = frozenset(
 
 
 def shared_path(path: Path) -> SharedPath:
-    """Return the same path for the simulator of shared links.
-
-    Raises
-    ------
-    ValueError
-        If the path has a property that this simulator does not model.
-
-    Examples
-    --------
-    >>> shared_path(Path(rtt=0.100, loss=0.02)).back
-    0.05
-    """
+    """Return the same path for the simulator of shared links."""
     for refused in unknown_fields(path, PATH_FIELDS, "in a comparison"):
         raise refused
     if path.loss_pattern != "random":
@@ -160,8 +149,13 @@ def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, p
         )
     if isinstance(flow, Flow):
         yield from _by_the_application(carry, flow, path, stack, target)
+        yield from _published(carry, path, target, stack.mss)
         if flow.packet_size <= stack.mss:
-            yield from _published(carry, path, target, max(stack.mss, Classic().mss))
+            yield Contender(
+                "scp",
+                "SCP, a congestion window over datagrams, without retransmissions (Cen et al. 1998)",
+                carry(stack=Scp()),
+            )
     for name, delivery, title in QUIC_WAYS:
         yield Contender(name, f"QUIC by RFC 9002, {title}", carry(stack=Stack.quic(delivery=delivery)))
     payload = stack.mss + TCP_HEADER + TIMESTAMPS - UDP_HEADER
@@ -219,22 +213,19 @@ def _by_the_application(
 
 
 def _published(carry: Callable[..., ConstantRate], path: Path, target: Target, mss: int) -> Iterator[Contender]:
-    """Yield the transports of the literature; they need packets that fit into one segment."""
-    classic = Classic(recovery="sack", mss=mss, tick=FINE_TICK, rto_min=SHORT_TIMEOUT, first_timeout=1.0)
-    yield Contender("sack", f"TCP as published, SACK, {OLD_TIMERS}", carry(stack=classic))
+    """Yield the variants of TCP of the literature."""
+    sack = Classic.of_2008(recovery="sack", mss=mss)
+    yield Contender("sack", f"TCP as published, SACK, {OF_2008}", carry(stack=sack))
     yield Contender(
         "tcp-rc",
-        f"TCP as published, SACK, with a receiver that replaces late packets (McCreary et al. 2005), {OLD_TIMERS}",
-        carry(stack=classic, forging=True),
+        f"TCP as published, SACK, with a receiver that replaces late packets (McCreary et al. 2005), {OF_2008}",
+        carry(stack=sack, forging=True),
     )
     deadline = max(target.limit - path.forward_delay, SHORTEST_DEADLINE)
     yield Contender(
         "time-lined",
-        f"TCP Reno that abandons packets after {format_time(deadline)} (Mukherjee 2000), {OLD_TIMERS}",
-        carry(stack=TimeLined(mss=mss, tick=FINE_TICK, rto_min=SHORT_TIMEOUT, first_timeout=1.0, deadline=deadline)),
-    )
-    yield Contender(
-        "scp", "SCP, a congestion window over datagrams, without retransmissions (Cen et al. 1998)", carry(stack=Scp())
+        f"TCP Reno that abandons packets after {format_time(deadline)} (Mukherjee 2000), {OF_2008}",
+        carry(stack=TimeLined.of_2008(mss=mss, deadline=deadline)),
     )
 
 
@@ -442,10 +433,11 @@ def _ranked_digits(figure: float) -> float:
     return float(f"{figure:.{RANKED_DIGITS}g}")
 
 
+@checked_arguments
 def compare(
     flow: MessageSource | str,
     path: Path,
-    stack: Linux | None = None,
+    stack: Stack | None = None,
     target: Target | None = None,
     *,
     link: Bottleneck | None = None,
@@ -457,6 +449,7 @@ def compare(
     application: Application | None = None,
     path_preset: PathPreset | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    max_seconds: float = MOST_SECONDS,
 ) -> Comparison:
     """Simulate every contender on one path, each in a simulation of its own, with the same random losses.
 
@@ -468,8 +461,8 @@ def compare(
         is no `Flow`.
     path : Path
         The path. Its losses are random or in bursts. Packets are lost before they reach the link.
-    stack : Linux, optional
-        The kernel's TCP; `Stack.linux()` by default.
+    stack : Stack, optional
+        The kernel's TCP, `Stack.linux(...)`; `Stack.linux()` by default.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     link : Bottleneck, optional
@@ -492,6 +485,8 @@ def compare(
         The preset from which the path was made; the comparison names it.
     on_progress : callable, optional
         Called after each simulation with the number of simulations done and the number of all simulations.
+    max_seconds : float
+        Processor time that the simulation of a contender may take, as for `simulate_network`.
 
     Returns
     -------
@@ -501,7 +496,10 @@ def compare(
     Raises
     ------
     ValueError
-        If a value is out of its range, a way is not known for this flow, or others come without a link.
+        If a value is out of its range, the stack is not that of Linux, a way is not known for this flow, or others come
+        without a link.
+    TooLargeError
+        If a simulation needs more than `max_seconds`; a ValueError.
 
     Examples
     --------
@@ -510,11 +508,14 @@ def compare(
     >>> found.rows[0].contender.name, found.rows[-1].result.delivered_fraction < 1
     ('tcp', True)
     """
+    others = checked_sources("others", others)
     if others and link is None:
         raise ValueError("others need a link that they share with the flow")
     if application is None and isinstance(flow, str):
         application = APPLICATIONS.get(flow)
-    flow, stack, target = source_of(flow), stack or Linux(), target_of(flow, target)
+    target, path, stack = target_of(flow, target), checked_path(path), checked_linux(stack)
+    flow = source_of(flow)
+    parity = declarations(Udp)["parity"].require("parity", parity)
     entered = contenders(flow, path, stack, target, parity)
     if link is not None and link.managed:
         entered = tuple(each for each in entered if each.source.transport.deliver is not None)
@@ -523,12 +524,14 @@ def compare(
     if duration is None:
         duration = default_duration(flow, link, stack)
     shortest = FEWEST_PACKETS * flow.mean_interval + FEWEST_ROUND_TRIPS * path.rtt
-    if is_number(duration) and 0 < duration < shortest:
+    if not is_number(duration) or 0 < duration < shortest:
         raise InvalidValueError("duration", duration, f"be at least {shortest:g} s, for {FEWEST_PACKETS} packets")
     simulated = [[contender.source, *others] for contender in entered]
     if others:
         simulated.append([*others])
-    results = _in_threads([partial(_simulate, sources, link, duration, seed) for sources in simulated], on_progress)
+    results = _in_threads(
+        [partial(_simulate, sources, link, duration, seed, max_seconds) for sources in simulated], on_progress
+    )
     rows = []
     for contender, result in zip(entered, results, strict=False):
         predicted = _predicted(contender, contender is entered[0]) if link is None else None
@@ -553,7 +556,7 @@ def compare(
 def _chosen(entered: Sequence[Contender], ways: Collection[str]) -> tuple[Contender, ...]:
     """Return plain TCP and the contenders that are named, in their order."""
     names = [contender.name for contender in entered]
-    for way in ways:
+    for way in [ways] if isinstance(ways, str) or not isinstance(ways, Collection) else ways:
         if way not in names:
             raise InvalidValueError("ways", way, f"be one of {', '.join(names)}")
     return tuple(contender for contender in entered if contender is entered[0] or contender.name in ways)
@@ -588,8 +591,13 @@ def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
     return None
 
 
-def _simulate(sources: Sequence[Source], link: Bottleneck | None, duration: float, seed: int) -> NetworkResult:
-    return simulate_network(sources, link or UNLIMITED, duration=duration, warm_up=WARM_UP * duration, seed=seed)
+def _simulate(
+    sources: Sequence[Source], link: Bottleneck | None, duration: float, seed: int, max_seconds: float
+) -> NetworkResult:
+    warm_up = WARM_UP * duration
+    return simulate_network(
+        sources, link or UNLIMITED, duration=duration, warm_up=warm_up, seed=seed, max_seconds=max_seconds
+    )
 
 
 def _throughput(flows: Sequence[FlowResult]) -> float:

@@ -15,8 +15,7 @@ from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.against import Changes
-    from tcpdelay.advice.guideline import Findings
+    from tcpdelay.advice.guideline import Changes, Findings
     from tcpdelay.report.html import Chart
 
 COLUMNS = ("Before", "After", "Change")
@@ -168,21 +167,8 @@ def changes_charts(changes: Changes) -> dict[str, list[Chart]]:
 
 
 def plot_both(changes: Changes, ax: Axes | None = None) -> Axes:
-    """Draw both cumulative distributions, except that of a flow that TCP cannot carry.
-
-    Parameters
-    ----------
-    changes : Changes
-        The findings.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Delays [s] against shares of the packets.
-    """
-    ax = current_axes() if ax is None else ax
+    """Draw both cumulative distributions, except that of a flow that TCP cannot carry."""
+    ax = current_axes(ax)
     limit = {"limit": changes.after.target.limit}
     for name, found in (("before", changes.before), ("after", changes.after)):
         if math.isfinite(found.mean):

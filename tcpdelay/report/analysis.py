@@ -135,7 +135,9 @@ def _time(seconds: float) -> str:
 
 def _round_trip(analysis: ConnectionAnalysis) -> str:
     """Return the round-trip time: a mean with the smallest, the path's from both captures, or a bound."""
-    if analysis.rtt_kind == "mean" or math.isnan(analysis.rtt):
+    if math.isnan(analysis.rtt):
+        return "not known"
+    if analysis.rtt_kind == "mean":
         return f"{_time(analysis.rtt)}, at least {_time(analysis.rtt_base)}"
     if analysis.clocks is not None:
         # The smallest delays of both ways contain no time for which an end waited.
@@ -147,6 +149,8 @@ def _one_way(analysis: ConnectionAnalysis) -> str:
     """Return the one-way delay: measured by one clock, or half of the round-trip time."""
     if analysis.clocks is not None and analysis.clocks.same_clock:
         return _time(analysis.one_way_delay)
+    if math.isnan(analysis.one_way_delay):
+        return "not known"
     bound = " at most" if analysis.rtt_kind == "upper bound" else " at least"
     return f"{_time(analysis.one_way_delay)}{'' if analysis.clocks else bound}, if the way back takes as long"
 
@@ -248,13 +252,7 @@ def _quantile(probability: float, delays: DelayDistribution) -> float:
 
 
 def capture_record(capture: FlowCapture) -> dict[str, Any]:
-    """Return the figures of a capture of the testbed as one record, in seconds and fractions.
-
-    Raises
-    ------
-    ValueError
-        If the capture has too few packets for confidence intervals.
-    """
+    """Return the figures of a capture of the testbed as one record, in seconds and fractions."""
     from tcpdelay.confidence import BATCHES, mean_interval, quantile_interval
 
     if capture.offered < BATCHES:

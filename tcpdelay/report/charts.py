@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.report.chart_labels import fraction_axis, linear_time_axis, mark, message, note_where_free, tidy
+from tcpdelay.report.chart_labels import (
+    LABEL_SIZE,
+    fraction_axis,
+    linear_time_axis,
+    mark,
+    message,
+    note_where_free,
+    tidy,
+)
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import NOT_CARRIED, format_time
 
@@ -51,6 +59,11 @@ class Delays(Protocol):
         """Whether TCP can carry the flow."""
         ...
 
+    @property
+    def unsettled_note(self) -> str:
+        """That the delays depend on the length of the simulation; empty if they do not."""
+        ...
+
     def quantile(self, probability: float) -> float:
         """Return the quantile of a probability [s]."""
         ...
@@ -67,7 +80,13 @@ class Delays(Protocol):
         """Return the share of packets up to each delay [s]."""
         ...
 
+    @property
+    def ended_note(self) -> str:
+        """That a clock has ended the simulation; empty if not."""
+        ...
 
+
+@runtime_checkable
 class Boundary(Protocol):
     """The boundary of a working region: a `tcpdelay.questions.boundary.WorkingBoundary`."""
 
@@ -176,7 +195,7 @@ def plot_distribution(
     """
     if kind not in get_args(Kind):
         raise InvalidValueError("kind", kind, f"be one of {', '.join(get_args(Kind))}")
-    ax = current_axes() if ax is None else ax
+    ax = current_axes(ax)
     if not np.isfinite(distribution.values[0]):
         return message(ax, NOT_CARRIED)
     drawn_before = sum(line.get_drawstyle() == _STEPS for line in ax.lines)
@@ -195,6 +214,8 @@ def plot_distribution(
     # A name must not lie on a curve or a mark, so it is written last.
     for text, points, its_color in names:
         note_where_free(ax, text, points, its_color)
+    if distribution.unsettled_note:
+        ax.set_title(distribution.unsettled_note, fontsize=LABEL_SIZE, loc="left", wrap=True)
     return ax
 
 
@@ -263,8 +284,14 @@ def _draw_shares(
     return farthest, [(label, along if kind == "cdf" else [(distribution.quantile(0.5), highest)], color)]
 
 
-def current_axes() -> Axes:
-    """Return the current axes of pyplot."""
+def current_axes(ax: Axes | None) -> Axes:
+    """Return the axes to draw on, by default the current axes of pyplot."""
+    from matplotlib.axes import Axes
+
+    if isinstance(ax, Axes):
+        return ax
+    if ax is not None:
+        raise InvalidValueError("ax", ax, "be Axes of Matplotlib")
     from matplotlib import pyplot
 
     return pyplot.gca()

@@ -15,8 +15,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from tcpdelay.models.validity import LINUX_RANGE
-from tcpdelay.questions.explorer import CODECS, PROBABILITIES
-from tcpdelay.questions.interpolation import knots
+from tcpdelay.questions.explorer import CODECS, PROBABILITIES, knots
 from tcpdelay.report.html import environment
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset
@@ -24,8 +23,7 @@ from tcpdelay.scenario.stack import DEFAULT_STACK
 from tcpdelay.units import format_fraction, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.questions.explorer import Surfaces
-    from tcpdelay.questions.interpolation import Accuracy
+    from tcpdelay.questions.explorer import Accuracy, Surfaces
 
 SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer_sound.js", "explorer.js")
 LARGEST_CODE = 65_534
@@ -45,35 +43,7 @@ FIGURES = (
 
 
 def to_html(explored: Sequence[tuple[Surfaces, Accuracy]], path: PathPreset | None = None) -> str:
-    """Return the explorer as a self-contained page; the page's content security policy forbids all other sources.
-
-    Parameters
-    ----------
-    explored : sequence of tuple of Surfaces and Accuracy
-        The predictions for each application, and the accuracy of the interpolation; at least one application.
-    path : PathPreset, optional
-        The path at which the page opens; by default 100 ms and 2 %.
-
-    Returns
-    -------
-    str
-        The page.
-
-    Raises
-    ------
-    ValueError
-        If `explored` is empty.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.applications import application
-    >>> from tcpdelay.questions.explorer import GridSize, compute_surfaces
-    >>> from tcpdelay.questions.interpolation import measure_accuracy
-    >>> surfaces = compute_surfaces(application("voip"), GridSize(rtts=2, losses=2, bitrates=3))
-    >>> page = to_html([(surfaces, measure_accuracy(surfaces, points=2))])
-    >>> 'type="range"' in page, "http:" in page or "https:" in page
-    (True, False)
-    """
+    """Return the explorer as a self-contained page; the page's content security policy forbids all other sources."""
     if not explored:
         raise ValueError("explored must hold one application or more")
     script = _script()
@@ -112,13 +82,7 @@ def _place(preset: PathPreset) -> dict[str, float]:
 
 
 def in_range(preset: PathPreset) -> bool:
-    """Return whether the page has the round-trip time and the loss of a preset.
-
-    Examples
-    --------
-    >>> in_range(PATH_PRESETS["lte"]), in_range(PATH_PRESETS["geo-satellite"])
-    (True, False)
-    """
+    """Return whether the page has the round-trip time and the loss of a preset."""
     place = _place(preset)
     ranges = (LINUX_RANGE.rtt, place["rtt"]), (LINUX_RANGE.loss, place["loss"])
     return all(low <= value <= high for (low, high), value in ranges)
@@ -162,26 +126,7 @@ def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
 
 
 def encoded(values: NDArray[np.float64], dimensions: int) -> dict[str, float | int | str]:
-    """Return values as 16-bit codes from the smallest to the largest value, in base 64.
-
-    Parameters
-    ----------
-    values : ndarray
-        Numbers; NaN if a number is not known.
-    dimensions : int
-        Number of axes of the grid; the further axes contain the values of one grid point.
-
-    Returns
-    -------
-    dict
-        The values of the smallest and the largest code, the number of values of one grid point, and the codes.
-
-    Examples
-    --------
-    >>> surface = encoded(np.array([1.0, 2.0, np.nan]), 1)
-    >>> surface["low"], surface["high"], base64.b64decode(surface["codes"]).hex(" ", 2)
-    (1.0, 2.0, '0000 feff ffff')
-    """
+    """Return values as 16-bit codes from the smallest to the largest value, in base 64."""
     known = ~np.isnan(values)
     low, high = (float(values[known].min()), float(values[known].max())) if known.any() else (0.0, 0.0)
     span = high - low or 1.0
@@ -196,16 +141,7 @@ def encoded(values: NDArray[np.float64], dimensions: int) -> dict[str, float | i
 
 
 def in_words(accuracy: Accuracy, quantile: float) -> str:
-    """Return the accuracy of the interpolation in words.
-
-    Examples
-    --------
-    >>> from tcpdelay.questions.interpolation import Accuracy
-    >>> print(in_words(Accuracy(500, (0.003, 0.07), (0.001, 0.01), (0.0, 0.002), wrong=3, unsettled=4), 0.95))
-    All figures above are interpolated. At 500 random points of this range, p95 differed from the exact chain by 0.3 %
-    in the median and by up to 7 % at nine of ten points, the mean by 0.1 % and 1 %, the late fraction by 0 % and 0.2 %
-    of the packets. The verdict was wrong at 3 points and left open at 4. Where quantiles jump, the error is larger.
-    """
+    """Return the accuracy of the interpolation in words."""
     shown = [
         format_fraction(float(f"{error:.2g}"))
         for error in (*accuracy.quantile, *accuracy.mean, *accuracy.late_fraction)

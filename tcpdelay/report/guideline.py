@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from tcpdelay.advice.against import Changes
-from tcpdelay.advice.guideline import Findings, findings
-from tcpdelay.advice.judged_delays import JudgedDelays
-from tcpdelay.advice.request import GuidelineRequest
-from tcpdelay.advice.source_guideline import SourceFindings, source_findings
+from tcpdelay.advice.guideline import Changes, Findings, SourceFindings, findings, source_findings
+from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.report.reported import Reported
 from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
-from tcpdelay.scenario.scenario import scenario_from_options
+from tcpdelay.scenario.scenario import checked_arguments, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
@@ -29,6 +26,40 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.report.content import Content
     from tcpdelay.report.html import Chart
+
+
+# Results that have a report: in Markdown, as a page, and as a table for notebooks.
+
+
+class Reported(ABC):
+    """A result with a report."""
+
+    @abstractmethod
+    def content(self) -> Content:
+        """Return the content of the report."""
+
+    @abstractmethod
+    def charts(self) -> dict[str, list[Chart]]:
+        """Return the charts of the report, by the key of their section."""
+
+    def to_markdown(self) -> str:
+        """Return the report in Markdown."""
+        from tcpdelay.report.markdown import in_markdown
+
+        return in_markdown(self.content())
+
+    def to_html(self) -> str:
+        """Return the report as one self-contained HTML page."""
+        from tcpdelay.report.html import as_page
+
+        return as_page(self.content(), self.charts())
+
+    def _repr_html_(self) -> str:
+        """Return headline, explanation and key figures as a table for notebooks; `to_html` has the whole report."""
+        from tcpdelay.report.notebook import html_table
+
+        report = self.content()
+        return html_table(report.headline, ("", ""), report.key_figures, " ".join(report.explanation))
 
 
 @dataclass(frozen=True)
@@ -60,7 +91,7 @@ class Guideline(Reported, Findings):
 class SourceGuideline(Reported, SourceFindings):
     """Findings on a source whose rate is not constant, with their reports.
 
-    The fields are those of `tcpdelay.advice.source_guideline.SourceFindings` and
+    The fields are those of `tcpdelay.advice.guideline.SourceFindings` and
     `tcpdelay.advice.judged_delays.JudgedDelays`.
     """
 
@@ -78,7 +109,7 @@ class SourceGuideline(Reported, SourceFindings):
 
     def charts(self) -> dict[str, list[Chart]]:
         """Return the charts of the report, by the key of their section."""
-        from tcpdelay.report.source_page import source_charts
+        from tcpdelay.report.source_content import source_charts
 
         return source_charts(self)
 
@@ -92,6 +123,7 @@ def guideline(flow: None = None, *, application: None = None, **options: Any) ->
 def guideline(flow: Source | str | None = None, *others: Any, **options: Any) -> Guideline | SourceGuideline: ...
 
 
+@checked_arguments
 def guideline(
     flow: Source | str | None = None,
     path: Path | None = None,
@@ -158,6 +190,11 @@ def guideline(
     >>> g.verdict, list(g.by_kind)
     ('works', ['other frame', 'key frame'])
     """
+    if estimate is not None:
+        from tcpdelay.capture.estimate import PathEstimate
+
+        if not isinstance(estimate, PathEstimate):
+            raise InvalidValueError("estimate", estimate, "be a PathEstimate")
     if isinstance(flow, str):
         application = APPLICATIONS.get(flow, application)
     if application is not None:

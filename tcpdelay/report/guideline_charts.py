@@ -36,26 +36,12 @@ from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_t
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.advice.judged_delays import JudgedDelays
-    from tcpdelay.advice.loss_curve import LossCurve
+    from tcpdelay.advice.judged_delays import JudgedDelays, LossCurve
 
 
 def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
-    """Draw the parts of the mean delay as one bar.
-
-    Parameters
-    ----------
-    guideline : JudgedDelays
-        The findings.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        The mean delay [s] in its parts.
-    """
-    ax = current_axes() if ax is None else ax
+    """Draw the parts of the mean delay as one bar."""
+    ax = current_axes(ax)
     if not math.isfinite(guideline.mean):
         endless = f"{NEVER_SETTLES}: {cannot_carry(guideline.stack)}"
         return message(ax, endless if guideline.answer.answered else NOT_SETTLED)
@@ -87,20 +73,6 @@ def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
 def plot_later(guideline: JudgedDelays, messages: str, ax: Axes | None = None) -> Axes:
     """Draw the share of packets or messages later than each delay: one curve for each kind.
 
-    Parameters
-    ----------
-    guideline : JudgedDelays
-        The findings.
-    messages : {"packets", "messages"}
-        What arrives.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Delays [s] against shares.
-
     Examples
     --------
     >>> from matplotlib.figure import Figure
@@ -109,7 +81,7 @@ def plot_later(guideline: JudgedDelays, messages: str, ax: Axes | None = None) -
     >>> ax.get_ylabel()
     'messages later than that'
     """
-    ax, marks = current_axes() if ax is None else ax, {"limit": guideline.target.limit}
+    ax, marks = current_axes(ax), {"limit": guideline.target.limit}
     for kind, delays in (guideline.by_kind or {"": guideline.distribution}).items():
         plot_distribution(delays, ax, thresholds=marks, kind="survival", label=kind or None)
     ax.set_ylabel(f"{messages} later than that")
@@ -117,21 +89,8 @@ def plot_later(guideline: JudgedDelays, messages: str, ax: Axes | None = None) -
 
 
 def plot_quantile_against_loss(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
-    """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works.
-
-    Parameters
-    ----------
-    guideline : JudgedDelays
-        The findings.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Delays [s] against losses as fractions, both logarithmic.
-    """
-    ax = current_axes() if ax is None else ax
+    """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works."""
+    ax = current_axes(ax)
     curve, target, here = guideline.loss_curve, guideline.target, guideline.path.loss
     tidy(ax)
     ax.set_xscale("log")

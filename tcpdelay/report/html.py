@@ -53,22 +53,6 @@ def inline_svg(
 ) -> Markup:
     """Draw a chart and return it as an SVG element for an HTML page.
 
-    Parameters
-    ----------
-    draw : callable
-        Draws into the given axes.
-    name : str
-        Identifier that is unique within the page; all identifiers inside the chart start with this name.
-    title, description : str
-        Content of the chart in a few words, and its main numbers.
-    size : tuple of float
-        Width and height [inches]; the page scales the chart.
-
-    Returns
-    -------
-    markupsafe.Markup
-        The element; text stays text, and colours are the CSS variables of `VARIABLES`.
-
     Examples
     --------
     >>> svg = inline_svg(lambda ax: ax.plot([1, 2]), "line", "A line", "It rises from 1 to 2.", (4, 3))
@@ -160,23 +144,13 @@ def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
 def charts(
     guideline: JudgedDelays, explanation: Sequence[str], messages: str = "packets", suffix: str = ""
 ) -> dict[str, list[Chart]]:
-    """Return the charts of each section, without the charts of the delays if there are none or they never settle.
-
-    Parameters
-    ----------
-    guideline : JudgedDelays
-        The findings.
-    explanation : sequence of str
-        The sentences that explain the verdict.
-    messages : {"packets", "messages"}
-        What arrives.
-    suffix : str
-        Distinguishes the identifiers of several reports on one page.
-    """
+    """Return the charts of each section, without the charts of the delays if there are none or they never settle."""
     target, parts = guideline.target, guideline.parts
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
-    drawn = {
-        "margins": [
+    drawn: dict[str, list[Chart]] = {}
+    # There is no curve where no loss around the scenario has a finite delay.
+    if guideline.loss_curve.loss.size:
+        drawn["margins"] = [
             chart(
                 f"loss-chart{suffix}",
                 f"{quantile} delay against loss",
@@ -184,7 +158,6 @@ def charts(
                 lambda ax: plot_quantile_against_loss(guideline, ax),
             )
         ]
-    }
     if guideline.endless:
         return drawn
     distribution, marks = guideline.distribution, {"limit": target.limit}

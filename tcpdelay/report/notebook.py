@@ -32,23 +32,16 @@ def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str
 
 
 def distribution_html(distribution: Delays, method: str) -> str:
-    r"""Return mean, jitter and quantiles of the delay; `method` names the model.
-
-    Examples
-    --------
-    >>> from tcpdelay.models.predict import predict_delay
-    >>> d = predict_delay("voip", rtt=0.100, loss=0.02)
-    >>> '<th scope="row">p95</th><td>140 ms</td>' in distribution_html(d, d.method)
-    True
-    """
+    r"""Return mean, jitter and quantiles of the delay; `method` names the model."""
     delays = [("mean", distribution.mean), ("jitter", distribution.jitter)]
     delays += [(quantile_name(q), distribution.known_quantile(q)) for q in REPORTED_QUANTILES]
     rows = [(name, format_known_time(delay)) for name, delay in delays]
-    return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, _carried(distribution))
+    note = "; ".join(filter(None, (_carried(distribution), distribution.ended_note)))
+    return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, note)
 
 
 def _carried(distribution: Delays) -> str:
-    return "" if distribution.sustainable else NOT_CARRIED
+    return distribution.unsettled_note if distribution.sustainable else NOT_CARRIED
 
 
 def boundary_html(boundary: Boundary) -> str:

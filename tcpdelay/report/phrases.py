@@ -6,7 +6,7 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tcpdelay.models.error_table import WRONG_CALL
+from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.interface import NotSettledError
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 STATUS: dict[Status, str] = {
     "set": "set it",
     "not a setting": "change the application",
-    "default": "already the default",
-    "built in": "built in",
+    "default": "the default of a current Linux",
+    "built in": "built into Linux",
     "gone": "no longer exists",
+    "missing": "does not exist today",
 }
 """The action that a rule requires on a current Linux; rules that need action come first."""
 
@@ -55,13 +56,7 @@ _CODE = re.compile(
 
 
 def sentence(text: str) -> str:
-    """Return `text` with an initial capital and a full stop; the name of an argument at its start keeps its case.
-
-    Examples
-    --------
-    >>> sentence("the chain counts it"), sentence("packet_size 1500 is long")
-    ('The chain counts it.', 'packet_size 1500 is long.')
-    """
+    """Return `text` with an initial capital and a full stop; the name of an argument at its start keeps its case."""
     first = text.split(" ", 1)[0]
     start = text[:1] if "_" in first else text[:1].upper()
     return start + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
@@ -126,17 +121,7 @@ def verdict(guideline: Findings) -> list[str]:
 
 
 def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list[str]:
-    """Return in sentences how late packets or messages arrive, compared with the limit.
-
-    Parameters
-    ----------
-    judged : JudgedDelays
-        The delays and the target.
-    messages : {"packets", "messages"}
-        What arrives.
-    endless : sequence of str
-        The sentences for a flow that TCP cannot carry.
-    """
+    """Return in sentences how late packets or messages arrive, compared with the limit."""
     target, refusal = judged.target, judged.answer.refusal
     share, limit = format_fraction(target.quantile), format_time(target.limit)
     if isinstance(refusal, NotSettledError):
@@ -180,13 +165,7 @@ def doubts(judged: JudgedDelays, messages: str) -> list[str]:
 
 
 def settled(written: Callable[[float], str], figure: float) -> str:
-    """Return a figure in words; "not settled" if it is NaN.
-
-    Examples
-    --------
-    >>> settled(format_time, 0.140), settled(format_time, math.nan)
-    ('140 ms', 'not settled')
-    """
+    """Return a figure in words; "not settled" if it is NaN."""
     return NOT_SETTLED if math.isnan(figure) else written(figure)
 
 
@@ -264,33 +243,13 @@ def format_edge(margin: Margin) -> str:
 
 
 def within_error(quantity: str, certain: float | None, impossible: float | None) -> tuple[str, str]:
-    """Return both ends of the range in which the expected error places a margin.
-
-    Examples
-    --------
-    >>> within_error("loss", 0.05, 0.066), within_error("rtt", 0.1, None)
-    (('5 %', '6.6 %'), ('100 ms', 'no value'))
-    """
+    """Return both ends of the range in which the expected error places a margin."""
     low, high = ("no value" if end is None else format_quantity(quantity, end) for end in (certain, impossible))
     return low, high
 
 
 def room(margin: Margin, works: bool) -> str:
-    """Return in words how much a quantity may grow, or how much it must shrink.
-
-    Parameters
-    ----------
-    margin : Margin
-        The quantity, its present value and its edge.
-    works : bool
-        Whether the target is met at the present value.
-
-    Examples
-    --------
-    >>> from tcpdelay.questions.margins import Margin
-    >>> room(Margin("loss", 0.02, 0.025), works=True), room(Margin("rtt", 0.2, 0.15), works=False)
-    ('25 % more', '25 % less needed')
-    """
+    """Return in words how much a quantity may grow, or how much it must shrink."""
     if margin.edge is None:
         return "a lower value alone does not help"
     edge = format_quantity(margin.quantity, margin.edge)
@@ -316,21 +275,6 @@ def effect(found: Effect | None, target: Target, carrier: str = "TCP") -> str | 
     """Return the effect of a rule on the target's quantile in words; None if the effect is not known.
 
     `carrier` is the name of the transport, "TCP" or "QUIC".
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.target import Target
-    >>> from tcpdelay.advice.rule import Effect
-    >>> effect(Effect("chain", 0.246, 0.190), Target(0.2))
-    'p95 246 ms → 190 ms, which meets the limit (chain)'
-    >>> effect(Effect("bound", saves_up_to=0.040), Target(0.2))
-    'saves up to 40 ms per packet'
-    >>> effect(Effect("unknown", reason="the chain does not model it"), Target(0.2))
-    'not computed: the chain does not model it'
-    >>> effect(Effect("none", reason="this flow has no pauses"), Target(0.2))
-    'nothing to gain: this flow has no pauses'
-    >>> effect(Effect("chain", 0.246, 0.190, provided="all losses come from it"), Target(0.2))
-    'if all losses come from it: p95 246 ms → 190 ms, which meets the limit (chain)'
     """
     if found is None:
         return None
@@ -396,14 +340,7 @@ def utilization(guideline: Findings) -> str:
 
 
 def measured_loss(estimate: PathEstimate, predicted_with: float) -> str:
-    """Return the measured loss with its confidence interval, and the loss of the prediction.
-
-    Examples
-    --------
-    >>> from tcpdelay.capture.estimate import PathEstimate
-    >>> measured_loss(PathEstimate(source="ping", rtt=0.1, sent=20, lost=0), 0.0112)
-    '0 of 20 lost, which is not 0 %: up to 16.8 % fits with it (95 % confidence). Predicted with 1.12 %.'
-    """
+    """Return the measured loss with its confidence interval, and the loss of the prediction."""
     low, high = (format_fraction(end) for end in estimate.loss_interval)
     predicted = f"Predicted with {format_fraction(predicted_with)}."
     counts = f"{estimate.lost} of {estimate.sent} lost"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tcpdelay.questions.playout_table import PlayoutCell, PlayoutTable
+from tcpdelay.questions.playout import PlayoutCell, PlayoutTable
 from tcpdelay.report.prediction import source_in_words
 from tcpdelay.report.result_table import FILE_WIDTH, Cell, Column, ResultTable, as_text, cells_table
 from tcpdelay.units import format_fraction, format_time
@@ -92,13 +92,7 @@ def _in_time(cell: PlayoutCell) -> str:
 
 
 def notes(titled: Sequence[TitledTable]) -> list[str]:
-    """Return the sentences below the tables: what the figures and marks mean that occur in them.
-
-    Parameters
-    ----------
-    titled : sequence of TitledTable
-        The tables of the page.
-    """
+    """Return the sentences below the tables: what the figures and marks mean that occur in them."""
     cells = [cell for each in titled for row in each.table.rows for cell in row]
     verdicts = {cell.verdict for cell in cells}
     said = [DEFINITION, "± is the error that nine of ten predictions do not exceed."]
@@ -124,15 +118,7 @@ def notes(titled: Sequence[TitledTable]) -> list[str]:
 
 
 def to_page(titled: Sequence[TitledTable], command: str) -> str:
-    """Return the tables as an HTML page that prints on A4.
-
-    Parameters
-    ----------
-    titled : sequence of TitledTable
-        The tables.
-    command : str
-        The command that made the page.
-    """
+    """Return the tables as an HTML page that prints on A4."""
     from tcpdelay.report.html import environment
 
     template = environment().get_template("playout.html.j2")

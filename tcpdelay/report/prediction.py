@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
-from tcpdelay.scenario.fields import declarations
+from tcpdelay.scenario.fields import declarations, effective_fields
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import source_parameters
 from tcpdelay.scenario.target import REPORTED_QUANTILES
@@ -43,7 +43,7 @@ def scenario_record(source: Source, path: Path) -> dict[str, Any]:
         "bitrate": source.mean_bitrate,
     }
     if isinstance(source, Flow):
-        sent = {"packet_size": source.packet_size, "interval": source.interval, "bitrate": source.bitrate}
+        sent = {**effective_fields(source), "bitrate": source.bitrate}
     return {"rtt": path.rtt, "loss": path.loss, **sent}
 
 
@@ -54,11 +54,14 @@ def source_in_words(source: Source) -> str:
     --------
     >>> source_in_words(Flow(174, 0.020))
     '174 bytes every 20 ms (69.6 kbit/s)'
+    >>> source_in_words(Flow(174, 0.020, write_jitter=0.001))
+    '174 bytes every 20 ms (69.6 kbit/s), write jitter 1 ms'
     """
+    late = f", write jitter {format_time(source.write_jitter)}" if source.write_jitter else ""
     if isinstance(source, Flow):
-        return f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)})"
+        return f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)}){late}"
     mean, peak = format_rate(source.mean_bitrate), format_rate(source.peak_bitrate)
-    return f"{type(source).__name__.lower()} of {mean} in the mean, {peak} in the busiest second"
+    return f"{type(source).__name__.lower()} of {mean} in the mean, {peak} in the busiest second{late}"
 
 
 def scenario_in_words(source: Source, path: Path) -> str:
@@ -124,6 +127,7 @@ def prediction_record(
         **settled_record(None),
         "method": distribution.method,
         "simulated_because": simulated_because or None,
+        "ended_by_clock": distribution.ended_by_clock,
         **expected_errors(distribution.expected_error_of(target.quantile)),
         "ignored": dict(distribution.ignored),
     }
@@ -166,7 +170,8 @@ def not_settled_record(
     endless = DelayDistribution.unsustainable(path.forward_delay)
     record = prediction_record(source, path, target, endless, simulated_because)
     unknown = dict.fromkeys(_figures(target, endless))
-    return record | unknown | settled_record(refusal) | {"method": "simulation"}
+    ended = {"ended_by_clock": refusal.ended_by == "the clock"}
+    return record | unknown | settled_record(refusal) | {"method": "simulation"} | ended
 
 
 def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
@@ -195,8 +200,11 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
 
 def not_settled_text(source: Source, path: Path, refusal: NotSettledError, simulated_because: str = "") -> str:
     """Return as text what is known from a simulation that has not settled."""
+    from tcpdelay.distribution import ended_after
+
+    reached = ended_after(refusal.packets, refusal.ended_by) + ("," if refusal.ended_by else "")
     facts = [
-        ("delay", f"not settled: after {refusal.packets} packets it still depends on how many are simulated"),
+        ("delay", f"not settled: after {reached} it still depends on how many are simulated"),
         ("sustainable", f"not settled: {refusal.in_words}"),
         ("method", _method("simulation", simulated_because)),
     ]
@@ -232,6 +240,7 @@ def prediction_text(
         ("method", _method(distribution.method, simulated_because)),
         ("expected error", "not known" if error is None else in_words(error, target.quantile)),
         *ignored_in_words(distribution.ignored, distribution.method),
+        *([("note", distribution.ended_note)] if distribution.ended_note else []),
     ]
     return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,10 +20,11 @@ from tcpdelay.report.chart_labels import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
+from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, Boundary, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.questions.tables.rows import WorkingShares
-    from tcpdelay.report.charts import Boundary
     from tcpdelay.scenario.path_presets import PathPreset
 
 
@@ -52,6 +52,7 @@ _SCORE_COLORS = ("#a63603", "#e6550d", "#fdd0a2", "#c6dbef", "#6baed6", "#08519c
 _STYLES = ("-", "--", "-.", ":")
 
 
+@checked_arguments
 def plot_region(
     region: xr.Dataset, boundary: Boundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
 ) -> Axes:
@@ -88,13 +89,13 @@ def plot_region(
     """
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
+    if not {"rtt", "loss"} <= set(getattr(region, "sizes", ())):
+        raise InvalidValueError("region", region, "be a Dataset of working_region")
+    ax = current_axes(ax)
     if min(region.sizes["rtt"], region.sizes["loss"]) < 2 or not region.loss[0] > 0:
         raise ValueError("region must have two round-trip times and two losses above 0 or more to be drawn")
-    if fill not in get_args(Fill):
-        raise InvalidValueError("fill", fill, f"be one of {', '.join(map(repr, get_args(Fill)))}")
     if fill == "mos" and "mos" not in region:
         raise InvalidValueError("fill", fill, "be 'delay' for a region without scores")
-    ax = current_axes() if ax is None else ax
     limit = float(region.attrs["limit"])
     colors: tuple[str, ...]
     if fill == "delay":
@@ -150,6 +151,7 @@ def _hatch_uncertain(ax: Axes, region: xr.Dataset) -> None:
     ax.set_title("hatched: uncertain, by the expected error of the chain", fontsize=LABEL_SIZE, loc="left")
 
 
+@checked_arguments
 def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) -> Axes:
     """Draw the boundaries of the working regions of several flows or stacks.
 
@@ -178,9 +180,8 @@ def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) 
     >>> [line.get_label() for line in plot_boundaries({"a call": edge}, Figure().subplots()).lines]
     ['a call']
     """
-    if not boundaries:
-        raise ValueError("boundaries must hold at least one boundary")
-    ax = current_axes() if ax is None else ax
+    ax = current_axes(ax)
+    _require_boundaries(boundaries)
     sides = [_sides(each) for each in boundaries.values()]
     for i, (name, each) in enumerate(boundaries.items()):
         _draw_boundary(ax, each, CYCLE[i % len(CYCLE)], _STYLES[i // len(CYCLE) % len(_STYLES)], name)
@@ -188,6 +189,12 @@ def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) 
     _axes(ax, rtts, losses[np.isfinite(losses)])
     _legend(ax)
     return ax
+
+
+def _require_boundaries(given: object) -> None:
+    """Raise InvalidValueError if an argument holds anything but boundaries."""
+    if not isinstance(given, Mapping) or not given or not all(isinstance(each, Boundary) for each in given.values()):
+        raise InvalidValueError("boundaries", given, "hold at least one boundary of working_boundary by its name")
 
 
 def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | None = None) -> Axes:
@@ -229,15 +236,7 @@ def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | 
 
 
 def mark_paths(ax: Axes, presets: Sequence[PathPreset]) -> Axes:
-    """Draw presets of paths on the chart of a region or its boundaries: their mean round-trip times and losses.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.scenario.path_presets import path_preset
-    >>> [text.get_text() for text in mark_paths(Figure().subplots(), [path_preset("lte")]).texts]
-    ['lte']
-    """
+    """Draw presets of paths on the chart of a region or its boundaries: their mean round-trip times and losses."""
     paths = [Path.preset(preset.name) for preset in presets]
     rtts, losses = np.array([path.mean_rtt for path in paths]), np.array([path.loss for path in paths])
     _widen(ax, rtts, losses)
@@ -406,7 +405,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['north (1)', 'south (1)', 'all (2)']
     """
-    ax = current_axes() if ax is None else ax
+    ax = current_axes(ax)
     # The last row of the table, all rows together, is always drawn.
     rows = [row for row in counted.rows if row["works"] is not None]
     rows = rows[: MOST_GROUPS - 1] + rows[-1:] if len(rows) > MOST_GROUPS else rows

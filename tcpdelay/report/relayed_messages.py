@@ -1,4 +1,4 @@
-"""The delay through a relay as a record and as text."""
+"""The delay through a relay, and the time of requests and their responses, as a record and as text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from tcpdelay.report.prediction import quantile_in_words, scenario_in_words, sce
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import REPORTED_QUANTILES
-from tcpdelay.units import format_fraction, format_known_time, format_time, quantile_name
+from tcpdelay.units import NOT_SETTLED, format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
+    from tcpdelay.models.simulator.exchanges import Exchanges
     from tcpdelay.network.relay import Leg, RelayedMessages, RelayResult
+    from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.target import Target
 
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
 def relay_record(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> dict[str, Any]:
     """Return the legs, and the fate of the messages, as one record in seconds, bytes, bit/s and fractions.
 
-    The figures of the delays are None if no message is delivered.
+    The figures of the delays are None if no message is delivered, or if the delays have not settled.
     """
+    from tcpdelay.models.interface import NotSettledError, settled_record
+
+    delays = result.delays
+    unknown = None if delays is None or delays.settled else NotSettledError(delays.packets, delays.carried)
     return {
         **scenario_record(source, first[0]),
         "second_rtt": second[0].rtt,
@@ -33,7 +39,7 @@ def relay_record(source: Source, first: Leg, second: Leg, target: Target, result
         **_figures(result, target),
         "by_kind": {kind: _figures(messages, target) for kind, messages in result.by_kind.items()},
         "sustainable": result.sustainable,
-        "settled": result.settled,
+        **settled_record(unknown),
     }
 
 
@@ -45,7 +51,7 @@ def relay_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
     """Return numbers and shares of messages, the delay through the relay, and the mean delay of each leg."""
-    delays, parts = messages.delays, (messages.first, messages.second)
+    delays, *parts = (messages.delays, messages.first, messages.second) if messages.settled else (None, None, None)
     return {
         "offered": messages.offered,
         "delivered": messages.delivered,
@@ -68,7 +74,9 @@ def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: 
         ("lost", f"{format_fraction(result.lost_share)} of {result.offered} messages on a leg over UDP"),
         ("dropped", f"{format_fraction(result.dropped_share)} by the relay"),
     ]
-    if result.delays is not None and result.first is not None and result.second is not None:
+    if result.delays is not None and not result.settled:
+        facts.append(("delay", result.delays.unsettled_note))
+    elif result.delays is not None and result.first is not None and result.second is not None:
         parts = f"{format_time(result.first.mean)} on the first leg, {format_time(result.second.mean)} on the second"
         facts += [
             ("mean", f"{format_time(result.delays.mean)}: {parts}"),
@@ -80,6 +88,7 @@ def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: 
         ]
     for kind, messages in result.by_kind.items():
         within = "none delivered" if messages.delays is None else quantile_in_words(messages.delays, target.quantile)
+        within = within if messages.settled else NOT_SETTLED
         facts.append((kind, f"{within}, {format_fraction(messages.dropped_share)} dropped"))
     if result.buffer_needed is not None:
         needs = {"message": result.buffer_needed}
@@ -102,3 +111,55 @@ def _leg_in_words(leg: Leg) -> str:
     """Return transport and path of a leg in words."""
     path = leg[0]
     return f"{_transport(leg).upper()}, round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+
+
+# The time of requests and their responses as a record and as text.
+
+
+def exchange_record(path: Path, sizes: tuple[int, int], target: Target, found: Exchanges) -> dict[str, Any]:
+    """Return path, `sizes` of request and response [bytes], and figures as one record in seconds and fractions."""
+    return {
+        "rtt": path.rtt,
+        "loss": path.loss,
+        "ack_loss": path.ack_loss,
+        "request_size": sizes[0],
+        "response_size": sizes[1],
+        "limit": target.limit,
+        "quantile": target.quantile,
+        "mean": found.mean,
+        **{quantile_name(q): found.known_quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": found.known_quantile(target.quantile),
+        "target_quantile_low": found.quantile_interval.low,
+        "target_quantile_high": found.quantile_interval.high,
+        "late_fraction": found.late_fraction(target.limit),
+        "mean_request": found.request.mean,
+        "mean_response": found.response.mean,
+        "answer_time": found.answer_time,
+        "exchanges": found.exchanges,
+        "seed": found.seed,
+        "ended_by_clock": found.ended_by_clock,
+    }
+
+
+def exchange_text(path: Path, sizes: tuple[int, int], target: Target, found: Exchanges) -> str:
+    """Return as text how long exchanges take."""
+    there, back = format_fraction(path.loss), format_fraction(path.ack_loss)
+    lost = f"loss {there} each way" if there == back else f"loss {there} of requests, {back} of responses"
+    asked = f"{sizes[0]} bytes answered by {sizes[1]}, round-trip time {format_time(path.rtt)}, {lost}"
+    directions = f"{format_time(found.request.mean)} for requests, {format_time(found.response.mean)} for responses"
+    if found.answer_time > 0:
+        directions += f", {format_time(found.answer_time)} at the server"
+    facts = [
+        ("mean", f"{format_time(found.mean)}: {directions}"),
+        *(
+            (f"{format_fraction(q)} end within", format_known_time(found.known_quantile(q)))
+            for q in sorted({*REPORTED_QUANTILES, target.quantile})
+        ),
+        (f"later than {format_time(target.limit)}", format_fraction(found.late_fraction(target.limit))),
+        ("method", f"simulation of {found.exchanges} exchanges" + (found.ended_note and f", {found.ended_note}")),
+    ]
+    interval = found.quantile_interval
+    if interval.low == interval.low:
+        ends = f"{format_time(interval.low)} to {format_time(interval.high)}"
+        facts.append(("known to", f"{format_fraction(target.quantile)} within {ends} (95 % interval)"))
+    return f"{asked}\n{as_text(facts_table(facts), width=UNBROKEN)}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 
-from tcpdelay.units import format_fraction, format_rate, format_time
+from tcpdelay.units import format_fraction, format_rate, format_time, printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -30,32 +30,12 @@ UNBROKEN = 10_000
 
 
 def to_json(content: Any) -> str:
-    """Return content as JSON; a number that is infinite or not known becomes null.
-
-    Examples
-    --------
-    >>> print(to_json({"p95": float("inf"), "notes": ("a", "b")}), end="")
-    {
-      "p95": null,
-      "notes": [
-        "a",
-        "b"
-      ]
-    }
-    """
+    """Return content as JSON; a number that is infinite or not known becomes null."""
     return json.dumps(to_jsonable_python(content, inf_nan_mode="null"), indent=2, allow_nan=False) + "\n"
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] | None = None) -> str:
-    """Return records as CSV: "inf" if infinite, an empty cell if not known, semicolons between several texts.
-
-    Examples
-    --------
-    >>> record = {"p95": float("inf"), "mos": None, "notes": ("a", "b"), "sent": {"rate": 9, "sizes": {"mean": 5}}}
-    >>> print(to_csv([record]), end="")
-    p95,mos,notes,sent
-    inf,,a; b,rate=9; sizes.mean=5
-    """
+    """Return records as CSV: "inf" if infinite, an empty cell if not known, semicolons between several texts."""
     page = io.StringIO()
     columns = keys or list(dict.fromkeys(key for row in rows for key in row))
     table = csv.DictWriter(page, columns, lineterminator="\n", restval="")
@@ -133,7 +113,7 @@ def as_text(*parts: RenderableType, width: int = FILE_WIDTH) -> str:
 
 
 def _text(value: Cell) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else printable(str(value))
 
 
 def _rounded(value: Cell) -> Cell:

@@ -56,7 +56,7 @@ def plot_messages(
     >>> ax.get_title()
     'mean 2.5 Mbit/s'
     """
-    ax = current_axes() if ax is None else ax
+    ax = current_axes(ax)
     if not messages.size:
         return message(ax, "no message in this time")
     tidy(ax)

@@ -1,11 +1,11 @@
-"""The content of a report on a source whose rate is not constant, in reading order."""
+"""The content of a report on a source whose rate is not constant, and its charts."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from tcpdelay.advice.source_guideline import NOT_FOR_SOURCES
+from tcpdelay.advice.guideline import NOT_FOR_SOURCES
 from tcpdelay.models.accuracy import in_words
 from tcpdelay.models.interface import assumptions
 from tcpdelay.report import phrases
@@ -29,31 +29,17 @@ from tcpdelay.report.content import (
     transport_section,
     without_delays,
 )
+from tcpdelay.report.html import Chart, chart, charts
 from tcpdelay.scenario.stack import transport_name
-from tcpdelay.units import (
-    TOO_FEW,
-    format_fraction,
-    format_known_time,
-    format_rate,
-    format_time,
-    quantile_name,
-)
+from tcpdelay.units import TOO_FEW, format_fraction, format_known_time, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.source_guideline import SourceFindings
+    from tcpdelay.advice.guideline import SourceFindings
     from tcpdelay.scenario.sources.message_stream import Source
 
 
 def source_content(found: SourceFindings) -> Content:
-    """Return the content of the report on a source.
-
-    Examples
-    --------
-    >>> from tcpdelay import Path, Speech, guideline
-    >>> report = source_content(guideline(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)))
-    >>> report.verdict, [section.key for section in report.sections]
-    ('works', ['advice', 'transport', 'scenario', 'source', 'delays', 'margins', 'parts', 'rules', 'trust'])
-    """
+    """Return the content of the report on a source."""
     settles = not found.endless
     effects = f" Each simulation has {found.answer.requested.packets} messages." if found.answer.answered else ""
     sections = [
@@ -179,3 +165,29 @@ def _trust(found: SourceFindings) -> Section:
     missing = f"Left out, because they are for a flow of constant rate: {', '.join(NOT_FOR_SOURCES)}."
     notes = tuple(map(phrases.sentence, (*found.notes, *assumptions(found.answer.method, found.ignored))))
     return Section("trust", "How far to trust this", (error, missing), points=notes)
+
+
+# The charts of a report on a source whose rate is not constant.
+
+SHOWN_MESSAGES = 600
+"""Mean number of messages that the chart of the source shows."""
+SHORTEST, LONGEST = 0.5, 60.0
+"""Shortest and longest time that the chart of the source shows [s]."""
+
+
+def source_charts(found: SourceFindings) -> dict[str, list[Chart]]:
+    """Return the charts of each section: the sizes of the messages, and the charts that every report has."""
+    source = found.source
+    duration = min(max(SHOWN_MESSAGES / source.message_rate, SHORTEST), LONGEST)
+    sent = {
+        "source": [
+            chart(
+                "source-chart",
+                "Size of each message",
+                f"The messages of the first {format_time(duration)}: {format_rate(source.mean_bitrate)} in the mean, "
+                f"{format_rate(source.peak_bitrate)} in the busiest second.",
+                lambda ax: source.plot(ax, duration=duration),
+            )
+        ],
+    }
+    return sent | charts(found, explanation(found), "messages")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tcpdelay.models.interface import carried_in_words
+from tcpdelay.distribution import carried_in_words
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
 from tcpdelay.report.html import environment, inline_svg
@@ -265,8 +265,9 @@ def _note(comparison: Comparison) -> str:
 
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     """Return the figures of one contender."""
-    result, delays, call = row.result, row.result.delays, comparison.call(row)
+    result, call = row.result, comparison.call(row)
     late, settled = comparison.missed(row), not comparison.unsettled(row)
+    delays = result.delays if result.sustainable and settled else None
     # A simulation counts the packets of an endless backlog as lost where it has no room to remember them.
     lost_is_known = settled and result.sustainable and result.offered
     cells: dict[str, Cell] = {
@@ -510,22 +511,8 @@ def _described(row: Carried) -> str:
 
 
 def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
-    """Draw the delays of each contender: a bar from the smallest to the 95th percentile, a line on to the 99th.
-
-    Parameters
-    ----------
-    comparison : Comparison
-        The comparison.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Delays [s], logarithmic, one row per contender by rank. Contenders that meet the target are blue, the others
-        orange. The share of lost and late packets is at the right. Delays that have not settled are not drawn.
-    """
-    ax = current_axes() if ax is None else ax
+    """Draw the delays of each contender: a bar from the smallest to the 95th percentile, a line on to the 99th."""
+    ax = current_axes(ax)
     limit = comparison.target.limit
     label = partial(
         ax.annotate,

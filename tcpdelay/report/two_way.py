@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.report.content import Content, Section, content
-from tcpdelay.report.reported import Reported
+from tcpdelay.report.guideline import Reported
 from tcpdelay.report.result_table import to_json
 
 if TYPE_CHECKING:

@@ -129,22 +129,7 @@ class Results:
 
 
 def validation_results(measured: Sequence[MeasuredDelay], scores: Sequence[Score]) -> Results:
-    """Return the tables of a comparison of the models with a user's own captures.
-
-    Parameters
-    ----------
-    measured : sequence of MeasuredDelay
-        All captures.
-    scores : sequence of Score
-        The models' scores.
-
-    Returns
-    -------
-    Results
-        The tables: summary; errors by group; errors of captures with other stacks or paths, by setting; errors of
-        sources, by kind of message; all captures; all scores. Summary and errors by group count the plain captures
-        (`MeasuredDelay.plain`), or all captures if no capture is plain.
-    """
+    """Return the tables of a comparison of the models with a user's own captures."""
     plain = [score for score in scores if score.measured.plain]
     cases = plain or [score for score in scores if not score.measured.kind]
     tables = [

@@ -24,6 +24,7 @@ from tcpdelay.units import (
 )
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
     from rich.table import Table
 
     from tcpdelay.advice.watched_path import Observation, WatchedPath
@@ -60,13 +61,6 @@ def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
     """Return what is known as one record, in seconds, bytes, bit/s and fractions; None if it is not known.
 
     Infinite delays, which TCP cannot carry, are infinite.
-
-    Parameters
-    ----------
-    seen : Observation
-        What is known.
-    target : Target
-        The demand on the delay.
     """
     estimate, sample, outlook, measured = seen.estimate, seen.sample, seen.outlook, seen.measured
     loss_low, loss_high = (None, None) if estimate is None else estimate.loss_interval
@@ -124,47 +118,26 @@ def json_line(event: str, record: Mapping[str, Any]) -> str:
     return json.dumps({"event": event, **to_jsonable_python(dict(record), inf_nan_mode="null")}, allow_nan=False)
 
 
-def prometheus_text(record: Mapping[str, Any]) -> str:
-    """Return a record in the text format of Prometheus (version 0.0.4); what is not known is left out.
+def prometheus_metrics(record: Mapping[str, Any]) -> CollectorRegistry:
+    """Return a record as metrics for Prometheus; what is not known is left out.
 
     The verdict and the advice are gauges with a label, whose value is 1.
-
-    Examples
-    --------
-    >>> print(prometheus_text({"rtt": 0.1, "loss": None, "verdict": "works"}), end="")
-    # HELP tcpdelay_rtt_seconds Mean round-trip time of the window.
-    # TYPE tcpdelay_rtt_seconds gauge
-    tcpdelay_rtt_seconds 0.1
-    # HELP tcpdelay_verdict The verdict on TCP.
-    # TYPE tcpdelay_verdict gauge
-    tcpdelay_verdict{verdict="works"} 1
     """
-    lines = []
+    # Imported here, because only --prometheus needs it.
+    from prometheus_client import CollectorRegistry, Gauge
+
+    found = CollectorRegistry()
     for key, (name, meaning) in _PROMETHEUS.items():
-        value = record.get(key)
-        if value is not None:
-            shown = "+Inf" if value == math.inf else f"{float(value):.10g}"
-            lines += _metric(name, meaning, f"{_PREFIX}{name} {shown}")
+        if record.get(key) is not None:
+            Gauge(_PREFIX + name, meaning, registry=found).set(record[key])
     for key, meaning in (("verdict", "The verdict on TCP."), ("advice", "The advice for the flow.")):
         if key in record:
-            lines += _metric(key, meaning, f'{_PREFIX}{key}{{{key}="{record[key]}"}} 1')
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _metric(name: str, meaning: str, line: str) -> list[str]:
-    return [f"# HELP {_PREFIX}{name} {meaning}", f"# TYPE {_PREFIX}{name} gauge", line]
+            Gauge(_PREFIX + key, meaning, [key], registry=found).labels(record[key]).set(1)
+    return found
 
 
 def watch_facts(seen: Observation, watched: WatchedPath) -> list[tuple[str, str]]:
-    """Return what is known as facts for people: names and texts with units and intervals.
-
-    Parameters
-    ----------
-    seen : Observation
-        What is known.
-    watched : WatchedPath
-        The watched path.
-    """
+    """Return what is known as facts for people: names and texts with units and intervals."""
     target, estimate, sample = watched.target, seen.estimate, seen.sample
     name = quantile_name(target.quantile)
     facts = [("watched for", format_duration(max(seen.elapsed, 0.0)))]

@@ -6,8 +6,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.random_messages import Messages
-from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, ParetoSizes
+from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack

@@ -9,8 +9,7 @@ from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.random_messages import Messages
-from tcpdelay.scenario.sources.sizes import LognormalSizes
+from tcpdelay.scenario.sources.sizes import LognormalSizes, Messages
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
@@ -59,13 +58,7 @@ class Application:
 
     @property
     def flow(self) -> Flow:
-        """The flow that TCP carries.
-
-        Raises
-        ------
-        InvalidValueError
-            If the rate of the application is not constant.
-        """
+        """The flow that TCP carries."""
         return constant_rate(self.source)
 
     @property
@@ -81,13 +74,6 @@ class Application:
 
         A difference is clear from a factor of `CLEAR_DIFFERENCE` on: other headers change small packets by less. Of an
         application whose rate is not constant, only the mean bitrate is compared.
-
-        Examples
-        --------
-        >>> application("voip").unlike(Flow(184, 0.020))
-        ''
-        >>> application("voip").unlike(Flow(1448, 0.020))
-        '1448 B every 20 ms, but voip sends 174 B every 20 ms'
         """
         own = self.source
         pairs = [(flow.bitrate, own.mean_bitrate)]
@@ -181,42 +167,20 @@ APPLICATIONS = {application.name: application for application in _PRESETS}
 
 
 def application(name: str) -> Application:
-    """Return the preset called `name`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such preset; the message lists the known ones.
-
-    Examples
-    --------
-    >>> application("voip").flow
-    Flow(packet_size=174, interval=0.02)
-    """
+    """Return the preset called `name`."""
     if name not in APPLICATIONS:
         raise InvalidValueError("app", name, f"be one of {', '.join(APPLICATIONS)}")
     return APPLICATIONS[name]
 
 
-def source_of(flow: Source | str) -> Source:
-    """Return a source that is given as a `Source` or as the name of an application.
-
-    Raises
-    ------
-    InvalidValueError
-        If `flow` is neither a source nor the name of a preset, or all its messages have the time 0.
-
-    Examples
-    --------
-    >>> source_of("game"), source_of(Flow(174, 0.020)).message_rate
-    (Flow(packet_size=100, interval=0.03333333333333333), 50.0)
-    """
+def source_of(flow: Source | str, name: str = "flow") -> Source:
+    """Return a source that is given as a `Source` or as the name of an application, in the argument called `name`."""
     preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
     if preset is not None:
         return preset.source
     if not isinstance(flow, Source):
         sources = "a Source, such as a Flow, a Video or a Trace"
-        raise InvalidValueError("flow", flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
+        raise InvalidValueError(name, flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
     # A trace whose messages all have the time 0 has no rate, and no model answers without one.
     if math.isnan(flow.message_rate):
         raise InvalidValueError("source", flow, "have a message later than the time 0, or a period")
@@ -224,13 +188,7 @@ def source_of(flow: Source | str) -> Source:
 
 
 def constant_rate(source: Source) -> Flow:
-    """Return a source that must be a `Flow`.
-
-    Raises
-    ------
-    InvalidValueError
-        If it is another source.
-    """
+    """Return a source that must be a `Flow`."""
     if not isinstance(source, Flow):
         hint = "tcpdelay.simulate and predict_delay(method='simulation') take any source"
         raise InvalidValueError("flow", source, "be a Flow, which has a constant rate", hint)
@@ -239,11 +197,6 @@ def constant_rate(source: Source) -> Flow:
 
 def flow_of(flow: Source | str) -> Flow:
     """Return a flow that is given as a `Flow` or as the name of an application.
-
-    Raises
-    ------
-    InvalidValueError
-        If `flow` is neither a flow nor the name of a preset.
 
     Examples
     --------

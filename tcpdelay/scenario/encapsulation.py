@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
@@ -160,7 +160,7 @@ class Encapsulation:
         >>> encapsulation("wss").around(Flow(960, 0.020))
         Flow(packet_size=990, interval=0.02)
         """
-        return Flow(self.packet_size(flow.packet_size), flow.interval)
+        return replace(flow, packet_size=self.packet_size(flow.packet_size))
 
     def in_words(self, payload: int) -> str:
         """Return in one line the bytes that are written to TCP for `payload` [bytes, 1 or more].

@@ -16,6 +16,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -32,6 +33,10 @@ from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
 from pydantic import BeforeValidator, ConfigDict, ValidationError
 
 from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_rate, parse_size, parse_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Kind = Literal["time", "fraction", "size", "rate", "count", "number", "word", "flag", "content"]
 Value = float | int | str | bool
@@ -128,14 +133,21 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (float, int, numbers.Real))
 
 
-def shown(value: object) -> str:
-    """Return a value of any type in the form of an error message.
+def as_numbers(name: str, value: object) -> NDArray[np.float64]:
+    """Return a number or several numbers of any shape as an array; InvalidValueError for anything else."""
+    import numpy as np
 
-    Examples
-    --------
-    >>> shown(0.05), shown(1_000_000), shown("50ms")
-    ('0.05', '1000000', "'50ms'")
-    """
+    try:
+        found = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        found = np.asarray(None)
+    if found.dtype.kind not in "iuf" and found.size:
+        raise InvalidValueError(name, value, "be a number, or an array of numbers")
+    return found.astype(np.float64)
+
+
+def shown(value: object) -> str:
+    """Return a value of any type in the form of an error message."""
     if isinstance(value, numbers.Integral) and is_number(value):
         return f"{int(value)!s:.200}"
     if is_number(value):
@@ -193,12 +205,16 @@ class Field(GroupedMetadata):
         The default in words, if `default` does not show it.
     default : object
         The default of the field, from the class; None if the field has no default, or None as default.
+    no_effect : object
+        Value with which the field has no effect. `effective_fields` leaves out a field with this value; None if there
+        is no such value.
     """
 
     kind: Kind
     meaning: str
     default_words: str = ""
     default: Any = None
+    no_effect: Any = None
 
     @property
     def long_name(self) -> str:
@@ -224,20 +240,15 @@ class Field(GroupedMetadata):
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a value that the declaration does not allow."""
 
-    def require(self, name: str, value: object) -> None:
-        """Raise InvalidValueError if a value is not allowed."""
+    def require(self, name: str, value: Any) -> Any:
+        """Return an allowed value, a whole number as an int; raise InvalidValueError if it is not allowed."""
         if not self.allows(value):
             raise self.refusal(name, value)
+        return int(value) if self.kind in WHOLE else value
 
     @abstractmethod
     def read(self, name: str, written: object) -> Value:
-        """Return the value of a text with a unit, or of an entry of a configuration file.
-
-        Raises
-        ------
-        ValueError
-            If there is no value of this kind; the message begins with `name`.
-        """
+        """Return the value of a text with a unit, or of an entry of a configuration file."""
 
     def written(self, value: Any) -> str:
         """Return a value, formatted for people."""
@@ -344,6 +355,18 @@ class Quantity(Field):
         return int(written) if self.kind in WHOLE and float(written).is_integer() else float(written)
 
 
+SEED = Quantity(
+    kind="count",
+    meaning="Seed of all random numbers.",
+    low=0,
+    high=sys.float_info.max,
+    unit="",
+    example="1",
+    allowed="be a whole number, 0 or more",
+)
+"""Declaration of the seed of a simulation."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice(Field):
     """Declaration of a choice among several words.
@@ -445,14 +468,7 @@ _DECLARATIONS: dict[type, Mapping[str, Field]] = {}
 
 
 def declarations(described: type) -> Mapping[str, Field]:
-    """Return the declarations of a class by field name, in the order of its arguments.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Path
-    >>> declarations(Path)["rtt"].high
-    60.0
-    """
+    """Return the declarations of a class by field name, in the order of its arguments."""
     return _DECLARATIONS[described]
 
 
@@ -483,6 +499,7 @@ def described(cls: type[Described]) -> type[Described]:
 
     The annotation of every field must contain its declaration, such as `Annotated[float, Quantity(...)]`.
     """
+    has_repr = "__repr__" in vars(cls)
     validated: Any = pydantic.dataclasses.dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
     construct = validated.__init__
 
@@ -495,9 +512,33 @@ def described(cls: type[Described]) -> type[Described]:
 
     validated.__init__ = __init__
     _DECLARATIONS[validated] = dict(_declared_fields(validated))
+    if not has_repr:
+        validated.__repr__ = _repr
     _show_plainly(validated)
     result: type[Described] = validated
     return result
+
+
+def effective_fields(described: Any) -> dict[str, Any]:
+    """Return the values of the fields by name, without those that have no effect.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.source import Flow
+    >>> effective_fields(Flow(174, 0.020)), effective_fields(Flow(174, 0.020, write_jitter=0.001))["write_jitter"]
+    ({'packet_size': 174, 'interval': 0.02}, 0.001)
+    """
+    return {
+        name: value
+        for name, declared in declarations(type(described)).items()
+        for value in [getattr(described, name)]
+        if declared.no_effect is None or value != declared.no_effect
+    }
+
+
+def _repr(described: Any) -> str:
+    values = ", ".join(f"{name}={value!r}" for name, value in effective_fields(described).items())
+    return f"{type(described).__qualname__}({values})"
 
 
 def _show_plainly(described: Any) -> None:
@@ -530,14 +571,7 @@ def _first_fault(described: type, error: ValidationError) -> Exception:
 
 
 def bounds(described: type, name: str) -> tuple[float, float]:
-    """Return the smallest and the largest value of a field.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Path
-    >>> bounds(Path, "rtt")
-    (1e-06, 60.0)
-    """
+    """Return the smallest and the largest value of a field."""
     declared = declarations(described)[name]
     if not isinstance(declared, Quantity):
         raise TypeError(f"{described.__name__}.{name} has no bounds")

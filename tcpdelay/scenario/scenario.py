@@ -1,10 +1,14 @@
-"""One scenario: the source, the path, the TCP stack, and the target of the delay."""
+"""One scenario: source, path, stack and target; the check of arguments without a range."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from tcpdelay.scenario.applications import constant_rate, source_of
 from tcpdelay.scenario.fields import Choice, Content, Field, InvalidValueError, declarations
@@ -122,11 +126,6 @@ def scenario_from_options(
 
     The flow may be any source, or the name of an application.
 
-    Raises
-    ------
-    ValueError
-        If an argument is unknown, missing, given twice or of the wrong type.
-
     Examples
     --------
     >>> scenario_from_options(Flow(174, 0.020), None, None, {"rtt": 0.1, "loss": 0.02}).path.rtt
@@ -157,3 +156,92 @@ def _source_and_path(source: Source | None, path: Path | None, options: Mapping[
     if path is None:
         path = Path(**{name: options[name] for name in known["path"] if name in options})
     return source, path
+
+
+# The check of those arguments of a public function that have no range: switches, choices, functions and objects.
+#
+# Numbers, texts, paths, stacks and sources are left to the function: its own message names what it allows.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+CHECKED_BY_FUNCTION = (int, float, tuple, Path, Source, Stack)
+"""Types of arguments with a range or a message of their own; arrays have one too, and texts and mappings alone."""
+
+
+def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that refuses arguments of a wrong type in one line, before it computes anything.
+
+    The types are those of the annotations: switches, choices, functions, classes and mappings.
+
+    Examples
+    --------
+    >>> @checked_arguments
+    ... def ended(word: str, mark: Literal[".", "!"] = ".", twice: bool = False) -> str:
+    ...     return word + mark * (1 + twice)
+    >>> ended("No", "!", twice=True)
+    'No!!'
+    >>> ended("No", twice="yes")
+    Traceback (most recent call last):
+    tcpdelay.scenario.fields.InvalidValueError: twice must be True or False, got 'yes'
+    """
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        for name, alternatives in _checkable_types(function).items():
+            if name in given and not any(_fits(given[name], declared) for declared in alternatives):
+                raise InvalidValueError(name, given[name], f"be {_in_words(alternatives)}")
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@functools.cache
+def _checkable_types(function: Callable[..., Any]) -> Mapping[str, tuple[Any, ...]]:
+    """Return the allowed types of those parameters of a function that are checked here."""
+    # The help waits for no heavy import.
+    from numpy.typing import ArrayLike
+
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        try:
+            declared = eval(parameter.annotation, vars(sys.modules[function.__module__]))
+        except NameError:
+            # The class is imported for type checkers only.
+            continue
+        alternatives = get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
+        if set(get_args(ArrayLike)) <= set(alternatives):
+            continue
+        own = all((get_origin(each) or each) in (str, Mapping, types.NoneType) for each in alternatives)
+        if not own and all(map(_is_checkable, alternatives)):
+            found[name] = alternatives
+    return found
+
+
+def _is_checkable(declared: Any) -> bool:
+    """Return whether values of a type are recognized here, and the function has no message of its own for them."""
+    kind = get_origin(declared) or declared
+    if kind in (Literal, Callable, Mapping) or declared is bool:
+        return True
+    return isinstance(kind, type) and kind is not Any and not issubclass(kind, CHECKED_BY_FUNCTION)
+
+
+def _fits(value: object, declared: Any) -> bool:
+    kind = get_origin(declared) or declared
+    if kind is Literal:
+        return isinstance(value, str) and value in get_args(declared)
+    return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def _in_words(alternatives: tuple[Any, ...]) -> str:
+    """Return what is allowed in words; an optional argument is left out, and not given as None."""
+    return " or ".join(_named(declared) for declared in alternatives if declared is not types.NoneType)
+
+
+def _named(declared: Any) -> str:
+    kind = get_origin(declared) or declared
+    if kind is Literal:
+        return f"one of {', '.join(map(repr, get_args(declared)))}"
+    known = {bool: "True or False", str: "a text", Callable: "a function", Mapping: "a mapping"}
+    return known.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, TypeGuard
 
 from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations, described
-from tcpdelay.scenario.sources.message_stream import BLOCK, PEAK_TIME, Blocks, Source, message_array
+from tcpdelay.scenario.sources.message_stream import BLOCK, PEAK_TIME, Blocks, Source, WriteJitter, message_array
 
 
 @described
@@ -19,6 +20,8 @@ class Flow(Source):
         Application bytes per packet [bytes], 1 to 10 000 000.
     interval : float
         Time between two packets [s], 1e-7 to 60.
+    write_jitter : float
+        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
 
     Raises
     ------
@@ -49,6 +52,7 @@ class Flow(Source):
             hint="the interval is given in seconds: 20 ms is 0.020",
         ),
     ]
+    write_jitter: WriteJitter = 0.0
 
     @classmethod
     def from_bitrate(cls, bitrate: float, packet_size: int = 1448) -> Flow:
@@ -128,10 +132,10 @@ class Flow(Source):
         Flow(packet_size=320, interval=0.02)
         """
         BITRATE.require("bitrate", bitrate)
-        return Flow(max(1, round(bitrate * self.interval / 8)), self.interval)
+        return replace(self, packet_size=max(1, round(bitrate * self.interval / 8)))
 
     def generate(self, seed: int) -> Blocks:
-        """Yield the packets, which are the same for each seed."""
+        """Yield the packets at their punctual times, which are the same for each seed."""
         import numpy as np
 
         first = 0
@@ -140,7 +144,18 @@ class Flow(Source):
             first += BLOCK
 
 
-_SIZE, _INTERVAL = (declared for declared in declarations(Flow).values() if isinstance(declared, Quantity))
+def is_exact(source: object) -> TypeGuard[Flow]:
+    """Return whether a source writes packets of one size at exact multiples of an interval.
+
+    Examples
+    --------
+    >>> is_exact(Flow(174, 0.020)), is_exact(Flow(174, 0.020, write_jitter=0.001))
+    (True, False)
+    """
+    return isinstance(source, Flow) and source.write_jitter == 0
+
+
+_SIZE, _INTERVAL, _ = (declared for declared in declarations(Flow).values() if isinstance(declared, Quantity))
 BITRATE = Quantity(
     kind="rate",
     meaning="Application bits per second.",

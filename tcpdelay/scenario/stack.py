@@ -1,4 +1,4 @@
-"""The transport that carries the flow: a TCP implementation, or QUIC."""
+"""The transport that carries the flow: a TCP implementation, or QUIC with the sizes of its packets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,52 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, declarations, described
-from tcpdelay.scenario.kernels import (
-    DELACK_MAX_OPTION,
-    NEWEST_VALIDATED,
-    RTO_MAX_OPTION,
-    KernelRule,
-    KernelVersion,
-)
-from tcpdelay.scenario.quic_packets import QUIC_PACKETS, QuicImplementation
+from tcpdelay.scenario.kernels import DELACK_MAX_OPTION, NEWEST_VALIDATED, RTO_MAX_OPTION, KernelRule, KernelVersion
+
+# The sizes of the packets of implementations of QUIC, which decide how much data a packet carries.
+
+QuicImplementation = Literal["rfc9002", "aioquic", "quic-go", "quinn"]
+
+
+@dataclass(frozen=True)
+class QuicPacket:
+    """The sizes of a full packet [bytes of UDP payload].
+
+    Parameters
+    ----------
+    datagram_size : int
+        Largest UDP payload [bytes] (RFC 9000, 14); windows are multiples of it.
+    packet_overhead, frame_overhead : int
+        Bytes of a packet besides its frames: short header, connection ID, packet number and authentication tag; and of
+        a STREAM or DATAGRAM frame besides its data [bytes].
+
+    Examples
+    --------
+    >>> QuicPacket().payload
+    1165
+    """
+
+    datagram_size: int = 1200
+    packet_overhead: int = 27
+    frame_overhead: int = 8
+
+    @property
+    def payload(self) -> int:
+        """Most bytes of data of a packet with one frame."""
+        return self.datagram_size - self.packet_overhead - self.frame_overhead
+
+
+QUIC_PACKETS: Mapping[QuicImplementation, QuicPacket] = {
+    "rfc9002": QuicPacket(),
+    "aioquic": QuicPacket(),
+    "quic-go": QuicPacket(datagram_size=1280, packet_overhead=23),
+    "quinn": QuicPacket(datagram_size=1452, packet_overhead=26),
+}
+"""The sizes by implementation: of aioquic 1.7, quic-go 0.59 and quinn 0.11 (after path MTU discovery on Ethernet), and
+by RFC 9002 the smallest datagram that a path of QUIC must carry."""
+
+
+# The transport that carries the flow: a TCP implementation, or QUIC.
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
@@ -28,8 +66,9 @@ QUIC_CONTROLS: Mapping[QuicImplementation, tuple[QuicControl, ...]] = {
     "aioquic": ("newreno", "cubic"),
     # NewSentPacketHandler always asks for Reno (internal/ackhandler/sent_packet_handler.go).
     "quic-go": ("newreno",),
+    "quinn": ("newreno", "cubic"),
 }
-"""Congestion controls by implementation: aioquic 1.7 and quic-go 0.59 have no BBR."""
+"""Congestion controls by implementation: aioquic 1.7 and quic-go 0.59 have no BBR; quinn's is experimental."""
 Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
 DelayedAck: TypeAlias = Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")]
@@ -291,12 +330,13 @@ class Quic(Stack):
 
     Parameters
     ----------
-    implementation : {"rfc9002", "aioquic", "quic-go"}
+    implementation : {"rfc9002", "aioquic", "quic-go", "quinn"}
         Whose loss recovery, congestion control, pacing and acknowledgements: `models.quic.implementations` has the
         rules of each.
     congestion_control : {"newreno", "cubic", "bbr"}
         Congestion control of the sender: that of RFC 9002; CUBIC, which is RFC 9438 with "rfc9002", and its own form
-        with "aioquic"; or BBR, version 1 as in Linux, with "rfc9002" only. quic-go gives no choice.
+        with "aioquic" and "quinn", whose default it is; or BBR, version 1 as in Linux, with "rfc9002" only. quic-go
+        gives no choice.
     delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
         How messages travel: in order on one stream; each on a stream of its own, so that none waits for another; in
         order within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM frames
@@ -324,7 +364,7 @@ class Quic(Stack):
     """
 
     implementation: Annotated[
-        QuicImplementation, Choice(meaning="Implementation of QUIC: rfc9002, aioquic or quic-go.")
+        QuicImplementation, Choice(meaning="Implementation of QUIC: rfc9002, aioquic, quic-go or quinn.")
     ] = "rfc9002"
     congestion_control: Annotated[QuicControl, Choice(meaning=_CONTROL_MEANING)] = "newreno"
     delivery: Annotated[
@@ -406,15 +446,17 @@ def profiles_with(setting: str) -> list[StackName]:
 
 
 def checked_profile(stack: Stack | None) -> KnownStack:
-    """Return the stack if it comes from one of the profiles; without a stack, that of a current Linux kernel.
-
-    Raises
-    ------
-    InvalidValueError
-        If the stack does not come from a profile.
-    """
+    """Return the stack if it comes from one of the profiles; without a stack, that of a current Linux kernel."""
     if stack is None:
         return DEFAULT_STACK
     if not isinstance(stack, KnownStack):
         raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
+    return stack
+
+
+def checked_linux(stack: Stack | None) -> Linux:
+    """Return the stack of a Linux kernel; without a stack, that of a current one."""
+    stack = checked_profile(stack)
+    if not isinstance(stack, Linux):
+        raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
     return stack

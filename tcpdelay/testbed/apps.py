@@ -1,4 +1,4 @@
-"""The applications of an experiment: measured sources, bulk transfers and web users, over non-blocking sockets."""
+"""The applications of an experiment: measured sources, bulk transfers, web users, and messages of a source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ import random
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tcpdelay.scenario.sources.message_stream import BLOCK, Source
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop
 from tcpdelay.testbed.flow_log import LOSS_STATE, PacketLog, StreamPackets, split_evenly, tcp_info, unacknowledged_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 READ_SIZE = 256 * 1024
 RETRY_INTERVAL = 1_000_000
@@ -298,23 +306,7 @@ def adaptive_source(
     packet_size: int,
     notsent_lowat: int | None,
 ) -> GreedySource:
-    """Return a source of measured packets that writes as fast as the connection accepts data.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    log : PacketLog
-        The log of the packets.
-    reader : StreamPackets
-        The packets in the byte stream of the connection.
-    connection : socket
-        A connected, non-blocking socket.
-    packet_size : int
-        Bytes per packet.
-    notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT [bytes]; None: the source fills the send buffer.
-    """
+    """Return a source of measured packets that writes as fast as the connection accepts data."""
     if notsent_lowat is not None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, notsent_lowat)
     return GreedySource(loop, connection, packet_size, lambda now: reader.append(log.write(now), packet_size))
@@ -391,3 +383,100 @@ class WebUser:
         """Stop fetching, and abort the current object."""
         self._stopped = True
         self._hang_up()
+
+
+# The messages of a source: the host generates them, and an application of the experiment writes them.
+#
+# They are handed over in a file in the directory of the session, block by block, so that neither side holds all
+# messages. NumPy is imported where the host uses it: in a guest, its import takes longer than a short run.
+
+_ROW = struct.Struct("<qqB")
+_ROW_TYPE = [("time", "<i8"), ("size", "<i8"), ("kind", "u1")]
+
+
+def message_file(directory: Path, experiment: int, flow: int) -> Path:
+    """Return the file with the messages of a flow of the experiment with this number in the plan."""
+    return directory / f"{experiment}.{flow}.messages"
+
+
+def write_messages(file: Path, source: Source, seed: int, duration: float) -> None:
+    """Write the messages before a time to a file."""
+    import numpy as np
+
+    with file.open("wb") as opened:
+        for block in source.blocks(seed):
+            before = block[: np.searchsorted(block["time"], duration)]
+            rows = np.empty(before.size, _ROW_TYPE)
+            rows["time"] = np.rint(before["time"] * NANOSECONDS)
+            rows["size"], rows["kind"] = before["size"], before["kind"]
+            opened.write(rows.tobytes())
+            if before.size < block.size:
+                break
+
+
+def read_messages(file: Path) -> Iterator[tuple[int, int, int]]:
+    """Yield time since the start [ns], size [bytes] and kind of each message in a file of `write_messages`."""
+    with file.open("rb") as opened:
+        while block := opened.read(BLOCK * _ROW.size):
+            yield from _ROW.iter_unpack(block)
+
+
+def first_messages(file: Path, count: int) -> NDArray[np.void]:
+    """Return the first messages in a file of `write_messages`: `time` [ns], `size` [bytes] and `kind`."""
+    import numpy as np
+
+    return np.fromfile(file, _ROW_TYPE, count)
+
+
+def writer_to_stream(log: PacketLog, stream: SendingStream, reader: StreamPackets) -> Callable[[int, int], None]:
+    """Return the function that writes messages to one TCP connection, for `MessageSource`."""
+
+    def write(size: int, _: int) -> None:
+        reader.append(log.write(time.monotonic_ns()), size)
+        stream.write(size)
+
+    return write
+
+
+class MessageSource:
+    """Writes messages at their times to one connection.
+
+    Parameters
+    ----------
+    loop : EventLoop
+        The event loop.
+    messages : iterator of tuple of int
+        Time since the start [ns], ascending, size [bytes] and kind of each message.
+    write : callable
+        Called with size and kind of a message at its time; it logs and writes the message.
+    """
+
+    def __init__(
+        self, loop: EventLoop, messages: Iterator[tuple[int, int, int]], write: Callable[[int, int], None]
+    ) -> None:
+        self._loop = loop
+        self._write_message = write
+        self._messages = messages
+        self._started = 0
+        self._stopped = False
+
+    def start(self, first: int) -> None:
+        """Begin to write; `first` is the start of the source [ns, monotonic clock]."""
+        self._started = first
+        self._wait()
+
+    def _wait(self) -> None:
+        """Take the next message, and wait for its time."""
+        following = next(self._messages, None)
+        if following is not None:
+            time_since_start, size, kind = following
+            self._loop.at(self._started + time_since_start, lambda: self._write(size, kind))
+
+    def _write(self, size: int, kind: int) -> None:
+        if not self._stopped:
+            self._write_message(size, kind)
+            self._wait()
+
+    def stop(self) -> None:
+        """Stop writing."""
+        self._stopped = True

@@ -17,16 +17,22 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
+from tcpdelay.testbed.experiment_run import Plan
 from tcpdelay.testbed.guest import REFUSED
-from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version, find_kernel
+from tcpdelay.testbed.kernel_source import (
+    ANY_SIZE_OF_REGISTERS_SINCE,
+    DEFAULT_KERNEL,
+    check_version,
+    find_kernel,
+)
 from tcpdelay.testbed.program_session import ProgramPlan
-from tcpdelay.testbed.session import Plan
 
 BackendName = Literal["uml-virtual", "uml", "host"]
 
@@ -44,7 +50,8 @@ INIT = """#!/bin/sh
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} \\
   {python} -m tcpdelay.testbed.guest {directory}
 """
-PREBUILT_HZ = 100
+PREBUILT_HZ, BUILT_HZ = 100, 250
+"""Timer interrupts per second of Debian's kernel, and of the built kernel that takes its place [1/s]."""
 CONSOLE_TAIL = 3
 GRACE = 120.0
 """Time for boot, connections and shutdown, beyond the plan's duration [s]."""
@@ -88,24 +95,7 @@ class Backend(Protocol):
         ...
 
     def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
-        """Run a session that hands over its results in its own directory.
-
-        Parameters
-        ----------
-        plan : Plan
-            The plan of the session.
-        directory : Path
-            A directory with nothing but the messages of sources.
-        core : int
-            The processor to use, if the backend can choose.
-        on_progress : callable
-            Called a few times a second with the finished share of the run, 0 to 1.
-
-        Raises
-        ------
-        SessionFailedError
-            If the session did not finish; the flows of finished experiments are complete.
-        """
+        """Run a session that hands over its results in its own directory."""
         ...
 
 
@@ -191,24 +181,7 @@ def write_init(directory: Path) -> None:
 
 
 def start_guest(kernel: Path, directory: Path, arguments: list[str], core: int) -> subprocess.Popen[bytes]:
-    """Boot a guest.
-
-    Parameters
-    ----------
-    kernel : Path
-        A User-Mode Linux binary.
-    directory : Path
-        The session's directory.
-    arguments : list of str
-        Further arguments of the kernel.
-    core : int
-        The processor to which the guest is pinned; on several processors, the guest would be many times slower.
-
-    Returns
-    -------
-    Popen
-        The guest. It ends with the calling thread.
-    """
+    """Boot a guest."""
     write_init(directory)
     command = [
         str(kernel),
@@ -254,8 +227,23 @@ def stop_guest(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
+def fits_processor(release: str, processors: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether a User-Mode Linux of this release, as Debian builds it, runs programs on this processor.
+
+    Before 6.13 its floating-point registers have no room for the tiles of AMX, and the first program of a guest fails.
+    """
+    with suppress(OSError):
+        flags = re.search(r"^flags\s*:(.*)", processors.read_text(encoding="ascii"), re.MULTILINE)
+        if flags is not None and "amx_tile" in flags[1].split():
+            return tuple(map(int, re.findall(r"\d+", release)[:2])) >= ANY_SIZE_OF_REGISTERS_SINCE
+    return True
+
+
 class UmlBackend:
-    """A guest of Debian's package user-mode-linux, in real time."""
+    """A guest in real time, of Debian's package user-mode-linux.
+
+    Where that kernel does not run on the processor, it is the kernel that tcpdelay builds for guests in virtual time.
+    """
 
     name: BackendName = "uml"
     real_time = True
@@ -272,19 +260,34 @@ class UmlBackend:
             missing.append("the program insmod is missing; run: sudo apt-get install kmod")
         return missing
 
+    @cached_property
+    def _needs_built(self) -> bool:
+        """Whether Debian's kernel is there, but does not run on this processor."""
+        found = shutil.which("linux.uml")
+        if found is None:
+            return False
+        return not fits_processor(
+            subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+        )
+
     def _kernel(self) -> Path | None:
+        if self._needs_built:
+            return find_kernel(BUILT_HZ, DEFAULT_KERNEL)
         found = shutil.which("linux.uml")
         return Path(found) if found else None
 
     def _remedy(self) -> str:
-        return "the program linux.uml is missing; run: sudo apt-get install user-mode-linux"
+        if not self._needs_built:
+            return "the program linux.uml is missing; run: sudo apt-get install user-mode-linux"
+        reason = "Debian's User-Mode Linux before 6.13 runs no programs on a processor with AMX"
+        return f"{reason}; run: tcpdelay testbed build-kernel --hz {BUILT_HZ}"
 
     def _arguments(self, plan: Plan | ProgramPlan) -> list[str]:
         return []
 
     def hz(self) -> int:
-        """Return the tick of Debian's guest kernel."""
-        return PREBUILT_HZ
+        """Return the tick of the guest's kernel."""
+        return BUILT_HZ if self._needs_built else PREBUILT_HZ
 
     @property
     def label(self) -> str:
@@ -417,8 +420,8 @@ def _main(arguments: list[str]) -> int:
     from pyroute2 import NetlinkError
 
     from tcpdelay.testbed.experiment import Experiment
+    from tcpdelay.testbed.experiment_run import run_session
     from tcpdelay.testbed.network import Network
-    from tcpdelay.testbed.session import run_session
 
     if arguments:
         directory = Path(arguments[0])

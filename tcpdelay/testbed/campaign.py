@@ -30,6 +30,8 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.testbed.aioquic_flow import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
+from tcpdelay.testbed.apps import first_messages, message_file, write_messages
 from tcpdelay.testbed.backends import (
     Backend,
     BackendName,
@@ -39,10 +41,8 @@ from tcpdelay.testbed.backends import (
     VirtualTimeBackend,
 )
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.experiment_run import Plan
 from tcpdelay.testbed.flow_log import FlowRecord, read_records
-from tcpdelay.testbed.message_source import first_messages, message_file, write_messages
-from tcpdelay.testbed.quic_program import QuicBuildError, build_quic_program, quic_problems
-from tcpdelay.testbed.session import Plan
 from tcpdelay.testbed.specification import Specification
 from tcpdelay.testbed.workplaces import workplace
 
@@ -78,19 +78,7 @@ class Origin(NamedTuple):
 def flow_run(
     record: FlowRecord, origin: Origin, stalls: Sequence[int], messages: WrittenMessages | None = None
 ) -> FlowRun:
-    """Return a measured flow in microseconds since the start of writing.
-
-    Parameters
-    ----------
-    record : FlowRecord
-        The measured flow.
-    origin : Origin
-        The origin of the run.
-    stalls : sequence of int
-        Time and length of each stall of the session, alternating [ns, monotonic clock].
-    messages : WrittenMessages, optional
-        The messages that were written; None: packets of one size and kind.
-    """
+    """Return a measured flow in microseconds since the start of writing."""
     written = np.array(record.written, np.int64)
     read = np.array(record.read, np.int64)
 
@@ -211,13 +199,13 @@ def run_campaign(
             raise ValueError(f"backend {specification.backend!r} does not work here: {problem}")
     for problem in quic_problems(specification.experiments):
         raise ValueError(problem)
-    quic_program = _quic_program(specification.experiments)
+    quic_programs = _quic_programs(specification.experiments)
     output.mkdir(parents=True, exist_ok=True)
     with locked(output, "another run writes its captures there"), workplace() as place:
         for unfinished in output.glob(UNFINISHED):
             unfinished.unlink()
         captures = {target.name: _existing(target, output) for target in targets}
-        campaign = _Campaign(specification, output, place, captures, on_progress, quic_program)
+        campaign = _Campaign(specification, output, place, captures, on_progress, quic_programs)
         number = 0
         while True:
             due = [target for target in targets if campaign.is_due(target, number)]
@@ -228,12 +216,11 @@ def run_campaign(
     return [output / f"{target.name}.parquet" for target in targets]
 
 
-def _quic_program(experiments: Sequence[Experiment]) -> str | None:
-    """Return the path of the program of quic-go, which is built if it is missing; None if no experiment needs it."""
-    if all(each.application != "quic" or each.implementation != "quic-go" for each in experiments):
-        return None
+def _quic_programs(experiments: Sequence[Experiment]) -> dict[str, str]:
+    """Return the paths of the programs that experiments need, by implementation; what is missing is built."""
+    needed = {each.implementation for each in experiments if each.application == "quic"} & PROGRAMS.keys()
     try:
-        return str(build_quic_program())
+        return {name: str(build_quic_program(name)) for name in sorted(needed)}
     except QuicBuildError as error:
         raise ValueError(str(error)) from error
 
@@ -263,9 +250,9 @@ class _Campaign:
         place: Path,
         captures: dict[str, FlowCapture | None],
         on_progress: Callable[[Progress], None],
-        quic_program: str | None,
+        quic_programs: dict[str, str],
     ) -> None:
-        self._quic_program = quic_program
+        self._quic_programs = quic_programs
         self._specification = specification
         self._output = output
         self._place = place
@@ -350,7 +337,7 @@ class _Campaign:
         experiments = [replace(target.experiment, duration=target.experiment.duration * factor) for target in batch]
         backend = batch[0].backend
         specification = self._specification
-        plan = Plan(experiments, seed, backend.real_time, specification.pcap, specification.qlog, self._quic_program)
+        plan = Plan(experiments, seed, backend.real_time, specification.pcap, specification.qlog, self._quic_programs)
         directory = self._place / hashlib.sha256(label.encode()).hexdigest()[:16]
         directory.mkdir()
         for index, experiment in enumerate(experiments):

@@ -10,6 +10,7 @@ import ctypes
 import heapq
 import itertools
 import os
+import random
 import select
 import signal
 import struct
@@ -127,6 +128,22 @@ def expirations(descriptor: int) -> int:
         return int.from_bytes(os.read(descriptor, 8), "little")
     except BlockingIOError:
         return 0
+
+
+def moment_of(seed: int, earliest: int) -> int:
+    """Return a moment that follows from a seed: the first within 10 ms after a whole second [ns, monotonic clock].
+
+    What comes before takes longer if Python compiles modules. From here on the kernel's timers find the same ticks.
+    """
+    return -(-earliest // NANOSECONDS) * NANOSECONDS + random.Random(seed).randrange(NANOSECONDS // 100)
+
+
+def sleep_until(moment: int) -> None:
+    """Sleep until a time [ns, monotonic clock], to the nanosecond where the clock is virtual."""
+    descriptor = timer()
+    set_timer(descriptor, moment)
+    select.select([descriptor], [], [])
+    os.close(descriptor)
 
 
 class EventLoop:

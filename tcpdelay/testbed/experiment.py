@@ -15,16 +15,16 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery
-from tcpdelay.testbed.emulated_path import EmulatedPath, check_buckets
-from tcpdelay.testbed.link import QueueKind
+from tcpdelay.testbed.emulated_path import EmulatedPath, QueueKind, check_buckets
 
 Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
 Scheduling = Literal["blind", "intelligent"]
 CongestionControl = Literal["reno", "cubic", "bbr", "vegas", "westwood", "dctcp"]
-Implementation = Literal["aioquic", "quic-go"]
-QUIC_CONGESTION_CONTROLS = {"aioquic": ("reno", "cubic"), "quic-go": ("reno",)}
-"""Congestion control of each QUIC implementation, the default first: aioquic's package `quic.congestion`, and quic-go's
-`NewSentPacketHandler` (internal/ackhandler/sent_packet_handler.go), which gives no choice."""
+Implementation = Literal["aioquic", "quic-go", "quinn"]
+QUIC_CONGESTION_CONTROLS = {"aioquic": ("reno", "cubic"), "quic-go": ("reno",), "quinn": ("cubic", "reno")}
+"""Congestion control of each QUIC implementation, the default first: aioquic's package `quic.congestion`, quic-go's
+`NewSentPacketHandler` (internal/ackhandler/sent_packet_handler.go), which gives no choice, and quinn's module
+`congestion` (its BBR is experimental)."""
 
 MAX_DURATION = 86_400.0
 MAX_FLOWS = 64
@@ -63,7 +63,7 @@ class Experiment:
         Whether TCP_NODELAY is set, which switches Nagle's algorithm off.
     notsent_lowat : int, optional
         TCP_NOTSENT_LOWAT of an adaptive source [bytes], 1 to 10 000 000; None: the source fills the send buffer.
-    implementation : {"aioquic", "quic-go"}
+    implementation : {"aioquic", "quic-go", "quinn"}
         The QUIC implementation of both ends, for the application "quic" only.
     delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
         How QUIC carries messages: all on one stream, each on a new stream, each group on a new stream, or in DATAGRAM
@@ -109,8 +109,8 @@ class Experiment:
         Rate at which the bytes of the token bucket leave [bit/s], above `bottleneck_rate` to 1e10; by default they
         leave at once. Not with cake or a policer.
     congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}
-        Congestion control of the TCP connections of the experiment, or of QUIC: "reno" or, with aioquic, "cubic".
-        "dctcp" negotiates ECN also without `ecn`.
+        Congestion control of the TCP connections of the experiment, or of QUIC: "reno" or, with aioquic and quinn,
+        "cubic". "dctcp" negotiates ECN also without `ecn`.
     cross_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}, optional
         Congestion control of the long transfers and web users, if it is another one.
     delayed_ack : bool

@@ -1,32 +1,45 @@
-"""The measurement of one experiment: its connections, applications and logs, in an event loop that several share."""
+"""A session of experiments: connections, applications and logs in an event loop, handed over at its end."""
 
 from __future__ import annotations
 
 import errno
+import json
 import socket
 import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
+from tcpdelay.testbed.aioquic_flow import QuicProgramFlow
 from tcpdelay.testbed.apps import (
     ConstantBitRateSource,
     DatagramSource,
     GreedySource,
+    MessageSource,
     ReceivingStream,
     SendingStream,
     WebUser,
     adaptive_source,
     bulk_source,
+    message_file,
+    read_messages,
+    writer_to_stream,
 )
-from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, moment_of, sleep_until, wake_exactly
 from tcpdelay.testbed.experiment import CongestionControl, Experiment
-from tcpdelay.testbed.flow_log import FlowRecord, PacketLog, StreamPackets, TcpInfo, tcp_info
-from tcpdelay.testbed.loss_channel import LossChannel
-from tcpdelay.testbed.message_source import MessageSource, read_messages, writer_to_stream
-from tcpdelay.testbed.network import PORT, Network, PacketTraces, kernel_counters
-from tcpdelay.testbed.quic_go_flow import QuicGoFlow
+from tcpdelay.testbed.flow_log import (
+    FlowRecord,
+    PacketLog,
+    StreamPackets,
+    TcpInfo,
+    is_handed_over,
+    tcp_info,
+    write_records,
+)
+from tcpdelay.testbed.network import PORT, LossChannel, Network, PacketTraces, kernel_counters
 
 SEND_BUFFER = 2**20
 RECEIVE_BUFFER = 4 * 2**20
@@ -83,7 +96,7 @@ class Measurement:
     trace : Path, optional
         Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
     quic_program : Path, optional
-        The program of quic-go, for this implementation only.
+        The program of the implementation, unless this is aioquic.
     qlog : Path, optional
         Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended.
     """
@@ -101,12 +114,12 @@ class Measurement:
         self._stopped = False
         self._quic_program = quic_program
         self._qlog = qlog
-        self._programs: list[QuicGoFlow] = []
+        self._programs: list[QuicProgramFlow] = []
         self._loop = loop
         self._experiment = experiment
         self._seed = seed
         self._messages = messages
-        self._network = Network.build(experiment, traced=trace is not None)
+        self._network = Network.build(experiment, traced=trace is not None, seed=seed)
         self._on_close = ExitStack()
         self._on_close.callback(self._network.close)
         if trace is not None:
@@ -217,7 +230,9 @@ class Measurement:
 
     def records(self) -> list[FlowRecord]:
         """Return the measurements of each flow, with the kernel's counters of the whole experiment."""
-        counters = kernel_counters(self._network.sender)
+        counters = kernel_counters(self._network.sender) | {
+            f"receiver_{name}": count for name, count in kernel_counters(self._network.receiver).items()
+        }
         epoch = time.time_ns() - (time.monotonic_ns() - self.started)
         counts = self._network.packet_counts()
         return [
@@ -338,9 +353,8 @@ class Measurement:
         self._opening += 1
         qlog = None if self._qlog is None else self._qlog.with_name(f"{self._qlog.name}.{number}")
         file = self._messages[number]
-        if self._experiment.implementation == "quic-go":
-            assert self._quic_program is not None
-            program = QuicGoFlow(
+        if self._quic_program is not None:
+            program = QuicProgramFlow(
                 self._loop,
                 flow.log,
                 self._experiment,
@@ -381,3 +395,147 @@ class Measurement:
         self._on_close.callback(sender.close)
         receiving = ReceivingStream(self._loop, receiver, lambda received, now: None, quick_ack=False)
         self._on_close.callback(receiving.close)
+
+
+# A session: run the experiments of a plan side by side on this kernel, and hand over their flows.
+
+HEARTBEAT = 10_000_000
+STALL = 5_000_000
+"""Delay from which a heartbeat counts as a stall [ns]."""
+LEAD = NANOSECONDS // 2
+LONGEST_OPENING = 120 * NANOSECONDS
+PROGRESS_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The plan of a session: experiments that run side by side, and the seed of their applications.
+
+    Attributes
+    ----------
+    experiments : list of Experiment
+        The experiments, each on a network of its own.
+    seed : int
+        Seed, 0 or more.
+    heartbeat : bool
+        Whether to watch for stalls; there are no stalls in virtual time.
+    pcap : bool
+        Whether to trace the packets at both ends.
+    qlog : bool
+        Whether both ends of QUIC log their events.
+    quic_programs : dict of str to str
+        Paths of the programs that experiments with QUIC need, by implementation.
+    """
+
+    file: ClassVar[str] = "plan.json"
+
+    experiments: list[Experiment]
+    seed: int = 0
+    heartbeat: bool = True
+    pcap: bool = False
+    qlog: bool = False
+    quic_programs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def duration(self) -> float:
+        """Time during which packets are written, of the longest experiment [s]."""
+        return max(experiment.duration for experiment in self.experiments)
+
+    def is_finished(self, directory: Path) -> bool:
+        """Return whether the flows of all experiments have been handed over in a directory."""
+        return all(is_handed_over(directory, number) for number in range(len(self.experiments)))
+
+    def write(self, file: Path) -> None:
+        """Write the plan to a file."""
+        tables = [json.loads(experiment.to_json()) for experiment in self.experiments]
+        content = {"experiments": tables, **{name: getattr(self, name) for name in _PLAN_SETTINGS}}
+        file.write_text(json.dumps(content), encoding="utf-8")
+
+    @classmethod
+    def read(cls, file: Path) -> Plan:
+        """Return the plan in a file that `write` has written."""
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        experiments = [Experiment.from_table(table) for table in content.pop("experiments")]
+        return cls(experiments, **content)
+
+
+_PLAN_SETTINGS = ("seed", "heartbeat", "pcap", "qlog", "quic_programs")
+
+
+def run_session(plan: Plan, directory: Path) -> None:
+    """Run the experiments of a plan side by side; needs root in its namespace."""
+    wake_exactly()
+    sleep_until(moment_of(plan.seed, time.monotonic_ns()))
+    loop = EventLoop()
+    running: dict[int, Measurement] = {}
+    try:
+        for number, experiment in enumerate(plan.experiments):
+            place = directory / str(number)
+            flows = range(experiment.flows if experiment.messages is not None else 0)
+            messages = [message_file(directory, number, flow) for flow in flows]
+            program = plan.quic_programs.get(experiment.implementation)
+            running[number] = Measurement(
+                loop,
+                experiment,
+                plan.seed,
+                messages,
+                place if plan.pcap else None,
+                None if program is None else Path(program),
+                place if plan.qlog else None,
+            )
+        for measurement in running.values():
+            measurement.open()
+        _wait_until_ready(loop, list(running.values()))
+        first = moment_of(plan.seed, time.monotonic_ns() + LEAD)
+        stalls = _watch_stalls(loop, first) if plan.heartbeat else array("q")
+        for number, measurement in running.items():
+            interval = plan.experiments[number].interval * NANOSECONDS
+            # Experiments start at different times: flows that write at the same instant would wait for each other.
+            measurement.start(first + round(interval * number / len(running)))
+        _report_progress(loop, plan, directory, first)
+        while running:
+            loop.run(lambda: any(measurement.finished for measurement in running.values()))
+            for number in [number for number, measurement in running.items() if measurement.finished]:
+                (directory / "stalls").write_text(json.dumps(stalls.tolist()), encoding="ascii")
+                records = running[number].records()
+                # Closing completes the traces, so it comes before the flows are handed over.
+                running.pop(number).close()
+                write_records(directory, number, records)
+    finally:
+        for measurement in running.values():
+            measurement.close()
+        loop.close()
+
+
+def _wait_until_ready(loop: EventLoop, measurements: list[Measurement]) -> None:
+    deadline = time.monotonic_ns() + LONGEST_OPENING
+    loop.at(deadline, lambda: None)
+    loop.run(lambda: all(measurement.ready for measurement in measurements) or time.monotonic_ns() >= deadline)
+    if not all(measurement.ready for measurement in measurements):
+        raise TimeoutError("the connections of an experiment were not established within two minutes")
+
+
+def _watch_stalls(loop: EventLoop, first: int) -> array[int]:
+    """Return a growing array of the time and length of each stall: nothing ran although a timer was due."""
+    stalls = array("q")
+    due = first
+
+    def beat(expirations: int) -> None:
+        nonlocal due
+        now = time.monotonic_ns()
+        if now - due > STALL:
+            stalls.extend((due, now - due))
+        due += expirations * HEARTBEAT
+
+    loop.every(HEARTBEAT, due, beat)
+    return stalls
+
+
+def _report_progress(loop: EventLoop, plan: Plan, directory: Path, first: int) -> None:
+    duration = plan.duration * NANOSECONDS
+    file = directory / "progress"
+
+    def report(_: int) -> None:
+        file.write_text(f"{min((time.monotonic_ns() - first) / duration, 1.0):.4f}", encoding="ascii")
+
+    loop.every(max(round(duration / PROGRESS_STEPS), NANOSECONDS // 5), first, report)

@@ -91,13 +91,7 @@ class StreamPackets:
 
 
 def split_evenly(size: int, pieces: int) -> Sequence[int]:
-    """Return `pieces` sizes that differ by at most one byte and add up to `size`.
-
-    Examples
-    --------
-    >>> split_evenly(10, 4)
-    [3, 3, 2, 2]
-    """
+    """Return `pieces` sizes that differ by at most one byte and add up to `size`."""
     quotient, rest = divmod(size, pieces)
     return [quotient + 1] * rest + [quotient] * (pieces - rest)
 
@@ -128,26 +122,7 @@ _POSITIONS = [_FIELDS.index(field) for field in TcpInfo._fields]
 
 
 def tcp_info(connection: socket.socket) -> TcpInfo:
-    """Return the kernel's state of a TCP connection.
-
-    Parameters
-    ----------
-    connection : socket
-        A TCP socket; the kernel is Linux 5.4 or later.
-
-    Returns
-    -------
-    TcpInfo
-        The current state.
-
-    Examples
-    --------
-    >>> with socket.create_server(("127.0.0.1", 0)) as listener:
-    ...     with socket.create_connection(listener.getsockname()) as connection:
-    ...         info = tcp_info(connection)
-    >>> info.total_retrans, info.snd_cwnd
-    (0, 10)
-    """
+    """Return the kernel's state of a TCP connection."""
     values = _LAYOUT.unpack_from(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAYOUT.size))
     return TcpInfo(*[values[position] for position in _POSITIONS])
 
@@ -171,7 +146,7 @@ class FlowRecord:
     epoch : int
         Calendar time of the start of writing [ns since 1970].
     counters : dict of int
-        The kernel's TCP counters of the sender's namespace, by the names of `nstat`.
+        The kernel's TCP counters of both ends, by the names of `nstat`; the receiver's have `receiver_` in front.
     packets : dict of int
         Numbers of packets that the queues of the path sent and dropped.
     written, read : array of int

@@ -31,11 +31,6 @@ def main(shared: str) -> None:
 
     The file `refused` holds the setting that this kernel refuses, if that is why the plan failed: its name, its value
     and what is allowed.
-
-    Parameters
-    ----------
-    shared : str
-        Absolute path of the directory, without commas, because the path is an option of mount.
     """
     try:
         mount("proc", "/proc", "proc")
@@ -45,8 +40,8 @@ def main(shared: str) -> None:
         try:
             _prepare_kernel()
             # Imported here, because the import of the session reads /proc.
+            from tcpdelay.testbed.experiment_run import Plan, run_session
             from tcpdelay.testbed.program_session import ProgramPlan, run_program_session
-            from tcpdelay.testbed.session import Plan, run_session
 
             if (programs := WORK_DIRECTORY / ProgramPlan.file).exists():
                 run_program_session(ProgramPlan.read(programs), WORK_DIRECTORY)

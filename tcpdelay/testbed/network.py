@@ -1,35 +1,129 @@
-"""The network of an experiment: namespaces joined by veth pairs, their queueing disciplines, and packet traces.
-
-The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
-their queues at any end of this process.
-"""
+"""The network of an experiment: namespaces joined by veth pairs, their queues and losses, and packet traces."""
 
 from __future__ import annotations
 
 import errno
 import math
 import os
+import random
 import shutil
 import signal
 import subprocess
+import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path as FilePath
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.testbed.emulated_path import DEVICE_LIMIT
-from tcpdelay.testbed.event_loop import die_with_parent, enter_network, unshare_network
+from tcpdelay.scenario.path import Path
+from tcpdelay.testbed.emulated_path import DEVICE_LIMIT, DuplexLink, Link
+from tcpdelay.testbed.event_loop import (
+    NANOSECONDS,
+    EventLoop,
+    die_with_parent,
+    end_process,
+    enter_network,
+    start_process,
+    unshare_network,
+)
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.link import DuplexLink, Link
-from tcpdelay.testbed.loss_channel import LossSwitch
 from tcpdelay.testbed.queues import add_bottleneck, packet_counts, set_netem
 from tcpdelay.testbed.trace_shaper import Crossing, TraceShaper
+
+# Losses in time: a timer switches the loss of an experiment's path between a good and a bad state.
+
+
+class LossChannel:
+    """Gilbert's channel with exponentially distributed times in its states (`tcpdelay.Path`, `bad_time`).
+
+    Parameters
+    ----------
+    loop : EventLoop
+        The event loop.
+    path : Path
+        Path with a `bad_time` and with losses.
+    set_loss : callable
+        Called with the probability of a loss, 0 to 1, whenever it changes.
+    seed : str
+        Seed of the times.
+    """
+
+    def __init__(self, loop: EventLoop, path: Path, set_loss: Callable[[float], None], seed: str) -> None:
+        self._loop = loop
+        self._path = path
+        self._set_loss = set_loss
+        self._random = random.Random(seed)
+        self._stopped = False
+        self._bad = self._random.random() < path.loss / path.bad_loss
+        self._end = 0
+
+    def start(self, first: int) -> None:
+        """Begin with a state in the stationary distribution at a time [ns, monotonic clock]."""
+        self._end = first
+        self._loop.at(first, self._enter)
+
+    def _enter(self) -> None:
+        """Enter the state that begins now, and set the timer for its end."""
+        if self._stopped:
+            return
+        self._set_loss(self._path.bad_loss if self._bad else 0.0)
+        mean = self._path.bad_time if self._bad else self._path.good_time
+        self._end += round(self._random.expovariate(1 / mean) * NANOSECONDS)
+        self._loop.at(self._end, self._leave)
+
+    def _leave(self) -> None:
+        self._bad = not self._bad
+        self._enter()
+
+    def stop(self) -> None:
+        """End the switching."""
+        self._stopped = True
+
+
+class LossSwitch:
+    """A process that switches the losses of a device from now on; it ends with its parent.
+
+    It must be made in the namespace of the device, whose root queue is netem.
+
+    Parameters
+    ----------
+    device : int
+        Index of the device.
+    link : Link
+        Link with a `bad_time` and with losses.
+    seed : str
+        Seed of the times.
+    """
+
+    def __init__(self, device: int, link: Link, seed: str) -> None:
+        self._process = start_process(lambda: self._switch(device, link, seed))
+
+    @staticmethod
+    def _switch(device: int, link: Link, seed: str) -> None:
+        netlink, loop = IPRoute(), EventLoop()
+
+        def set_loss(loss: float) -> None:
+            set_netem(netlink, "change", device, replace(link, loss=loss))
+
+        path = Path(2 * link.delay, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
+        LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
+        loop.run(lambda: False)
+
+    def close(self) -> None:
+        """End the process."""
+        end_process(self._process)
+
+
+# The network of an experiment: namespaces joined by veth pairs, their queueing disciplines, and packet traces.
+#
+# The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
+# their queues at any end of this process.
 
 PORT = 5001
 SENDER, RECEIVER = "sender", "receiver"
@@ -63,7 +157,7 @@ class Node:
         """Move the calling thread into a new, empty namespace, and return the namespace."""
         unshare_network()
         for name, value in sysctls.items():
-            file = Path("/proc/sys", *name.split("."))
+            file = FilePath("/proc/sys", *name.split("."))
             # A kernel without IPv6 does not have the sysctls of IPv6.
             if file.exists() or ".ipv6." not in name:
                 _write_sysctl(name, file, value)
@@ -88,7 +182,7 @@ class Node:
         os.close(self.descriptor)
 
 
-def _write_sysctl(name: str, file: Path, value: str) -> None:
+def _write_sysctl(name: str, file: FilePath, value: str) -> None:
     setting = f"{name}={value}"
     if not file.exists():
         raise InvalidValueError("sysctl", setting, "name a setting that a network of this kernel has")
@@ -133,11 +227,12 @@ class Network:
         The links, 32 at most. A node with one link is a host.
     sysctls : dict
         Settings of the kernel for all namespaces, beside those that all networks have.
-    seed : int
-        Seed of the times of bad states.
-    traced : bool
-        Whether packets will be traced at the hosts. A trace shows the packets that leave a device's queue, so a
-        separate node in each link then applies delay and loss.
+    seed : int or str
+        Seed of the losses, delays and reordering of all links.
+    middle : bool
+        Whether a separate node in each link applies delay and loss, and not the hosts' own devices. A trace at a host
+        shows only the packets that leave the queue of its device. A sender whose own device delays a segment for
+        longer than the acknowledgements of later ones knows this, and does not send it again.
 
     Attributes
     ----------
@@ -153,7 +248,7 @@ class Network:
     """
 
     def __init__(
-        self, links: Sequence[DuplexLink], sysctls: dict[str, str], traced: bool = False, seed: int = 0
+        self, links: Sequence[DuplexLink], sysctls: dict[str, str], middle: bool = False, seed: int | str = 0
     ) -> None:
         self.nodes: dict[str, Node] = {}
         self.addresses: dict[str, str] = {}
@@ -169,7 +264,7 @@ class Network:
             for name in dict.fromkeys(end for link in links for end in (link.first, link.second)):
                 self.nodes[name] = Node.create(COMMON_SYSCTLS | sysctls)
             for link in links:
-                self._add(link, sysctls, traced)
+                self._add(link, sysctls, middle)
             for name, node in self.nodes.items():
                 own = [segment for segment in self._segments if node in (segment.left, segment.right)]
                 if len(own) == 1:
@@ -183,21 +278,8 @@ class Network:
             os.close(home)
 
     @classmethod
-    def build(cls, experiment: Experiment, traced: bool = False) -> Network:
-        """Return the namespaces, devices and queues of an experiment; needs root.
-
-        Parameters
-        ----------
-        experiment : Experiment
-            The experiment whose path is built.
-        traced : bool
-            Whether packets will be traced at both ends.
-
-        Raises
-        ------
-        OSError, pyroute2.NetlinkError
-            If the kernel refuses because a privilege or a module is missing.
-        """
+    def build(cls, experiment: Experiment, traced: bool = False, seed: int = 0) -> Network:
+        """Return the namespaces, devices and queues of an experiment; needs root."""
         loss = 0.0 if experiment.bad_time > 0 else experiment.loss
         delay = experiment.rtt / 2
         forward = Link(
@@ -216,12 +298,12 @@ class Network:
             peak_rate=experiment.peak_rate,
         )
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
-        return cls([link], _sysctls(experiment), traced)
+        return cls([link], _sysctls(experiment), traced or experiment.jitter > 0, f"{seed}/{experiment.digest}")
 
-    def _add(self, link: DuplexLink, sysctls: dict[str, str], traced: bool) -> None:
+    def _add(self, link: DuplexLink, sysctls: dict[str, str], middle: bool) -> None:
         """Add the nodes, devices and queues of a link between two nodes."""
         routed = any(way.rate is not None or way.trace is not None for way in (link.forward, link.backward))
-        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(traced + routed)]
+        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(middle + routed)]
         self._between += between
         chain = [
             _join(left, right, number)
@@ -234,15 +316,17 @@ class Network:
         # The segment before the router of a bottleneck; without a router it is not used.
         ahead = chain[-2] if routed else last
         queues = {
-            "data": (chain[1].left, chain[1].left_device) if traced else (first.left, first.left_device),
-            "ack": (first.right, first.right_device) if traced else (last.right, last.right_device),
+            "data": (chain[1].left, chain[1].left_device) if middle else (first.left, first.left_device),
+            "ack": (first.right, first.right_device) if middle else (last.right, last.right_device),
         }
         for queue, way in (("data", link.forward), ("ack", link.backward)):
             node, device = queues[queue]
-            set_netem(node.netlink, "add", device, replace(way, loss=0.0) if way.bad_time > 0 else way)
+            seed = f"{self._seed}/{link.name}/{queue}"
+            good = replace(way, loss=0.0) if way.bad_time > 0 else way
+            set_netem(node.netlink, "add", device, good, random.Random(seed).getrandbits(64))
             if way.bad_time > 0 and way.loss > 0:
                 with node.entered():
-                    self._switches.append(LossSwitch(device, way, f"{self._seed}/{link.name}/{queue}"))
+                    self._switches.append(LossSwitch(device, way, seed))
         # The router of the bottleneck is the last node before the second end.
         before = f"{link.name}_" if link.name else ""
         for queue, way, entry, exit_ in (
@@ -388,7 +472,7 @@ def kernel_counters(node: Node) -> dict[str, int]:
     counters: dict[str, int] = {}
     with node.entered():
         for file in ("snmp", "netstat"):
-            lines = Path("/proc/thread-self/net", file).read_text(encoding="ascii").splitlines()
+            lines = FilePath("/proc/thread-self/net", file).read_text(encoding="ascii").splitlines()
             for names, values in zip(lines[::2], lines[1::2], strict=True):
                 if names.startswith(("Tcp:", "TcpExt:")):
                     for name, value in zip(names.split()[1:], values.split()[1:], strict=True):
@@ -413,7 +497,7 @@ class PacketTraces:
         If tcpdump cannot be run.
     """
 
-    def __init__(self, network: Network, path: Path) -> None:
+    def __init__(self, network: Network, path: FilePath) -> None:
         program = shutil.which("tcpdump", path="/usr/bin:/usr/sbin:/bin:/sbin")
         if program is None:
             raise FileNotFoundError("packet traces need tcpdump; run: sudo apt-get install tcpdump")

@@ -1,7 +1,8 @@
-"""A session of programs in a guest: command lines on the hosts of a network, and what they leave behind."""
+"""A session of confined programs in a guest: command lines on the hosts of a network, and their output."""
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -11,16 +12,201 @@ import signal
 import stat
 import subprocess
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar, Literal
 
-from tcpdelay.testbed.confinement import SYSCTLS, Confinement, forbid_namespaces
-from tcpdelay.testbed.event_loop import MS_BIND, mount, wake_exactly
-from tcpdelay.testbed.link import DuplexLink, Link
+from tcpdelay.testbed.emulated_path import DuplexLink, Link
+from tcpdelay.testbed.event_loop import MS_BIND, moment_of, mount, sleep_until, unmount, unshare_mounts, wake_exactly
 from tcpdelay.testbed.network import Network, Node, PacketTraces, kernel_counters
-from tcpdelay.testbed.program_output import OutputFiles, Stream, read_available
 from tcpdelay.testbed.topology import Program, Topology
+
+# Programs in a guest that cannot write to the host's files: no privileges, and no way to the session's directory.
+#
+# The guest sees the host's files through a mount whose superblock is read-only. Only the root of the guest could mount
+# them writable. The programs are an ordinary user there, for good.
+
+NOBODY = 65534
+"""User and group without rights (`nobody` and `nogroup` in Debian)."""
+SYSCTLS = {
+    # A server on port 80 needs no root then, and neither does ping.
+    "net.ipv4.ip_unprivileged_port_start": "0",
+    "net.ipv4.ping_group_range": "0 2147483647",
+}
+NO_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """The user as whom programs run in a guest.
+
+    Attributes
+    ----------
+    user, group : int
+        Numbers of the user and of the group; 0: the programs are trusted, and keep all rights in the guest.
+    groups : list of int
+        Further groups.
+    reads_all : bool
+        Whether the programs may read all files that the guest may read. The files of the host's root belong to the
+        guest's root, whose rights the programs do not have.
+    """
+
+    user: int
+    group: int
+    groups: list[int]
+    reads_all: bool
+
+    @classmethod
+    def of_caller(cls) -> Confinement:
+        """Return the user of this process; for root, a user who may read what root may read, and nothing else."""
+        if os.getuid() == 0:
+            return cls(NOBODY, NOBODY, [], reads_all=True)
+        return cls(os.getuid(), os.getgid() or NOBODY, [group for group in os.getgroups() if group], reads_all=False)
+
+    @classmethod
+    def none(cls) -> Confinement:
+        """Return the root of the guest, for programs that change their network and that their user trusts."""
+        return cls(0, 0, [], reads_all=True)
+
+    def command(self, program: Sequence[str]) -> list[str]:
+        """Return the command line that runs a program as this user, without a way to gain privileges."""
+        if self.user == 0:
+            return list(program)
+        kept = ",+dac_read_search" if self.reads_all else ""
+        groups = f"--groups={','.join(map(str, self.groups))}" if self.groups else "--clear-groups"
+        capabilities = [f"--{kind}=-all{kept}" for kind in ("bounding-set", "inh-caps", "ambient-caps")]
+        user = [f"--reuid={self.user}", f"--regid={self.group}", groups]
+        return ["/usr/bin/setpriv", *user, *capabilities, "--no-new-privs", "--", *program]
+
+    def hide(self, directory: Path) -> Callable[[], None]:
+        """Return a function that takes a mounted directory out of the sight of this process and of its children."""
+
+        def hidden() -> None:
+            unshare_mounts()
+            unmount(str(directory))
+
+        return hidden
+
+
+def forbid_namespaces() -> None:
+    """Let nobody in this guest be root in a namespace of users, which would reach more of the kernel."""
+    if NO_NAMESPACES.exists():
+        NO_NAMESPACES.write_text("0", encoding="ascii")
+
+
+# The output of programs: kept byte by byte, and line by line with the time at which each line was written.
+
+Stream = Literal["stdout", "stderr"]
+
+LINES = "output.jsonl"
+PIECE = 65536
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line that a program has written.
+
+    Attributes
+    ----------
+    time : float
+        Time since the start of the client [s]; negative for a server that writes before.
+    end : str
+        Name of the program: "client" or "server" in a run of two programs.
+    stream : {"stdout", "stderr"}
+        Where it has written.
+    text : str
+        The line, without its end.
+    """
+
+    time: float
+    end: str
+    stream: Stream
+    text: str
+
+
+class OutputFiles:
+    """Keeps what programs write: a file for each stream, and one file with the lines of all.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the files.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lines = (directory / LINES).open("w", encoding="utf-8")
+        self._streams: dict[tuple[str, Stream], BinaryIO] = {}
+        self._begun: dict[tuple[str, Stream], bytes] = {}
+
+    def open(self, end: str) -> None:
+        """Make the files of a program."""
+        streams: tuple[Stream, ...] = ("stdout", "stderr")
+        for stream in streams:
+            self._streams[end, stream] = (self._directory / f"{end}.{stream}").open("wb", buffering=0)
+            self._begun[end, stream] = b""
+
+    def add(self, time: float, end: str, stream: Stream, data: bytes) -> None:
+        """Keep what a program has written; `time` is that of the lines that end here."""
+        self._streams[end, stream].write(data)
+        # A progress display ends its lines with a carriage return.
+        *whole, begun = (self._begun[end, stream] + data).replace(b"\r", b"\n").split(b"\n")
+        if len(begun) > PIECE:
+            whole, begun = [*whole, begun], b""
+        self._begun[end, stream] = begun
+        self._write(time, end, stream, whole)
+
+    def close(self, time: float) -> None:
+        """Keep the last lines, which may lack an end, and close the files."""
+        for (end, stream), begun in self._begun.items():
+            self._write(time, end, stream, [begun])
+        self._lines.close()
+        for file in self._streams.values():
+            file.close()
+
+    def _write(self, time: float, end: str, stream: Stream, lines: list[bytes]) -> None:
+        for text in filter(None, lines):
+            row = [round(time, 6), end, stream, text.decode(errors="replace")]
+            self._lines.write(json.dumps(row, ensure_ascii=False) + "\n")
+        self._lines.flush()
+
+
+class LineReader:
+    """Reads the lines of a run while they are written.
+
+    Parameters
+    ----------
+    directory : Path
+        Directory of the run.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / LINES
+        self._position = 0
+
+    def new(self) -> Iterator[Line]:
+        """Yield the lines that have been written since the last call."""
+        if not self._file.exists():
+            return
+        with self._file.open("rb") as file:
+            file.seek(self._position)
+            for row in file:
+                # The guest may be in the middle of a line.
+                if row.endswith(b"\n"):
+                    self._position += len(row)
+                    yield Line(*json.loads(row))
+
+
+def read_available(descriptor: int) -> bytes | None:
+    """Return what can be read at once from a pipe that does not block; empty at its end, None if nothing is there."""
+    try:
+        return os.read(descriptor, PIECE)
+    except BlockingIOError:
+        return None
+
+
+# A session of programs in a guest: command lines on the hosts of a network, and what they leave behind.
 
 PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SCRATCH = "scratch"
@@ -44,6 +230,8 @@ BEGUN = 1e-6
 LINE_BUFFERED = ("/usr/bin/stdbuf", "-oL")
 """Makes programs that use the C library write each line at once, as on a terminal."""
 HOSTS = Path("/etc/hosts")
+COPY_SIZE = 1 << 20
+"""Bytes that are copied at once."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +306,18 @@ def run_program_session(plan: ProgramPlan, directory: Path) -> None:
     forbid_namespaces()
     WRITABLE.mkdir()
     mount("tmpfs", str(WRITABLE), "tmpfs", "mode=1777,size=80%")
-    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, traced=True, seed=plan.seed)
+    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, middle=True, seed=plan.seed)
     _name_addresses(network.addresses)
     traces = PacketTraces(network, directory / PACKETS)
+    sleep_until(moment_of(plan.seed, time.monotonic_ns()))
     programs = _Programs(plan, network, directory)
     (directory / "progress").write_text(f"{BEGUN:.6f}", encoding="ascii")
     statuses, ended = programs.watch_all()
     programs.stop()
     traces.stop()
-    _hand_over_files(directory / SCRATCH)
+    # The patience with a standstill begins anew: the files may be hundreds of megabytes.
+    (directory / "progress").write_text("1", encoding="ascii")
+    left_out = hand_over_files(WRITABLE, directory / SCRATCH)
     result = {
         "status": statuses,
         "ended": ended,
@@ -134,6 +325,7 @@ def run_program_session(plan: ProgramPlan, directory: Path) -> None:
         "packets": network.packet_counts(),
         "addresses": network.addresses,
         "clients": [program.name for program in plan.topology.clients],
+        "left_out": left_out,
     }
     # Written last and atomically: without this file, the session counts as unfinished.
     unfinished = directory / f"{RESULT}.part"
@@ -292,8 +484,57 @@ def _listens(host: Node, port: int) -> bool:
     return False
 
 
-def _hand_over_files(directory: Path) -> None:
-    """Copy what the programs have left in their directory, except sockets and the like."""
+class FileCopies:
+    """Copies files one after the other, as `shutil.copyfile`, but fills no holes and repeats no hard links.
+
+    A program may leave a file of terabytes, or thousands of names of one file, in a few kilobytes.
+    """
+
+    def __init__(self) -> None:
+        self._copied: dict[tuple[int, int], str] = {}
+
+    def __call__(self, source: str, target: str) -> str:
+        """Copy a file, and return the target."""
+        with Path(source).open("rb") as read:
+            status = os.fstat(read.fileno())
+            first = self._copied.setdefault((status.st_dev, status.st_ino), target)
+            if first != target:
+                os.link(first, target)
+                return target
+            with Path(target).open("wb") as written:
+                try:
+                    # Fails at once if this system has no files of this size.
+                    written.truncate(status.st_size)
+                    for begin, end in _stretches_of_data(read.fileno(), status.st_size):
+                        read.seek(begin)
+                        written.seek(begin)
+                        while begin < end and (data := read.read(min(end - begin, COPY_SIZE))):
+                            begin += written.write(data)
+                    written.flush()
+                except OSError:
+                    del self._copied[status.st_dev, status.st_ino]
+                    Path(target).unlink()
+                    raise
+        return target
+
+
+def _stretches_of_data(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of what is no hole in a file."""
+    end = 0
+    while end < size:
+        try:
+            begin = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            # The rest is a hole.
+            return
+        end = os.lseek(file, begin, os.SEEK_HOLE)
+        yield begin, end
+
+
+def hand_over_files(source: Path, target: Path) -> list[str]:
+    """Copy what programs have left in a directory, except sockets and the like; return what could not be copied."""
 
     def special(folder: str, names: list[str]) -> list[str]:
         kinds = {name: (Path(folder) / name).lstat().st_mode for name in names}
@@ -301,9 +542,17 @@ def _hand_over_files(directory: Path) -> None:
             name for name, mode in kinds.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode))
         ]
 
-    shutil.copytree(WRITABLE, directory, symlinks=True, ignore=special, copy_function=shutil.copyfile)
+    left_out = []
+    try:
+        shutil.copytree(source, target, symlinks=True, ignore=special, copy_function=FileCopies())
+    except shutil.Error as error:
+        left_out = [f"{Path(file).relative_to(source)}: {reason}" for file, _, reason in error.args[0]]
+    # Directories within directories may be deeper than Python copies.
+    except RecursionError:
+        left_out = ["directories within more than some hundred others"]
     # The directory was open to all users of the guest.
-    directory.chmod(0o755)
+    target.chmod(0o755)
+    return left_out
 
 
 def _mount_devices() -> None:

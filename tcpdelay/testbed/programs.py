@@ -1,4 +1,4 @@
-"""Runs of unmodified programs over emulated paths, in a User-Mode Linux guest."""
+"""Runs of unmodified programs over emulated paths, and their packet traces as pcapng files."""
 
 from __future__ import annotations
 
@@ -6,22 +6,72 @@ import json
 import os
 import re
 import shutil
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dpkt import pcapng
+
+from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.testbed.backends import UmlBackend
-from tcpdelay.testbed.confinement import Confinement
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.network import ECN
-from tcpdelay.testbed.packet_files import write_pcapng
-from tcpdelay.testbed.program_output import LINES, Line, LineReader
-from tcpdelay.testbed.program_session import PACKETS, PROGRAM_PATH, RESULT, SCRATCH, ProgramPlan
+from tcpdelay.testbed.network import ECN, SNAP_LENGTH
+from tcpdelay.testbed.program_session import (
+    LINES,
+    PACKETS,
+    PROGRAM_PATH,
+    RESULT,
+    SCRATCH,
+    Confinement,
+    FileCopies,
+    Line,
+    LineReader,
+    ProgramPlan,
+)
 from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, two_hosts
 from tcpdelay.testbed.workplaces import workplace
+
+# Packet traces of the testbed as pcapng files: tcpdump writes pcap only.
+
+ETHERNET = 1
+"""Type of the link layer (LINKTYPE_ETHERNET of libpcap)."""
+NANOSECONDS = b"\x09"
+"""Unit of the times: 10^-9 s (pcapng, if_tsresol)."""
+
+
+def write_pcapng(trace: Path, file: Path, interface: str, system: str) -> None:
+    """Write a packet trace as a pcapng file, with times in nanoseconds.
+
+    M. Tuexen, F. Risso, J. Bongertz, G. Combs, G. Harris, E. Chaudron, M. Richardson, "PCAP Next Generation (pcapng)
+    Capture File Format", draft-ietf-opsawg-pcapng, section 4.
+    """
+    section = pcapng.SectionHeaderBlockLE(opts=_options({pcapng.PCAPNG_OPT_SHB_OS: system.encode()}))
+    named = {pcapng.PCAPNG_OPT_IF_NAME: interface.encode(), pcapng.PCAPNG_OPT_IF_TSRESOL: NANOSECONDS}
+    device = pcapng.InterfaceDescriptionBlockLE(linktype=ETHERNET, snaplen=SNAP_LENGTH, opts=_options(named))
+    head = struct.Struct("<7I")
+    with file.open("wb") as out:
+        out.write(bytes(section) + bytes(device))
+        for packet in CaptureFile(trace):
+            captured = len(packet.data)
+            padding = -captured % 4
+            size = head.size + captured + padding + 4
+            # dpkt would write the captured length as the length on the wire.
+            out.write(
+                head.pack(pcapng.PCAPNG_BT_EPB, size, 0, *divmod(packet.time, 2**32), captured, packet.wire_length)
+            )
+            out.write(packet.data + bytes(padding) + size.to_bytes(4, "little"))
+
+
+def _options(values: dict[int, bytes]) -> list[pcapng.PcapngOptionLE]:
+    given = [pcapng.PcapngOptionLE(code=code, data=data) for code, data in values.items()]
+    return [*given, pcapng.PcapngOptionLE(code=pcapng.PCAPNG_OPT_ENDOFOPT)]
+
+
+# Runs of unmodified programs over emulated paths, in a User-Mode Linux guest.
 
 SHORTEST, LONGEST = 0.1, 86_400.0
 """Bounds of the duration of a run [s]."""
@@ -53,6 +103,8 @@ class ProgramRun:
         Address of each host.
     clients : list of str
         The programs for which no other waited.
+    left_out : list of str
+        Files of the programs that could not be copied, each with the reason; `scratch` lacks them.
     """
 
     directory: Path
@@ -62,6 +114,7 @@ class ProgramRun:
     packets: dict[str, int]
     addresses: dict[str, str] = field(default_factory=dict)
     clients: list[str] = field(default_factory=lambda: [CLIENT])
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def traces(self) -> tuple[Path, ...]:
@@ -155,7 +208,8 @@ def run_topology(
     duration : float
         Longest time [s], 0.1 to 86 400.
     seed : int
-        Seed of the guest's randomness, in virtual time, 0 or more. In virtual time the same seed gives the same run.
+        Seed of the losses, jitter and reordering of the links, and of all other randomness of a guest in virtual time;
+        0 or more.
     congestion_control : str
         Default congestion control of all hosts: reno, cubic, bbr, vegas or westwood.
     sysctls : mapping, optional
@@ -249,24 +303,7 @@ def _results_in(directory: Path) -> Iterator[None]:
 
 
 def hand_over(topology: Topology, place: Path, directory: Path, kernel: str) -> None:
-    """Move the results of a session into the directory of a run.
-
-    Parameters
-    ----------
-    topology : Topology
-        The programs of the session.
-    place : Path
-        Directory of the session.
-    directory : Path
-        Directory of the run, which exists.
-    kernel : str
-        The kernel of the guest, for the traces.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be written; the error names the file.
-    """
+    """Move the results of a session into the directory of a run."""
     for host in dict.fromkeys(program.host for program in topology.programs):
         trace = directory / f"{host}.pcapng"
         with _naming(trace):
@@ -276,7 +313,8 @@ def hand_over(topology: Topology, place: Path, directory: Path, kernel: str) -> 
         # A program that never started has written nothing.
         if (place / left).exists():
             with _naming(directory / left):
-                shutil.move(place / left, directory / left)
+                # Another file system takes copies.
+                shutil.move(place / left, directory / left, copy_function=FileCopies())
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from pyroute2.netlink.rtnl.tcmsg import (
 
 from tcpdelay.models.tcp import gilbert_probabilities
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.testbed.link import Link
+from tcpdelay.testbed.emulated_path import Link
 
 TICK = 64
 """Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
@@ -64,9 +64,21 @@ INTERVAL_OVER_TARGET = 20
 
 
 class NetemOptions(sched_netem.options):  # type: ignore[misc]
-    """netem's options with the Gilbert-Elliott loss model of linux/pkt_sched.h (NETEM_LOSS_GE)."""
+    """netem's options with the Gilbert-Elliott loss model and the seed of linux/pkt_sched.h."""
 
-    nla_map = (*sched_netem.options.nla_map[:5], ("TCA_NETEM_LOSS", "loss_model"), *sched_netem.options.nla_map[6:])
+    nla_map = (
+        *sched_netem.options.nla_map[:5],
+        ("TCA_NETEM_LOSS", "loss_model"),
+        *sched_netem.options.nla_map[6:],
+        ("TCA_NETEM_ECN", "none"),
+        ("TCA_NETEM_RATE64", "none"),
+        ("TCA_NETEM_PAD", "none"),
+        ("TCA_NETEM_LATENCY64", "none"),
+        ("TCA_NETEM_JITTER64", "none"),
+        ("TCA_NETEM_SLOT", "none"),
+        ("TCA_NETEM_SLOT_DIST", "none"),
+        ("TCA_NETEM_PRNG_SEED", "uint64"),
+    )
 
     class loss_model(nla):  # type: ignore[misc]  # noqa: N801, D106 - pyroute2 finds it by this name
         nla_map = (("NETEM_LOSS_UNSPEC", "none"), ("NETEM_LOSS_GI", "hex"), ("NETEM_LOSS_GE", "gilbert_elliott"))
@@ -172,22 +184,15 @@ plugins.update(_OURS)
 common_act.plugins["police"] = _plugin(act_police.options)
 
 
-def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, link: Link, **place: int) -> None:
-    """Delay and drop the packets that a device sends, as on a link; its rate has no effect here.
-
-    Parameters
-    ----------
-    netlink : IPRoute
-        A netlink socket in the device's namespace.
-    command : {"add", "change"}
-        Whether to add the queueing discipline, or to change it; a change keeps the packets in its queue.
-    device : int
-        Index of the device.
-    link : Link
-        Delay, jitter, reordering and losses, without their `bad_time`.
-    **place : int
-        Handle and parent, if the discipline is not the root of the device.
-    """
+def set_netem(
+    netlink: IPRoute,
+    command: Literal["add", "change"],
+    device: int,
+    link: Link,
+    seed: int | None = None,
+    **place: int,
+) -> None:
+    """Delay and drop the packets that a device sends, as on a link; its rate has no effect here."""
     # netem draws a delay uniformly from the mean less the jitter to the mean plus the jitter.
     spread = link.jitter / 2
     block: dict[str, Any] = {
@@ -199,6 +204,8 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
         "jitter": round(spread * 1e9 / TICK),
         "attrs": [],
     }
+    if seed is not None:
+        block["attrs"].append(("TCA_NETEM_PRNG_SEED", seed))
     if link.reordering:
         block["attrs"].append(("TCA_NETEM_REORDER", {"prob_reorder": round(link.reordering * CERTAIN)}))
     if link.loss_burst > 1:
@@ -211,13 +218,7 @@ def set_netem(netlink: IPRoute, command: Literal["add", "change"], device: int, 
 
 
 def add_bottleneck(netlink: IPRoute, device: int, link: Link) -> None:
-    """Limit the rate of a device to that of a link, with the queue of this link before it.
-
-    Raises
-    ------
-    InvalidValueError
-        If the kernel lacks the queueing discipline.
-    """
+    """Limit the rate of a device to that of a link, with the queue of this link before it."""
     assert link.rate is not None
     if link.queue == "policer":
         _add_policer(netlink, device, link)
@@ -317,27 +318,8 @@ def red_attributes(link: Link) -> list[tuple[str, Any]]:
     RED drops packets with a probability that grows with the mean length of the queue, from 0 at the lower threshold.
     Adaptive RED adapts the largest probability, so that the mean stays halfway between both thresholds.
 
-    Parameters
-    ----------
-    link : Link
-        Link with a rate, a limit in packets, and a target, 5 ms by default.
-
-    Returns
-    -------
-    list of tuple
-        The options by their names in linux/pkt_sched.h.
-
-    References
-    ----------
     S. Floyd, R. Gummadi, S. Shenker, "Adaptive RED: An Algorithm for Increasing the Robustness of RED's Active Queue
     Management", 2001, section 5. Binary logarithms of the weights: include/net/red.h.
-
-    Examples
-    --------
-    >>> from tcpdelay.testbed.link import Link
-    >>> options = dict(red_attributes(Link(0.01, rate=100e6, queue="red", queue_packets=1000, queue_target=0.005)))
-    >>> options["TCA_RED_PARMS"]["qth_min"], options["TCA_RED_PARMS"]["qth_max"]
-    (31250, 93750)
     """
     assert link.rate is not None
     assert link.queue_packets is not None

@@ -17,7 +17,7 @@ from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
-from tcpdelay.testbed.kernel_cache import DEFAULT_KERNEL, check_version
+from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, check_version
 from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
 
 MAX_EXPERIMENTS = 10_000
@@ -114,26 +114,7 @@ class Specification:
 
 
 def read_specification(file: str | os.PathLike[str]) -> Specification:
-    """Read a specification.
-
-    Parameters
-    ----------
-    file : str or path-like
-        A TOML file. Each table of `[[experiments]]` holds settings of `Experiment`. A list of values stands for one
-        experiment per value; several lists stand for all combinations. Times, fractions, rates and sizes may have
-        units, such as "20ms" and "2%". The table `[source]` is the source of all experiments that name neither a source
-        nor an application.
-
-    Returns
-    -------
-    Specification
-        The campaign.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, is no TOML, or has an invalid value; the message names the file and the key.
-    """
+    """Read a specification."""
     path = Path(file)
     content = read_toml(path)
     try:

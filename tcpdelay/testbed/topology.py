@@ -12,8 +12,7 @@ from typing import Any
 
 from tcpdelay.files import read_toml
 from tcpdelay.scenario.fields import InvalidValueError, declarations
-from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.link import DuplexLink
+from tcpdelay.testbed.emulated_path import DuplexLink, EmulatedPath
 from tcpdelay.units import parse_time
 
 CLIENT, SERVER = "client", "server"

@@ -2,8 +2,8 @@
 
 Debian's User-Mode Linux can neither jump over idle time nor run its timer at the usual rates, so tcpdelay builds a
 kernel. `kernel/virtual_time.config` lists the additions to the smallest possible configuration, and
-`kernel/since_6.17.config` those that older versions lack; `kernel/virtual_time.patch` holds the changes to Debian's
-source.
+`kernel/since_6.17.config` those that older versions lack; `kernel/virtual_time.patch`, `kernel/before_6.6.patch` and
+`kernel/before_6.13.patch` hold the changes to Debian's source.
 """
 
 from __future__ import annotations
@@ -26,18 +26,21 @@ from pathlib import Path
 from typing import TextIO
 
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.testbed.kernel_cache import (
+from tcpdelay.testbed.kernel_source import (
     DEFAULT_KERNEL,
     KERNEL_HZ,
+    SourceError,
     cache_directory,
     check_version,
+    fetch_source,
+    find_source,
     kernel_path,
-    packaged_file,
+    patch_of,
     read_record,
     record_of,
     settings_of,
+    version_of_tarball,
 )
-from tcpdelay.testbed.kernel_source import SourceError, fetch_source, find_source, version_of_tarball
 
 UNPACKING_STEPS = 110
 """Work of unpacking, in steps; the number is in proportion to the time."""
@@ -61,6 +64,13 @@ _PACKAGE_OF_PROGRAM = {
 C_LIBRARY_HEADER = Path("/usr/include/stdio.h")
 _NOT_IN_ALL_VERSIONS = {"CONFIG_RANDOM_TRUST_CPU", "CONFIG_BASE_FULL", "CONFIG_PROC_SYSCTL"}
 """Settings that later versions made permanent: the processor's random numbers, full-size tables, files of sysctls."""
+_SAME_IN_ALL_BUILDS = {
+    "KBUILD_BUILD_TIMESTAMP": "1970-01-01",
+    "KBUILD_BUILD_VERSION": "1",
+    "KBUILD_BUILD_USER": "tcpdelay",
+    "KBUILD_BUILD_HOST": "tcpdelay",
+}
+"""What a kernel says of its build: it feeds the guest's randomness, and so differs in no build."""
 SPACE_NEEDED = 2 * 2**30
 _WORK_PREFIX = "build-"
 
@@ -98,20 +108,7 @@ class KernelBuild:
     _steps_behind: int = field(default=0, init=False)
 
     def unpack(self, tarball: Path, patch: str) -> None:
-        """Unpack a source of Linux and patch it.
-
-        Parameters
-        ----------
-        tarball : Path
-            The source, in any compression that tar can read.
-        patch : str
-            The patch; its paths have one leading directory (patch -p1). Its lines may have moved.
-
-        Raises
-        ------
-        KernelBuildError
-            If the tarball cannot be unpacked, or the patch does not apply.
-        """
+        """Unpack a source of Linux and patch it."""
         self._tree.mkdir()
         stage = "unpacking the kernel's source"
         self._run(stage, ["tar", "-xf", os.fspath(tarball), "--strip-components=1"], self._tree, UNPACKING_STEPS)
@@ -120,20 +117,7 @@ class KernelBuild:
         self._run("patching the kernel's source", ["patch", "-p1", "--force", "-i", os.fspath(file)], self._tree)
 
     def configure(self, name: str, settings: str) -> None:
-        """Write the configuration of a kernel.
-
-        Parameters
-        ----------
-        name : str
-            Name of the kernel in the names of steps.
-        settings : str
-            Additions to the smallest possible configuration, in the format of Kconfig.
-
-        Raises
-        ------
-        KernelBuildError
-            If Kconfig drops a setting.
-        """
+        """Write the configuration of a kernel."""
         stage = f"configuring the kernel {name}"
         output = self.work / name
         output.mkdir()
@@ -155,23 +139,7 @@ class KernelBuild:
             raise KernelBuildError(f"{stage} failed: Kconfig does not take over {', '.join(lost)}")
 
     def compile(self, name: str) -> tuple[Path, str, str]:
-        """Compile a configured kernel.
-
-        Parameters
-        ----------
-        name : str
-            The name from `configure`.
-
-        Returns
-        -------
-        tuple of Path, str and str
-            The kernel, its release and the version of the compiler.
-
-        Raises
-        ------
-        KernelBuildError
-            If the kernel cannot be compiled or does not run.
-        """
+        """Compile a configured kernel."""
         output = self.work / name
         self._run(f"compiling the kernel {name}", self._make(output, "linux"), self._tree, KERNEL_STEPS)
         kernel = output / "linux"
@@ -203,7 +171,12 @@ class KernelBuild:
         with subprocess.Popen(
             ["setpriv", "--pdeathsig", "TERM", *command],
             cwd=directory,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TMPDIR": os.fspath(self.work)},
+            env={
+                "PATH": os.environ.get("PATH", os.defpath),
+                "LC_ALL": "C",
+                "TMPDIR": os.fspath(self.work),
+                **_SAME_IN_ALL_BUILDS,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -253,33 +226,6 @@ def build_kernels(
 
     A kernel takes a few minutes, and the build needs 2 GiB of disk space. If another build is running, this function
     waits for its end. An interrupted build leaves no incomplete kernel in the cache.
-
-    Parameters
-    ----------
-    hz_values : sequence of int
-        Timer interrupts a second [1/s], 100 to 1000 each.
-    kernel : str, optional
-        Version of Linux: two numbers, of at least 5.15. Its source is that of Debian's package `linux-source-VERSION`;
-        if it is not installed, it is fetched into the cache. By default the version of `source`, or else 6.1.
-    source : Path, optional
-        A tarball with the source of a Linux of at least 5.15, of the version `kernel` if that is given.
-    jobs : int, optional
-        Number of compilers that run at a time, at least 1; by default, the number of usable processors.
-    on_progress : callable, optional
-        Called with the name of the current step and the finished share of all work, 0 to 1.
-
-    Returns
-    -------
-    list of Path
-        The kernels, in the order of `hz_values`.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or `source` is no file.
-    KernelBuildError
-        If a package is missing, the source cannot be had or the build fails; `build.log` in the cache holds the output
-        of the programs.
     """
     if kernel is not None:
         check_version(kernel)
@@ -302,7 +248,7 @@ def build_kernels(
             if missing:
                 with _workplace(cache) as work, (cache / "build.log").open("w", encoding="utf-8") as log:
                     build = KernelBuild(work, log, lock, jobs or len(os.sched_getaffinity(0)), tell, len(missing))
-                    build.unpack(tarball, packaged_file("virtual_time.patch"))
+                    build.unpack(tarball, patch_of(version))
                     for hz in missing:
                         name = f"hz{hz}"
                         build.configure(name, f"{settings_of(version)}CONFIG_HZ={hz}\n")

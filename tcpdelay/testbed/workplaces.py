@@ -47,13 +47,7 @@ def parent_of_workplaces() -> Path:
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """Provide an empty directory for sessions, locked while in use, and remove it at the end.
-
-    Raises
-    ------
-    OSError
-        If the directory cannot be made, or belongs to another user.
-    """
+    """Provide an empty directory for sessions, locked while in use, and remove it at the end."""
     parent = _own_parent()
     gate = os.open(parent, os.O_RDONLY)
     try:

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import features_of
-from tcpdelay.models.error_table import WRONG_CALL, ErrorTable
+from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of
 from tcpdelay.models.predict import predict
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path

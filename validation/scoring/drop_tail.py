@@ -17,22 +17,22 @@ from tcpdelay.report.validation import interval_cells
 RouterCase = tuple[int, str, int]
 """Packet size [bytes], unit of the queue's limit ("packets" or "bytes"), and number of web flows."""
 
-_COLUMNS = ("p95_measured", "p95_model", "loss_percent", "rtt")
+PACKET_SIZES = {"Table V": 174, "Table VI": 1448}
+"""Packet size of each table of the paper [bytes]."""
 
 
 def published_figures(file: str | os.PathLike[str]) -> dict[RouterCase, dict[str, float]]:
-    """Read the published figures.
+    """Read the published figures of the router.
 
     Parameters
     ----------
     file : str or path-like
-        CSV with the columns packet_size, queue ("packet" or "byte"), web_flows, loss_percent, rtt [s],
-        p95_measured [s] and p95_model [s].
+        The published figures of the paper, `validation/published/brosh.csv`; only Tables V and VI are read.
 
     Returns
     -------
     dict
-        The columns by case; empty if the file does not exist.
+        By case the figures by their quantity, such as "p95, model" [s] or "loss" [%]; empty if the file does not exist.
 
     Raises
     ------
@@ -42,16 +42,17 @@ def published_figures(file: str | os.PathLike[str]) -> dict[RouterCase, dict[str
     path = FilePath(file)
     if not path.is_file():
         return {}
+    figures: dict[RouterCase, dict[str, float]] = {}
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            return {
-                (int(row["packet_size"]), f"{row['queue']}s", int(row["web_flows"])): {
-                    name: float(row[name]) for name in _COLUMNS
-                }
-                for row in csv.DictReader(lines)
-            }
+            for row in csv.DictReader(lines):
+                if row["item"] in PACKET_SIZES:
+                    _, _, unit, web_flows, *_ = row["condition"].replace(",", "").split()
+                    case = PACKET_SIZES[row["item"]], unit, int(web_flows)
+                    figures.setdefault(case, {})[row["quantity"]] = float(row["value"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: is no table of published figures: {error}") from None
+    return figures
 
 
 def drop_tail_table(
@@ -73,10 +74,10 @@ def drop_tail_table(
             "web_flows": web_flows,
             "congestion_control": capture.experiment.congestion_control,
             "hz": capture.hz,
-            "published_loss": figures.get("loss_percent", math.nan) / 100,
-            "published_rtt": figures.get("rtt"),
-            "published_measured_p95": figures.get("p95_measured"),
-            "published_model_p95": figures.get("p95_model"),
+            "published_loss": figures.get("loss", math.nan) / 100,
+            "published_rtt": figures.get("round-trip time"),
+            "published_measured_p95": figures.get("p95, measured"),
+            "published_model_p95": figures.get("p95, model"),
             "loss": capture.loss,
             "rtt": capture.rtt,
             "utilization": capture.utilization,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tcpdelay.confidence import Interval
-from tcpdelay.models.simulator.batches import is_settled
+from tcpdelay.models.simulator.batches import LARGEST_HALF_WIDTH
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Path
@@ -116,7 +116,8 @@ class SimulatedScenario:
     @property
     def settled(self) -> bool:
         """Whether the delays do not depend on the length of the simulation; otherwise they show nothing."""
-        return not self.sustainable or is_settled(self.p95)
+        # The records hold the interval of the quantile, not the share of later packets in each batch.
+        return not self.sustainable or self.p95.relative_half_width <= LARGEST_HALF_WIDTH
 
 
 def random_scenario(number: int) -> MapScenario:

@@ -12,9 +12,8 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from scoring.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario
 from scoring.figures import INK, draw_svg
 from tcpdelay.distribution import Spread
-from tcpdelay.models.accuracy import features_of
-from tcpdelay.models.error_table import QUANTILES as HELD
-from tcpdelay.models.error_table import WRONG_CALL, ErrorTable, spread_of
+from tcpdelay.models.accuracy import QUANTILES as HELD
+from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, spread_of
 from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.predictions import Prediction, solve
 from tcpdelay.questions.validation.scores import (

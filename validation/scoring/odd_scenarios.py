@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tcpdelay.models.accuracy import WRONG_CALL
 from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.error_table import WRONG_CALL
 from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.validity import ValidityWarning
@@ -24,8 +24,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.random_messages import Messages
-from tcpdelay.scenario.sources.sizes import LognormalSizes, ParetoSizes
+from tcpdelay.scenario.sources.sizes import LognormalSizes, Messages, ParetoSizes
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack

@@ -14,9 +14,9 @@ import pandas as pd
 
 from scoring.chain_errors import MEASURES, errors, measures
 from tcpdelay.models.accuracy import table_file
+from tcpdelay.models.chain_models import SourceDelays
 from tcpdelay.models.predict import predict
 from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.source_chain import SourceDelays
 from tcpdelay.models.validity import compared_flow
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

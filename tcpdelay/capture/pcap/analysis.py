@@ -4,28 +4,198 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from dpkt import pcap
 
 from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
-from tcpdelay.capture.pcap.container import CaptureFile
+from tcpdelay.capture.pcap.container import CaptureFile, Packet
 from tcpdelay.capture.pcap.conversations import Conversation, chosen, matches, same_connection, survey
-from tcpdelay.capture.pcap.decoding import Framing, end_in_words
+from tcpdelay.capture.pcap.decoding import Framer, Framing, Segment, end_in_words
 from tcpdelay.capture.pcap.measurement import Measurement, PathRoundTrips, scales_of
 from tcpdelay.capture.pcap.messages import MessageFinder
-from tcpdelay.capture.pcap.places import ConnectionInFile
-from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver
-from tcpdelay.capture.pcap.stretches import Copies, StretchSource, shift_between, stretches
+from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver, distance_to_sender
+from tcpdelay.capture.pcap.stretches import (
+    ConnectionSegments,
+    Copies,
+    FirstOnly,
+    StretchSource,
+    shift_between,
+    stretches,
+)
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Trace
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.units import format_fraction
+from tcpdelay.units import format_fraction, format_time
+
+# Captures that show a connection at several places: the interface or the stations separate the places.
+
+_SMALLEST_SHARE = 0.1
+"""Smallest number of packets of a place, in either direction, as a share of the packets of the busiest place."""
+_MOST_PLACES = 8
+"""Largest number of places that are distinguished; places with more packets come first."""
+_LARGEST_COPY_DISTANCE = 0.02
+"""Largest distance of copies captured at one place, as a share of the round-trip time."""
+
+Kept = Callable[[Packet, Segment], bool]
+
+
+class Place(NamedTuple):
+    """The place at which a packet was captured.
+
+    Attributes
+    ----------
+    interface : int
+        Number of the interface in a pcapng file.
+    ifindex : int, optional
+        Interface index of the system, in Linux cooked v2.
+    stations : tuple of bytes
+        Both Ethernet addresses, sorted, so that they are equal in both directions.
+    """
+
+    interface: int
+    ifindex: int | None = None
+    stations: tuple[bytes, ...] = ()
+
+    def in_words(self, among: list[Place]) -> str:
+        """Return a description that distinguishes this place from the other places in `among`."""
+        interfaces = {place.interface for place in among}
+        if len(interfaces) == len(among):
+            return f"interface {self.interface}"
+        stations = f"stations {' and '.join(station.hex(':') for station in self.stations)}"
+        words = stations if self.ifindex is None else f"interface index {self.ifindex}"
+        return words if len(interfaces) == 1 else f"interface {self.interface}, {words}"
+
+
+def at(place: Place) -> Kept:
+    """Return a function that returns whether a packet was captured at a place."""
+    return lambda packet, segment: place_of(packet) == place
+
+
+def place_of(packet: Packet) -> Place:
+    """Return the place at which a packet was captured."""
+    data = packet.data
+    if packet.link == pcap.DLT_LINUX_SLL2:
+        return Place(packet.interface, int.from_bytes(data[4:8]))
+    if packet.link == pcap.DLT_EN10MB:
+        return Place(packet.interface, stations=tuple(sorted((data[:6], data[6:12]))))
+    return Place(packet.interface)
+
+
+@dataclass(frozen=True)
+class ConnectionInFile:
+    """The connection in one file, which shows it at one or several places.
+
+    Parameters
+    ----------
+    capture : CaptureFile
+        The file.
+    conversation : Conversation
+        The connection in it.
+    sender : bytes
+        The end whose payload is analysed.
+    framing : Framing
+        Way to find the ends of messages.
+    copies : Copies, optional
+        Copies that an earlier reading found; they need not be among the first segments.
+    """
+
+    capture: CaptureFile
+    conversation: Conversation
+    sender: bytes
+    framing: Framing = "auto"
+    copies: Copies | None = None
+
+    def sources(self, notes: list[str]) -> list[StretchSource]:
+        """Return the captures in the file: one capture, or a capture at the sender and a capture at the receiver."""
+        source = self._source()
+        source.begin()
+        # An earlier reading that omitted second copies has counted no copies. The first segments show them again.
+        copies = self.copies if self.copies is not None and self.copies.many else source.copies
+        if not copies.many:
+            return [source]
+        self.capture.readings += 1
+        places = self._places()
+        if len(places) < 2:
+            return [self._first_only(copies.lags, None, "", notes)]
+        words = {place: place.in_words(places) for place in places}
+        labels = {place: f" ({words[place]})" for place in places}
+        unframed = replace(self, framing="auto")
+        views = {place: unframed._again(at(place), labels[place]) for place in places}
+        traces = {place: view.beginning() for place, view in views.items()}
+        far, *_, near = sorted(places, key=lambda place: -distance_to_receiver(traces[place]))
+        name = self.capture.name
+        if captured_at(traces[far]) != ("sender", True) or captured_at(traces[near]) != ("receiver", True):
+            several = " and ".join(words.values())
+            notes.append(f"{name}: packets occur twice, at {several}; the packets of {words[far]} count")
+            return [self._chosen(views[far], at(far), labels[far], notes)]
+        notes.append(f"{name}: holds both ends, the sender's at {words[far]}, the receiver's at {words[near]}")
+        # The capture at the sender gives the positions of messages.
+        return [
+            self._chosen(views[far], at(far), labels[far], notes),
+            unframed._chosen(views[near], at(near), labels[near], notes),
+        ]
+
+    def _chosen(self, view: StretchSource, kept: Kept, label: str, notes: list[str]) -> StretchSource:
+        """Return the capture at one place, whose first segments were read without a framer."""
+        if view.copies.many:
+            return self._first_only(view.copies.lags, kept, label, notes)
+        return view if self.framing == "auto" else self._again(kept, label)
+
+    def _again(self, kept: Kept, label: str) -> StretchSource:
+        self.capture.readings += 1
+        return self._source(kept, label)
+
+    def _source(self, kept: Kept | None = None, label: str = "") -> StretchSource:
+        framer = None if self.framing == "auto" else Framer(self.framing)
+        return StretchSource(ConnectionSegments(self.capture, self.conversation, self.sender, framer, kept, label))
+
+    def _places(self) -> list[Place]:
+        """Return the places at which most of the connection was captured, in both directions."""
+        packets = {True: Counter[Place](), False: Counter[Place]()}
+
+        def count(packet: Packet, segment: Segment) -> bool:
+            packets[segment.source == self.sender][place_of(packet)] += 1
+            return False
+
+        for _ in ConnectionSegments(self.capture, self.conversation, self.sender, kept=count).batches():
+            pass
+        least = [_SMALLEST_SHARE * max(counted.values(), default=0) for counted in packets.values()]
+        most = packets[True].most_common(_MOST_PLACES)
+        return sorted(place for place, sent in most if sent >= least[0] and packets[False][place] >= max(least[1], 1))
+
+    def _first_only(self, lags: tuple[int, int], kept: Kept | None, label: str, notes: list[str]) -> StretchSource:
+        """Return the connection without second copies, if the copies are close enough to be from one place."""
+        first = FirstOnly(2 * max(lags))
+        source = self._again(
+            first if kept is None else lambda packet, segment: kept(packet, segment) and first(packet, segment), label
+        )
+        trace = source.beginning()
+        distances = distance_to_receiver(trace), distance_to_sender(trace)
+        apart = format_time(max(lags) / NANOSECONDS)
+        if (
+            source.copies.many
+            or sum(lags) > _LARGEST_COPY_DISTANCE * sum(filter(math.isfinite, distances)) * NANOSECONDS
+        ):
+            raise ValueError(
+                f"{source.name}: packets of this connection appear twice, {apart} apart, as where captures of two "
+                "places were merged; give the captures of the two ends as two files"
+            )
+        notes.append(f"{source.name}: packets occur twice, {apart} apart; the second copies are left out")
+        return source
+
+
+# The analysis of one or two captures: read and match them, classify their segments, and measure.
 
 _LARGEST_DISTANCE = 0.1
 """Distance to the receiver, as a share of the round-trip time, above which a capture is not at the receiver."""
+_COARSE_CLOCK = 0.1
+"""Step of the clock, as a share of the mean round-trip time, above which the clock explains a round-trip time of 0."""
 MOST_MESSAGE_BYTES = 10_000_000
 """Largest size of all messages [bytes] that can be given."""
 
@@ -178,13 +348,7 @@ def _analyzed(
     notes: Sequence[str],
     copies: Sequence[Copies] | None,
 ) -> tuple[ConnectionAnalysis, ...]:
-    """Analyse both directions; `copies` are the copies that an earlier attempt found in each file.
-
-    Raises
-    ------
-    _LateCopiesError
-        If this attempt finds copies that are not among the first segments, and there was no earlier attempt.
-    """
+    """Analyse both directions; `copies` are the copies that an earlier attempt found in each file."""
     sender, *others = conversations[0].senders
     opened = [_opened(files, conversations, sender, framing, copies)]
     opened[0].notes.extend(notes)
@@ -377,7 +541,7 @@ def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
     varying = [what for what, fixed in (("size", messages.fixed), ("interval", schedule)) if not fixed]
     if varying:
         notes.append(f"the messages have no fixed {' and '.join(varying)}; flow and prediction take the mean")
-    notes += _waiting_notes(found, path)
+    notes += _notes_on_times(found, path)
     arrived = totals.get("receiver")
     return ConnectionAnalysis(
         sender=sender,
@@ -431,9 +595,15 @@ def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
     )
 
 
-def _waiting_notes(found: _Measured, path: PathRoundTrips) -> list[str]:
-    """Return the notes on figures that contain a time for which an end waited before it answered."""
+def _notes_on_times(found: _Measured, path: PathRoundTrips) -> list[str]:
+    """Return the notes on times that a coarse clock or the waiting of an end before its answer changed."""
     notes = []
+    step = found.measurement.totals[found.sides[0]].clock_step / NANOSECONDS
+    if path.base == 0 and step > _COARSE_CLOCK * path.trips.mean:
+        notes.append(
+            f"the clock of the capture advances in steps of {format_time(step)}: round-trip times and delays are known "
+            f"only to within {format_time(step)}; capture with a finer clock, or measure the round-trip time with ping"
+        )
     if path.kind == "upper bound" and not math.isnan(path.base):
         notes.append(
             f"the round-trip time is an upper bound, the {path.how}: the other end may have waited for its next write; "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.stretches import shift_between
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Flags, Integers, Trace, expanded
+from tcpdelay.units import format_time
 
 SHORTEST_SPAN = 10.0
 """Shortest span of samples from which a skew is estimated [s]."""
@@ -144,16 +145,7 @@ class ClockSamples:
         self._forward, self._backward = LowerHull(), LowerHull()
 
     def add(self, forward: tuple[Integers, Integers], backward: tuple[Integers, Integers]) -> None:
-        """Add packets.
-
-        Parameters
-        ----------
-        forward : tuple of ndarray
-            Packets from the sender to the receiver: their times at the sender, ascending, and at the receiver [ns].
-            Each end has its own clock.
-        backward : tuple of ndarray
-            Packets from the receiver to the sender: their times at the sender, ascending, and at the receiver [ns].
-        """
+        """Add packets."""
         begins = [int(times[0]) for times, _ in (forward, backward) if times.size]
         if not begins:
             return
@@ -163,25 +155,18 @@ class ClockSamples:
             hull.add((at_sender - self._origin) / NANOSECONDS, sign * (at_receiver - at_sender) / NANOSECONDS)
 
     def fit(self) -> ClockFit:
-        """Return the offset and skew of the receiver's clock against the sender's clock.
-
-        Returns
-        -------
-        ClockFit
-            The offset and skew with which the smallest delays of both directions are equal and constant in time.
-
-        Raises
-        ------
-        ValueError
-            If no packet of a direction is in both captures.
-        """
+        """Return the offset and skew of the receiver's clock against the sender's clock."""
         forward, backward = self._forward, self._backward
         for direction, hull in (("data", forward), ("acknowledgements", backward)):
             if not hull.count:
                 raise ValueError(f"the captures share no {direction} by which their clocks could be compared")
         assert self._origin is not None
         if self._same_clock:
-            return ClockFit(self._origin, 0.0, 0.0, 0.0, forward.height(0.0), backward.height(0.0), same_clock=True)
+            bases = forward.height(0.0), backward.height(0.0)
+            if min(bases) < 0:
+                early = format_time(-min(bases))
+                raise ValueError(f"a packet arrives {early} before it is sent: one clock did not stamp both captures")
+            return ClockFit(self._origin, 0.0, 0.0, 0.0, *bases, same_clock=True)
         skew = residual = 0.0
         span = min(last - first for first, last in (forward.span, backward.span))
         if span >= SHORTEST_SPAN and min(forward.count, backward.count) >= _FEWEST_SAMPLES:
@@ -193,6 +178,11 @@ class ClockSamples:
                 skew = 0.0
         low_forward, low_backward = forward.height(skew), backward.height(-skew)
         base = (low_forward + low_backward) / 2
+        if base < 0:
+            raise ValueError(
+                f"packets arrive {format_time(-base)} before they are sent, whatever the difference of the clocks: "
+                "a clock was set meanwhile, or time stamps are damaged; analyze one of the captures alone"
+            )
         return ClockFit(self._origin, (low_forward - low_backward) / 2, skew, residual, base, base)
 
 
@@ -224,21 +214,6 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
 
     The last byte of a packet in the stream identifies the packet, together with its timestamp if there is one.
     Segments that offloading has joined are first split into packets.
-
-    Parameters
-    ----------
-    sender, receiver : Trace
-        The two captures.
-
-    Returns
-    -------
-    Transmissions
-        The packets whose last byte counts in this stretch, in the order of sending.
-
-    Raises
-    ------
-    ValueError
-        If segments are larger than packets can be, or overlap more than the segments of any TCP.
     """
     data, arrivals = sender.data, receiver.data
     counts = sender.wire_packets(data.end - data.start)
@@ -287,16 +262,6 @@ def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, In
     """Return the times of acknowledgements at the sender and at the receiver, each by its own clock [ns].
 
     Only acknowledgements that occur once in each capture are used. Numbers, blocks and timestamps must be equal.
-
-    Parameters
-    ----------
-    sender, receiver : Trace
-        The two captures.
-
-    Returns
-    -------
-    tuple of ndarray
-        The times that count in this stretch, ascending at the sender; possibly none.
     """
     keys = []
     for trace in (sender, receiver):

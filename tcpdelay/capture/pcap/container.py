@@ -30,6 +30,11 @@ MAX_CAPTURED = 2**20
 """Largest credible size of a packet [bytes]; four times the limit of libpcap."""
 MAX_BLOCK = 2**24
 """Largest credible size of a pcapng block [bytes]."""
+LEAST_UNPACKED, LARGEST_PACKING = 2**24, 400
+"""Size up to which any gzip file is unpacked [bytes], and the ratio beyond it up to which a file may be a capture.
+
+Zeros are packed 1030 times. A capture has a header with its own time for each packet.
+"""
 BUFFER_SIZE = 2**20
 PACKETS_PER_REPORT = 2**14
 _LINK_MASK = 0x03FFFFFF
@@ -108,6 +113,11 @@ class Unpacked(io.RawIOBase):
             if data:
                 free[: len(data)] = data
                 self.count += len(data)
+                if self.count > max(LEAST_UNPACKED, LARGEST_PACKING * self._taken):
+                    raise DamagedPackingError(
+                        f"it unpacks to more than {LARGEST_PACKING} times its size, which no capture does, and "
+                        f"{self.count // 2**20} MiB of it were read"
+                    )
                 return len(data)
             if ended and self._broken is None:
                 self.cut = True
@@ -300,6 +310,8 @@ class CaptureFile:
             seconds, parts, captured, wire_length = unpack(head)[:4]
             if captured > MAX_CAPTURED:
                 raise self._damaged(number, offset, f"a packet of {captured} captured bytes")
+            if not wire_length:
+                raise self._damaged(number, offset, "a packet of no bytes")
             data = read(captured)
             if len(data) < captured:
                 self._cut_at(number, offset)

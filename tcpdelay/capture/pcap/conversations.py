@@ -139,25 +139,7 @@ class _Register:
 
 
 def survey(capture: CaptureFile, requested: Callable[[Conversation], bool] | None = None) -> Overview:
-    """Read a whole capture and return its connections.
-
-    Parameters
-    ----------
-    capture : CaptureFile
-        The capture.
-    requested : callable, optional
-        Returns whether a connection must not be forgotten.
-
-    Returns
-    -------
-    Overview
-        The connections; at least one carries payload.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged, has an unknown link layer, or holds no TCP connection with payload.
-    """
+    """Read a whole capture and return its connections."""
     register = _Register(requested or (lambda found: False))
     any_packet = False
     tunnel: str | None = None
@@ -197,25 +179,7 @@ def matches(requested: str) -> Callable[[Conversation], bool]:
 
 
 def chosen(overview: Overview, requested: str | None) -> Conversation:
-    """Return the connection with the most payload, or the requested connection.
-
-    Parameters
-    ----------
-    overview : Overview
-        The connections of the capture.
-    requested : str or None
-        Either end, such as "10.0.0.2:5001", or a part of it; a match with a whole end takes precedence.
-
-    Returns
-    -------
-    Conversation
-        A connection that carries payload.
-
-    Raises
-    ------
-    ValueError
-        If none or several connections match; the message lists them.
-    """
+    """Return the connection with the most payload, or the requested connection."""
     if requested is None:
         return overview.conversations[0]
     carrying = [found for found in overview.conversations if max(found.payload)]
@@ -235,11 +199,6 @@ def same_connection(overview: Overview, conversation: Conversation) -> Conversat
     """Return the connection of a second capture that is the same as `conversation` of the first capture.
 
     The addresses may differ because of address translation (NAT); then the first sequence numbers decide.
-
-    Raises
-    ------
-    ValueError
-        If the second capture does not hold the connection.
     """
     of_pair = [found for found in overview.conversations if found.pair == conversation.pair]
     of_numbers = [found for found in overview.conversations if found.seqs == conversation.seqs]

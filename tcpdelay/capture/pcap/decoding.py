@@ -114,20 +114,6 @@ LINKS: dict[int, tuple[int | None, int]] = {
 def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
     """Return the TCP segment in a packet.
 
-    Parameters
-    ----------
-    link : int
-        Type of the link layer, one of `LINKS`.
-    data : bytes
-        The captured bytes of the packet.
-    wire_length : int
-        Length of the packet on the link [bytes]; used if offloading left the length in the IP header at 0.
-
-    Returns
-    -------
-    Segment or None
-        None if the packet is not TCP, is a fragment, or is malformed or cut within its headers.
-
     Examples
     --------
     >>> header = bytes.fromhex("4500002c000040004006000001010101020202020050c000000000010000000250100200 00000000")
@@ -197,13 +183,6 @@ def _after_extensions(data: bytes, start: int) -> tuple[int, int]:
 def tunnel_of(link: int, data: bytes) -> str | None:
     """Return the kind of tunnel that a packet belongs to, by its headers and ports; None if it belongs to none.
 
-    Parameters
-    ----------
-    link : int
-        Type of the link layer, one of `LINKS`.
-    data : bytes
-        The captured bytes of the packet.
-
     Examples
     --------
     >>> tunnel_of(101, bytes.fromhex("45000030000040004011000001010101020202021f9012b5"))
@@ -227,13 +206,7 @@ def tunnel_of(link: int, data: bytes) -> str | None:
 
 
 def options_of(options: bytes) -> Options:
-    """Return the options of a segment, without malformed or cut options.
-
-    Examples
-    --------
-    >>> options_of(bytes.fromhex("020405b40402080a000000010000000003 0307")).window_scale
-    7
-    """
+    """Return the options of a segment, without malformed or cut options."""
     if len(options) == 12 and options[:4] == _ONLY_TIMESTAMPS:
         return Options(_TWO_WORDS.unpack_from(options, 4))
     timestamps = mss = scale = None
@@ -322,19 +295,7 @@ class Framer:
         return ends[:taken]
 
     def feed(self, seq: int, payload: bytes, length: int, number: int) -> None:
-        """Read the payload of one segment.
-
-        Parameters
-        ----------
-        seq : int
-            Sequence number of the segment.
-        payload : bytes
-            The captured bytes of the payload, from its start.
-        length : int
-            Length of the payload on the wire [bytes].
-        number : int
-            Number of the packet, for messages.
-        """
+        """Read the payload of one segment."""
         if self._base is None:
             self._base = seq
         start = self._position + (seq - self._base - self._position + 2**31) % 2**32 - 2**31

@@ -1,9 +1,9 @@
-"""The measurement of a connection, stretch by stretch: round-trip times, losses, windows, messages, delays."""
+"""The measurement of a connection, stretch by stretch, and its segments by their kind."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tcpdelay.capture.pcap.clocks import ClockFit, ClockSamples, match_acknowledgements, match_data
 from tcpdelay.capture.pcap.connection_analysis import WINDOW, RoundTripKind, RoundTripSeries, Series, Table
 from tcpdelay.capture.pcap.messages import Deliveries, MessageFinder
-from tcpdelay.capture.pcap.retransmissions import at_receiver, at_sender, duplicate_acknowledgements
 from tcpdelay.capture.pcap.round_trips import (
     CARRIED_SHARE,
     FEWEST_PROMPT,
@@ -23,7 +22,209 @@ from tcpdelay.capture.pcap.round_trips import (
     receiver_round_trips,
     sender_round_trips,
 )
-from tcpdelay.capture.pcap.trace import BEGINNING, NANOSECONDS, NEVER, Coverage, Flags, Integers, Trace, coverage
+from tcpdelay.capture.pcap.trace import (
+    BEGINNING,
+    NANOSECONDS,
+    NEVER,
+    Acknowledgements,
+    Coverage,
+    DataSegments,
+    Flags,
+    Integers,
+    Trace,
+    coverage,
+)
+
+# The segments of one capture by their kind: new data, retransmitted, spurious, reordered or duplicate.
+
+_REORDERING_TIME = 3_000_000
+"""Time [ns] within which a late segment counts as overtaken, if neither timestamp nor identification decides."""
+_MOST_IN_REPORT = 1000
+"""Largest number of repetitions that one report of duplicates (D-SACK) can cover."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The segments of a capture at the sender.
+
+    Attributes
+    ----------
+    original : ndarray of int64
+        Indices of the segments that hold only new data.
+    repetition : ndarray of bool
+        Whether a segment is a repetition.
+    resent : ndarray of bool
+        Whether a segment is a repetition or was repeated.
+    spurious : ndarray of bool
+        Whether a repetition was unnecessary: an acknowledgement shows that an earlier transmission had arrived.
+    """
+
+    original: Integers
+    repetition: Flags
+    resent: Flags
+    spurious: Flags
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The segments of a capture at the receiver.
+
+    Attributes
+    ----------
+    repetition : ndarray of bool
+        Whether a segment is a retransmission that filled a gap.
+    reordered : ndarray of bool
+        Whether a later segment overtook the segment.
+    duplicate : ndarray of bool
+        Whether a segment held no new data: the capture shows its earlier arrival or the acknowledgement of it.
+    """
+
+    repetition: Flags
+    reordered: Flags
+    duplicate: Flags
+
+
+def at_sender(trace: Trace, pieces: Coverage) -> Sent:
+    """Classify the segments of a capture at the sender: new data, repetitions, spurious repetitions.
+
+    A repetition is spurious if an acknowledgement or a SACK block covered it before it was sent, if the receiver
+    reports it as a duplicate (D-SACK, RFC 2883), or if the acknowledgement that covers it echoes a timestamp older than
+    its own (Eifel, RFC 3522). If these acknowledgements were lost, the spurious repetition is not recognized.
+    """
+    data = trace.data
+    before = data.before()
+    probes = _window_probes(data, trace.acks)
+    reached = _without(probes, data).before()
+    repetition = data.start < reached
+    repetition &= ~_keep_alive(data, trace.acks, before)
+    times_held = np.bincount(pieces.piece, minlength=pieces.time.size)
+    resent = repetition.copy()
+    resent[pieces.owner[times_held[pieces.piece] > 1]] = True
+    original = np.flatnonzero((data.start >= reached) & ~probes)
+    spurious = _by_eifel(data, trace.acks, repetition) | acknowledged_before(data, trace.acks, repetition)
+    _mark_reported(data, trace.acks, repetition, spurious)
+    return Sent(original, repetition, resent, spurious)
+
+
+def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) -> Flags:
+    """Return a mask of the keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
+    covered = acks.first_covering(data.end)
+    known = np.append(acks.time, NEVER)[covered] < data.time
+    probes: Flags = (data.end - data.start == 1) & (data.end == before) & known
+    return probes
+
+
+def _window_probes(data: DataSegments, acks: Acknowledgements) -> Flags:
+    """Return a mask of the window probes: a byte beyond a closed window, which the receiver drops (RFC 9293, 3.8.6)."""
+    last = np.searchsorted(acks.time, data.time) - 1
+    probes: Flags = (data.end - data.start == 1) & (last >= 0)
+    at = last[probes]
+    probes[probes] = (acks.window[at] == 0) & (data.start[probes] >= acks.ack[at])
+    return probes
+
+
+def _without(probes: Flags, data: DataSegments) -> DataSegments:
+    """Return the segments, where the window probes have no length."""
+    return replace(data, end=np.where(probes, data.start, data.end))
+
+
+def acknowledged_before(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
+    """Return a mask of the repetitions of bytes that an acknowledgement or a SACK block covered before."""
+    covered = np.zeros(data.size, np.bool_)
+    again = np.flatnonzero(repetition)
+    # A repetition may continue with new data.
+    start, end = data.start[again], np.minimum(data.end[again], data.before()[again])
+    # An acknowledgement with the same time may be the answer.
+    known = np.searchsorted(acks.time, data.time[again])
+    reached = np.concatenate([[np.int64(data.start.min(initial=0))], np.maximum.accumulate(acks.ack)])[known]
+    covered[again[end <= reached]] = True
+    if not acks.blocks.any():
+        return covered
+    first_sent = data.time[np.searchsorted(np.maximum.accumulate(data.end), start, side="right")]
+    since = np.searchsorted(acks.time, first_sent)
+    for place in np.flatnonzero(end > reached).tolist():
+        reports = slice(since[place], known[place])
+        held = (acks.left[reports] <= start[place]) & (acks.right[reports] >= end[place])
+        held &= np.arange(2) < acks.blocks[reports, None]
+        covered[again[place]] = held.any()
+    return covered
+
+
+def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
+    """Return a mask of the repetitions that the answer to an earlier transmission acknowledged (Eifel)."""
+    spurious = np.zeros(data.size, np.bool_)
+    again = np.flatnonzero(repetition & data.stamped)
+    covering = acks.first_covering(data.end[again])
+    again, covering = again[covering < acks.size], covering[covering < acks.size]
+    begins = acks.before()[covering]
+    # The receiver echoes the timestamp of the segment at the left edge of its window (RFC 7323, 4.3).
+    leftmost = (data.start[again] <= begins) & (acks.time[covering] > data.time[again]) & acks.stamped[covering]
+    older = (acks.tsecr[covering] - data.tsval[again]).view(np.int32) < 0
+    spurious[again[leftmost & older]] = True
+    return spurious
+
+
+def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags, spurious: Flags) -> None:
+    """Mark the repetitions in a D-SACK block: a block at or below the ACK, or within the next block (RFC 2883)."""
+    left, right = acks.left[:, 0], acks.right[:, 0]
+    below = right <= acks.ack
+    within = (acks.blocks > 1) & (left >= acks.left[:, 1]) & (right <= acks.right[:, 1])
+    reports = np.flatnonzero((acks.blocks > 0) & (right > left) & (below | within))
+    again = np.flatnonzero(repetition)
+    by_start = again[np.lexsort((again, data.start[again]))]
+    starts = data.start[by_start]
+    reported = np.zeros(data.size, np.bool_)
+    for report in reports.tolist():
+        low, high = np.searchsorted(starts, (left[report], right[report]))
+        near = by_start[low : min(high, low + _MOST_IN_REPORT)]
+        near = near[(data.time[near] < acks.time[report]) & ~reported[near]]
+        reached = right[report]
+        for i in near[::-1].tolist():
+            # A repetition that is only partly a duplicate was necessary for the rest.
+            if data.end[i] <= reached:
+                reported[i] = spurious[i] = True
+                reached = data.start[i]
+
+
+def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
+    """Classify the segments of a capture at the receiver: retransmitted, reordered, duplicate.
+
+    A late segment arrives behind a segment with later data. It was overtaken if its timestamp is older than the
+    timestamp of the other segment, or, with equal timestamps, if its IPv4 identification is older; else it was sent
+    again. If neither decides, a segment that is less than 3 ms late counts as overtaken.
+    """
+    data = trace.data
+    late = data.start < _without(_window_probes(data, trace.acks), data).before()
+    newest = np.zeros(data.size, np.int64)
+    np.maximum.at(newest, pieces.owner, pieces.first[pieces.piece])
+    duplicate = newest < np.arange(data.size)
+    # The capture can lack the first arrival.
+    duplicate |= acknowledged_before(data, trace.acks, late)
+    duplicate &= late
+    candidates = np.flatnonzero(late & ~duplicate)
+    overtaker = np.searchsorted(np.maximum.accumulate(data.end), data.end[candidates])
+    stamps = (data.tsval[candidates] - data.tsval[overtaker]).view(np.int32).astype(np.int64)
+    stamps[~(data.stamped[candidates] & data.stamped[overtaker])] = 0
+    numbers = (data.ip_id[candidates] - data.ip_id[overtaker] + 2**15) % 2**16 - 2**15
+    numbers[(data.ip_id[candidates] == 0) & (data.ip_id[overtaker] == 0)] = 0
+    waited = data.time[candidates] - data.time[overtaker]
+    age = np.where(stamps != 0, stamps, np.where(numbers != 0, numbers, waited - _REORDERING_TIME))
+    reordered, repetition = np.zeros(data.size, np.bool_), np.zeros(data.size, np.bool_)
+    reordered[candidates[age < 0]] = True
+    repetition[candidates[age >= 0]] = True
+    return Arrived(repetition, reordered, duplicate)
+
+
+def duplicate_acknowledgements(trace: Trace) -> int:
+    """Return the number of duplicate ACKs: no payload, and the number and window of the previous ACK (RFC 5681, 2)."""
+    acks, data = trace.acks, trace.data
+    behind = np.searchsorted(data.time, acks.time[1:], side="right")
+    sent = np.maximum.accumulate(np.concatenate([[np.int64(data.reached or 0)], data.end]))[behind]
+    repeated = (acks.length[1:] == 0) & (np.diff(acks.ack) == 0) & (np.diff(acks.window) == 0)
+    return int(np.count_nonzero(repeated & (sent > acks.ack[1:]) & trace.span.during(acks.time[1:])))
+
+
+# The measurement of a connection, stretch by stretch: round-trip times, losses, windows, messages, delays.
 
 TO_ACKNOWLEDGEMENT = "time from data to acknowledgement"
 TO_CARRIED_ACKNOWLEDGEMENT = "smallest time from data to an acknowledgement, most of which are carried on data"
@@ -86,6 +287,8 @@ class EndTotals:
         Number of duplicate ACKs.
     complete : int
         Time at which all bytes before the next stretch had arrived [ns].
+    clock_step : int
+        Smallest time between two packets, if not 0 [ns]: the clock of the capture advances in steps of at most this.
     """
 
     data: int = 0
@@ -103,6 +306,7 @@ class EndTotals:
     duplicates: int = 0
     duplicate_acks: int = 0
     complete: int = BEGINNING
+    clock_step: int = NEVER
 
     def count(self, trace: Trace) -> None:
         """Add the counts that do not depend on the end of the capture."""
@@ -113,6 +317,8 @@ class EndTotals:
         self.stamped += int(np.count_nonzero(during & data.stamped))
         self.lowest = int(data.start[during].min(initial=self.lowest))
         self.highest = int(data.end[during].max(initial=self.highest))
+        gaps = np.diff(np.sort(np.concatenate([data.time, acks.time])))
+        self.clock_step = int(gaps[gaps > 0].min(initial=self.clock_step))
         self.sack |= bool((acks.blocks > 0).any())
         self.packets += wire_packets(trace, during)
         self.duplicate_acks += duplicate_acknowledgements(trace)
@@ -172,15 +378,7 @@ class Measurement:
         self.deliveries = Deliveries(sides, messages)
 
     def take(self, at: dict[Side, Trace], framed: Integers) -> None:
-        """Measure a stretch.
-
-        Parameters
-        ----------
-        at : dict of Trace
-            The stretch in each capture.
-        framed : ndarray of int64
-            New ends of messages, from headers in the payload; positions in the first capture.
-        """
+        """Measure a stretch."""
         pieces = {side: self.totals[side].cover(trace) for side, trace in at.items()}
         for side, trace in at.items():
             self.totals[side].count(trace)
@@ -267,11 +465,6 @@ class Measurement:
 
         If acknowledgements are delayed, the samples from ACKs of one segment are left out. If they are carried on data,
         the samples from carried ACKs are left out, or only the smallest sample counts.
-
-        Parameters
-        ----------
-        clocks : ClockFit or None
-            Offset and skew of the clocks of two captures; the smallest delays of both ways contain no waiting time.
         """
         at_sender, prompt = "sender" in self.sides, self._prompt_trips
         if at_sender and self.carried and prompt.count >= FEWEST_PROMPT:
@@ -298,25 +491,11 @@ class Measurement:
         return window
 
     def clocks(self) -> ClockFit | None:
-        """Return offset and skew of the clocks of two captures; None with one capture.
-
-        Raises
-        ------
-        ValueError
-            If the captures have nothing in common.
-        """
+        """Return offset and skew of the clocks of two captures; None with one capture."""
         return self._clocks.fit() if len(self.sides) == 2 else None
 
     def losses(self, clocks: ClockFit | None, first: int, last: int) -> tuple[int, int, str]:
-        """Return the numbers of packets sent and lost, and a description of the count.
-
-        Parameters
-        ----------
-        clocks : ClockFit or None
-            Offset and skew of the clocks of two captures.
-        first, last : int
-            Times at which the capture at the receiver began and ended, by its clock [ns].
-        """
+        """Return the numbers of packets sent and lost, and a description of the count."""
         if clocks is not None:
             begin, end = clocks.to_sender(np.array([first, last]))
             base = round(clocks.forward_base * NANOSECONDS)
@@ -329,7 +508,7 @@ class Measurement:
             return sent, lost, "packets sent that did not arrive, by both captures"
         totals = self.totals[self.sides[0]]
         if self.sides == ("sender",):
-            how = "retransmissions that no report of the receiver shows to be spurious"
+            how = "retransmissions that no acknowledgement shows to be spurious"
             return totals.packets, totals.repeated - totals.spurious, how
         how = "retransmissions that arrived and filled a gap; lost retransmissions do not show"
         return totals.packets + totals.filling, totals.filling, how

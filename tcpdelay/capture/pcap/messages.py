@@ -59,22 +59,6 @@ def fixed_size(ends: Integers) -> int | None:
 
     Writes that waited leave together, so the distance of two marks is a multiple of the size. The size is the smallest
     frequent distance that divides nearly all distances.
-
-    Parameters
-    ----------
-    ends : ndarray of int64
-        Ends of writes in the stream, ascending.
-
-    Returns
-    -------
-    int or None
-        The size [bytes]; None if there are too few writes or no fixed size.
-
-    Examples
-    --------
-    >>> sizes = np.tile([160, 160, 160, 320, 160, 480], 10)
-    >>> fixed_size(np.cumsum(sizes))
-    160
     """
     distances = np.diff(ends)
     if distances.size < _FEWEST_MESSAGES:
@@ -137,22 +121,7 @@ class MessageFinder:
         return self.bytes / self.count if self.count else float("nan")
 
     def ends(self, data: DataSegments, span: Span, framed: Integers) -> Iterator[tuple[Integers, Integers]]:
-        """Yield in batches, for the messages that count in a stretch, the position behind the last byte, and the size.
-
-        Parameters
-        ----------
-        data : DataSegments
-            The stretch, at least one segment.
-        span : Span
-            The part of the stretch that counts.
-        framed : ndarray of int64
-            New ends of messages, from headers in the payload.
-
-        Raises
-        ------
-        ValueError
-            If there are far more messages than the segments can hold.
-        """
+        """Yield in batches the position behind the last byte and the size of each message that counts."""
         if self._origin is None:
             self._origin = self._newest = int(data.start.min())
         low, high = max(span.low, self._origin), min(span.high, int(data.end.max()))
@@ -258,11 +227,6 @@ class ScheduleFinder:
 
         A message is never sent before it is written. The times of the writes are therefore the line below all
         transmissions that is closest to them.
-
-        Parameters
-        ----------
-        earlier : int
-            Time from the transmission of a message to the time that `add` got [ns].
         """
         if self.count < _FEWEST_MESSAGES:
             return None
@@ -316,21 +280,7 @@ class Deliveries:
     def take(
         self, framed: Integers, source: Trace, sent: Coverage | None, receiver: Trace | None, arrived: Coverage | None
     ) -> None:
-        """Find the messages of a stretch.
-
-        Parameters
-        ----------
-        framed : ndarray of int64
-            New ends of messages, from headers in the payload.
-        source : Trace
-            The stretch in the first capture.
-        sent : Coverage or None
-            The pieces of the stretch in the first capture.
-        receiver : Trace or None
-            The stretch in the capture at the receiver, if there is one.
-        arrived : Coverage or None
-            The pieces of the stretch at the receiver.
-        """
+        """Find the messages of a stretch."""
         if sent is None:
             return
         complete = None if arrived is None else arrived.complete
@@ -370,13 +320,7 @@ class Deliveries:
         return since, sizes[known]
 
     def schedule(self, one_way: float) -> Schedule | None:
-        """Return the schedule of the writes, by the sender's clock; None if there is no schedule.
-
-        Parameters
-        ----------
-        one_way : float
-            Smallest delay from sender to receiver [s].
-        """
+        """Return the schedule of the writes, by the sender's clock; None if there is no schedule."""
         if self._transmissions.span[1] >= NEVER // 2:
             return None
         return self._transmissions.schedule(self._way_there(one_way))
@@ -391,17 +335,7 @@ class Deliveries:
         return float(last - first) / (count - 1) / NANOSECONDS if count > 1 and last > first else math.nan
 
     def delays(self, schedule: Schedule | None, one_way: float, clocks: ClockFit | None) -> MeasuredDelays:
-        """Return the delays.
-
-        Parameters
-        ----------
-        schedule : Schedule or None
-            The return value of `schedule`.
-        one_way : float
-            Smallest delay from sender to receiver [s].
-        clocks : ClockFit or None
-            Offset and skew of the clocks of two captures.
-        """
+        """Return the delays."""
         earlier = self._way_there(one_way)
         origin = self._transmissions.first - earlier
         known = schedule is not None or "sender" in self._sides

@@ -118,22 +118,6 @@ def sender_round_trips(trace: Trace, original: Integers, resent: Flags, counts: 
     timestamp shows which transmission it answers (RFC 7323, 4). A first SACK block that ends behind all earlier
     blocks also gives a sample. If acknowledgements are delayed, an acknowledgement of one segment may have waited. An
     acknowledgement carried on data may have waited for the next write of the other end.
-
-    Parameters
-    ----------
-    trace : Trace
-        A capture at the sender.
-    original : ndarray of int64
-        Indices of the segments with new data.
-    resent : ndarray of bool
-        Whether a segment was sent again, or is a repetition.
-    counts : AcknowledgementCounts
-        The counts, to which this stretch is added.
-
-    Returns
-    -------
-    RoundTrips
-        The samples that end in this stretch; possibly none.
     """
     acks, data = trace.acks, trace.data
     found = _advances(trace, original, resent)
@@ -192,16 +176,6 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
 
     The next data segment of the sender echoes the timestamp of an acknowledgement. Each sample is therefore the
     round-trip time and the waiting time of the sender; the smallest samples are close to the round-trip time.
-
-    Parameters
-    ----------
-    trace : Trace
-        A capture at the receiver.
-
-    Returns
-    -------
-    RoundTrips
-        One sample per echoed timestamp that ends in this stretch; no sample without timestamps.
     """
     acks, data = trace.acks, trace.data
     sent = np.flatnonzero(acks.stamped)
@@ -217,13 +191,7 @@ def receiver_round_trips(trace: Trace) -> RoundTrips:
 
 
 def handshake_times(trace: Trace) -> tuple[float, float] | None:
-    """Return the time from the first SYN to the second SYN, and from the second SYN to its acknowledgement [s].
-
-    Returns
-    -------
-    tuple of float or None
-        The round-trip times that both ends see, the opener first; None if the handshake was not captured.
-    """
+    """Return the time from the first SYN to the second SYN, and from the second SYN to its acknowledgement [s]."""
     sender, receiver, end = trace.sender.time, trace.receiver.time, trace.handshake_end
     if sender is None or receiver is None or end is None:
         return None
@@ -270,20 +238,6 @@ def captured_at(trace: Trace, backward: Trace | None = None) -> tuple[Side, bool
 
     If data flow in both directions, the data of the other direction show the same distances, and ends answer later
     because their acknowledgements wait for data.
-
-    Parameters
-    ----------
-    trace : Trace
-        The capture.
-    backward : Trace, optional
-        The same capture with the data of the other direction.
-
-    Returns
-    -------
-    tuple of Side and bool
-        The nearer end, and whether this is certain: with data in one direction, whether the distance to the other end
-        is at least nine tenths of the round-trip time; with data in both directions, whether one distance is at least
-        twice the other distance.
     """
     to_receiver, to_sender = _time_to_acknowledgement(trace), distance_to_sender(trace)
     if backward is not None:

@@ -54,11 +54,6 @@ def opened_by(end: Handshake, other: Handshake) -> bool:
 
     A server in virtual time answers within the nanosecond, so the times alone do not tell. They decide only if both
     ends opened at once (RFC 9293, 3.5).
-
-    Examples
-    --------
-    >>> opened_by(Handshake(time=5), Handshake(time=5, answers=True))
-    True
     """
     if end.answers != other.answers:
         return other.answers
@@ -285,29 +280,7 @@ class Coverage:
 
 
 def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int = BEGINNING) -> Coverage:
-    """Cut the stream into pieces, from the highest byte on that was seen before these segments.
-
-    Parameters
-    ----------
-    data : DataSegments
-        At least one segment.
-    acks : Acknowledgements
-        The acknowledgements.
-    name : str
-        The file, for messages.
-    before : int
-        Time at which all bytes before `data.reached` had arrived [ns].
-
-    Returns
-    -------
-    Coverage
-        The pieces.
-
-    Raises
-    ------
-    ValueError
-        If the segments overlap more than the segments of any TCP.
-    """
+    """Cut the stream into pieces, from the highest byte on that was seen before these segments."""
     start, end = data.start, data.end
     if data.reached is not None:
         start, end = np.maximum(start, data.reached), np.maximum(end, data.reached)

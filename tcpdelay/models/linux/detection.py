@@ -1,4 +1,4 @@
-"""When RACK (RFC 8985) detects a loss, given the times at which later segments are acknowledged."""
+"""When losses are detected: by RACK (RFC 8985), and in a drop-tail queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,127 @@ import math
 from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.linux.drop_tail import rest_timeout_chance
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
+
+# Losses of a drop-tail queue: how many segments are lost with the first loss of a round, and when this is detected.
+#
+# With the first lost segment of a round, all further segments of the round are lost (Padhye, Firoiu, Towsley, Kurose,
+# "Modeling TCP throughput", SIGCOMM 1998, II). A round lasts one round-trip time from its first segment on: it has the
+# segments of a window that limits the sender, or the packets that are written in a round-trip time.
+#
+# The numbers of lost segments of a round are put in groups, each with a phase of its own. The last group is always the
+# loss of the whole round.
+
+
+@kernel()
+def most_lost(segments: int, groups: int, group: int) -> int:
+    """Return the largest number of lost segments in a group, counted from 1; 0 for the group 0.
+
+    The first group has one lost segment, the last group all `segments` of the round. With as many groups as segments,
+    each number has a group of its own.
+    """
+    if group <= 0:
+        return 0
+    if group >= groups:
+        return segments
+    if group == 1:
+        return 1
+    return int(1 + (group - 1) * (segments - 2) / (groups - 2) + SAME_TIME)
+
+
+@kernel()
+def typical_lost(segments: int, groups: int, group: int) -> int:
+    """Return the number of lost segments with which the chain computes for a group: the middle one of the group."""
+    fewest = most_lost(segments, groups, group - 1) + 1
+    return (fewest + most_lost(segments, groups, group)) // 2
+
+
+@kernel()
+def rest_chance(loss: float, segments: int, fewer: int, most: int) -> float:
+    """Return the probability that more than `fewer`, and at most `most`, segments of a round with a loss are lost.
+
+    If j segments are lost, the first of them is number k = segments + 1 - j of the round. It is the first with the
+    probability p (1 - p)^(k - 1), p being the `loss`, 0 to below 1.
+    """
+    if most <= fewer:
+        return 0.0
+    if loss <= 0.0:
+        return (most - fewer) / segments
+    kept = math.log1p(-loss)
+    lost_after = math.exp(kept * (segments - most)) * -math.expm1(kept * (most - fewer))
+    return float(lost_after / -math.expm1(kept * segments))
+
+
+@kernel()
+def first_sack_wait(p: LinuxParameters, first: float, spacing: float, sacks: int) -> float:
+    """Return the time from the due time of the first lost segment's ACK to the detection of the losses [slots].
+
+    The first SACK is that of the first segment of the next round. It detects the losses if RACK's reordering window is
+    over by then. Otherwise RACK's timer, a SACK after the reordering window, or the third SACK detects them
+    (`tcp_rack_detect_loss`, `tcp_rack_mark_lost`; RFC 8985, 6.2).
+    """
+    if first >= p.reordering_wait - SAME_TIME:
+        return first
+    wait = max(float(p.timer), first)
+    if sacks >= DUPLICATE_THRESHOLD:
+        wait = min(wait, first + (DUPLICATE_THRESHOLD - 1) * spacing)
+    if spacing > 0:
+        overdue = math.ceil((p.reordering_wait - first) / spacing - SAME_TIME)
+        if overdue < sacks:
+            wait = min(wait, first + overdue * spacing)
+    return wait
+
+
+@kernel()
+def rest_timeout_chance(p: LinuxParameters, sacks: int) -> float:
+    """Return the probability that only the timeout finds the loss of the first retransmission.
+
+    The first SACK begins a round, as it arrives one round-trip time after its segment, the first of a round. If it
+    detects the losses, the retransmission is the first segment of the round. With it all segments are lost that the
+    SACKs of this round release, and no SACK follows. If `sacks` SACKs came before the detection, so many segments are
+    sent in the next round, and RACK finds the loss by the first of them that arrives.
+    """
+    return 1.0 if sacks <= 0 else float(p.loss)
+
+
+@kernel()
+def rest_timeout(p: LinuxParameters, sacks: int, repairing: float) -> float:
+    """Return the probability that the repair of the losses of a round ends in a timeout.
+
+    The first retransmission is lost, and only the timeout finds this: see `rest_timeout_chance`. Or the first
+    retransmission of a later round-trip time of the repair is lost. `repairing` is the time from the first to the last
+    retransmission [slots].
+    """
+    later = math.floor(repairing / p.load + SAME_TIME)
+    return float(1 - (1 - p.loss * rest_timeout_chance(p, sacks)) * (1 - p.loss) ** later)
+
+
+@kernel()
+def retransmission_times(
+    p: LinuxParameters, segments: int, sacks: int, spacing: float, reduced: int, by_first: bool
+) -> tuple[float, float]:
+    """Return the times of the last retransmission and of the next ACK, from the first retransmission on [slots].
+
+    Each SACK releases a retransmission, as fewer segments than ssthresh are in flight (PRR; `tcp_cwnd_reduction`; RFC
+    6937, 3). Each ACK of a retransmission releases two, up to the reduced window. The next ACK lets new packets leave.
+    """
+    acks = max(sacks, 1)
+    if by_first and (acks == 1 or p.timer < 2 * spacing):
+        # The first SACK leaves out the segments that were sent in the reordering window before its own. If RACK's timer
+        # marks them as lost before the next SACK, their places in the window are free (`tcp_rack_reo_timeout`).
+        acks += max(math.ceil(p.reordering_wait / spacing - SAME_TIME) - 1, 0)
+    in_round, begin = acks, 0.0
+    while segments > in_round:
+        segments -= in_round
+        begin += p.load
+        in_round = max(min(2 * in_round, reduced), 1)
+    between = spacing * acks / in_round
+    last = begin + (segments - 1) * between
+    return last, last + between if segments < in_round else begin + p.load
+
+
+# When RACK (RFC 8985) detects a loss, given the times at which later segments are acknowledged.
 
 DETECTIONS = 3
 """Number of ways in which RACK detects a loss in a packet of several segments; see `Detection`."""
@@ -157,13 +275,6 @@ def _later_arrivals(p: LinuxParameters, later: int, arrived: int) -> float:
 def packet_detections(p: LinuxParameters, alone: float) -> tuple[Detection, Detection, Detection]:
     """Return the ways in which losses in a packet of several segments are detected.
 
-    Parameters
-    ----------
-    p : LinuxParameters
-        Parameters of the chain.
-    alone : float
-        Time from the due time of the ACK to the detection if each later packet has a single segment [slots].
-
     Examples
     --------
     Of three lost segments out of four one is followed by three, and two by one or two.
@@ -207,15 +318,6 @@ def packet_timeout_chance(p: LinuxParameters, way: int, wait: float, window: int
     In flight are the packets written since, and those later segments of the same packet that are SACKed after the
     detection: PRR lets a new segment leave for each of them (RFC 6937, 3), and none besides the retransmission if no
     segment is in flight.
-
-    Parameters
-    ----------
-    p : LinuxParameters
-        Parameters of the chain.
-    way, wait : int, float
-        Way of detection, 0 to 2, and time from the due time of the ACK to the detection [slots].
-    window, reduced : int
-        Congestion window before and after the reduction [segments].
     """
     segments, load = p.segments_per_packet, p.load
     if p.rest_lost:

@@ -177,29 +177,6 @@ def follow_key_frame(
     In a round, which takes a round-trip time, the segments of one window leave. Position s of the stream, counted from
     the oldest segment in flight, leaves in round floor((s - 1) / window), at the time within the round at which the
     segment one window before it was acknowledged.
-
-    Parameters
-    ----------
-    v : VideoParameters
-        The video and its path.
-    key_size : float
-        Size of the key frame.
-    in_flight : int
-        Segments in flight when the key frame is written.
-    period, window : int
-        State at this time.
-    origin : float
-        Window at which CUBIC grows slowest.
-    weight : float
-        Weight of this course of events.
-    bins : ndarray, shape (2, bins)
-        Delays of frames that wait or follow at once, and of key frames; the weights are added.
-    left : ndarray, shape (group + 1, states)
-        Probability by the first frame that does not wait and the state at its write; added.
-    begun : ndarray, shape (windows,)
-        Weight of frames which are counted in `bins` although they do not wait for the window; added.
-    held, lists : ndarray, shape (2, cells)
-        Probabilities of the cells (loss, window, position) of a round, all 0, and which of them are above 0.
     """
     shape = held.shape[1] // 2
     longest = shape // (v.largest_window + 1)
@@ -290,26 +267,7 @@ def follow_key_frame(
 def follow_frames(
     v: VideoParameters, entering: NDArray[np.float64], growing: NDArray[np.float64], loss: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Follow the frames that do not wait behind a key frame, until the next key frame.
-
-    Parameters
-    ----------
-    v : VideoParameters
-        The video and its path.
-    entering : ndarray, shape (group + 1, states)
-        Probability by the first of these frames and the state at its write.
-    growing : ndarray, shape (windows,)
-        Probability per frame that the window grows.
-    loss : float
-        Probability per frame that the window is reduced.
-
-    Returns
-    -------
-    written : ndarray, shape (windows,)
-        Mean number of frames that are written in each window.
-    arriving : ndarray, shape (states,)
-        Probability of each state at the next key frame.
-    """
+    """Follow the frames that do not wait behind a key frame, until the next key frame."""
     written = np.zeros(growing.size)
     now = entering[0].copy()
     for frame in range(1, v.group + 1):
@@ -335,30 +293,7 @@ def key_frame_chain(
     growing: NDArray[np.float64],
     bins: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return the chain of the windows at key frames, and what happens from each window to the next key frame.
-
-    Parameters
-    ----------
-    v : VideoParameters
-        The video and its path.
-    key_sizes, in_flight : ndarray, one-dimensional
-        Equally likely pairs: size of a key frame, and number of segments in flight when it is written.
-    growing : ndarray, shape (windows,)
-        As for `follow_frames`.
-    bins : int
-        Number of bins of the delays.
-
-    Returns
-    -------
-    transitions : ndarray, shape (states, states)
-        Transition probabilities; states with a window below 2 are never reached.
-    delays : ndarray, shape (states, 2, bins)
-        Delays of frames that wait behind a key frame, and of key frames.
-    written : ndarray, shape (states, windows)
-        Mean number of other frames that are written in each window.
-    unfinished : ndarray, shape (states,)
-        Probability that frames still wait when the next key frame is written.
-    """
+    """Return the chain of the windows at key frames, and what happens from each window to the next key frame."""
     unfinished = np.zeros(v.periods * (v.largest_window + 1))
     states = unfinished.size
     transitions = np.zeros((states, states))

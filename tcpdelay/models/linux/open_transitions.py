@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.linux.bursts import more_lost, put_bursts
+from tcpdelay.models.linux.bursts import more_lost, put_bursts, put_rest_losses
 from tcpdelay.models.linux.detection import (
     DETECTIONS,
     Detection,
@@ -18,7 +18,6 @@ from tcpdelay.models.linux.detection import (
     packet_timeout_chance,
     timeout_chance,
 )
-from tcpdelay.models.linux.drop_tail_rounds import put_rest_losses
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
     LOST_OPEN,
@@ -223,13 +222,6 @@ def open_growth(p: LinuxParameters) -> tuple[NDArray[np.float64], NDArray[np.int
     Reno's window grows by one segment per window of ACKs (RFC 5681, 3.1), CUBIC's, whose Reno-friendly region governs
     here, in 15/8 of this time (RFC 9438, 4.3). With less than a packet per round-trip time only the ACKs of full
     windows count, since the window does not limit what is left of a packet (`tcp_is_cwnd_limited`).
-
-    Returns
-    -------
-    chance : float array
-        Probability per slot that the window grows.
-    step : int array
-        Number of segments by which it then grows.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The scenario in the units of the chain: data in packets, time in packet intervals ("slots")."""
+"""The scenario in the units of the chain: data in packets, time in packet intervals, and the first timeout."""
 
 from __future__ import annotations
 
@@ -8,12 +8,53 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tcpdelay.models import tcp
-from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_fields
-from tcpdelay.models.linux.timeouts import LARGEST_LOSS, is_sparse, times_out_before_next
-from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
+from tcpdelay.models.interface import SIMULATED, UnsupportedError, refused_lateness, unknown_fields
+from tcpdelay.models.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
+
+# The first retransmission timeout of a Linux kernel, and the flows whose timers fire before their next packet.
+
+MOST_PHASES = 64
+"""Largest number of ticks at which a packet may be written. The wheel rounds timers of up to two seconds alike after
+as many ticks of 4 ms."""
+MICROSECOND = 1e-6
+"""Smallest difference between a measured round-trip time and the path's [s]."""
+LARGEST_LOSS = 0.2
+"""Largest loss at which the sequences of losses of a sparse flow are few enough."""
+
+
+def timeout_ticks(path: Path, stack: Linux) -> int:
+    """Return the first retransmission timeout in ticks (`tcp_set_rto`).
+
+    The kernel keeps its minimum in ticks, rounded up (`tcp_rto_min_us`).
+    """
+    tick = round(tcp.SECOND / stack.hz)
+    least = tcp.to_ticks(round(stack.rto_min * tcp.SECOND), tick) * tick
+    return tcp.to_ticks(round((path.rtt + MICROSECOND) * tcp.SECOND) + least, tick)
+
+
+def times_out_before_next(flow: Flow, path: Path, stack: Linux) -> bool:
+    """Return whether the timer of a lost packet always fires before the next packet is written.
+
+    Examples
+    --------
+    >>> [times_out_before_next(Flow(174, interval), Path(0.1, 0.02), Linux()) for interval in (0.2, 0.4)]
+    [False, True]
+    """
+    ticks = timeout_ticks(path, stack)
+    latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
+    return latest <= flow.interval * stack.hz
+
+
+def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
+    """Return whether the delays of a flow are the sum over the sequences of losses of single packets."""
+    in_range = flow.packet_size <= stack.mss and 0 < path.loss <= LARGEST_LOSS
+    return in_range and times_out_before_next(flow, path, stack)
+
+
+# The scenario in the units of the chain: data in packets, time in packet intervals ("slots").
 
 SAME_TIME = 1e-9
 """Two times [slots or s], or two counts, that differ by less are equal; the difference is rounding."""
@@ -160,19 +201,6 @@ class LinuxParameters(NamedTuple):
 def packets_per_round_trip(flow: Flow, path: Path) -> float:
     """Return the round-trip time in packet intervals, without the rounding error of decimal inputs.
 
-    Parameters
-    ----------
-    flow : Flow
-        Gives the packet interval [s].
-    path : Path
-        Gives the round-trip time [s].
-
-    Returns
-    -------
-    float
-        Round-trip time divided by interval. A ratio that differs from a multiple of 1/64 only by rounding is set to
-        this multiple.
-
     Examples
     --------
     >>> 0.29 / 0.02, packets_per_round_trip(Flow(174, 0.02), Path(0.29, 0.0))
@@ -215,7 +243,7 @@ def _losses(path: Path, load: float) -> _Losses:
 PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay", "loss_burst"})
 """Fields of a path that one chain takes into account. It refuses any other field unless it has its default.
 
-The mean of several chains takes jitter into account as well: see `tcpdelay.models.linux.jitter`.
+The mean of several chains takes jitter into account as well: see `tcpdelay.models.linux.delays`.
 """
 
 
@@ -232,6 +260,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     if path.jitter > 0:
         hint = "predict_delay(method='chain') takes the mean of several models"
         yield UnsupportedError("jitter", path.jitter, "be 0 in one DelayModel", hint)
+    yield from refused_lateness(flow, "in the chain")
     yield from unknown_fields(path, PATH_FIELDS | {"jitter"}, "in the chain", SIMULATED)
     yield from _refused_timeouts(flow, path, stack)
     if path.loss > LARGEST_LOSS and times_out_before_next(flow, path, stack):
@@ -332,15 +361,6 @@ def share_of_later_timeouts(path: Path, stack: Linux, interval: float) -> float:
     A segment and its retransmission are lost in p^2 of the round-trip times, or of the intervals if they are longer.
     Each further timeout follows with the probability p.
 
-    Parameters
-    ----------
-    path : Path
-        Gives the round-trip time [s] and the loss p.
-    stack : Linux
-        Gives the minimum and the maximum of the retransmission timeout [s].
-    interval : float
-        Interval between packets [s].
-
     Examples
     --------
     >>> [round(share_of_later_timeouts(Path(0.1, loss), Linux(), 0.02), 5) for loss in (0.1, 0.2, 0.4)]
@@ -354,26 +374,35 @@ def share_of_later_timeouts(path: Path, stack: Linux, interval: float) -> float:
     return (time + chance * stack.rto_max / (1 - path.loss)) / max(path.rtt, interval)
 
 
+def refused_beyond_initial_window(flow: Flow, stack: Linux) -> Iterator[UnsupportedError]:
+    """Yield an error if the packets do not fit into the initial window.
+
+    Linux reduces the window of a flow that pauses to this size (`tcp_cwnd_restart`). The chain does not. Neither its
+    delays nor its capacity have been compared with simulations of larger packets.
+
+    Examples
+    --------
+    >>> [str(refused) for refused in refused_beyond_initial_window(Flow(20_000, 0.3), Linux())]  # doctest: +ELLIPSIS
+    ['packet_size must be at most 14480 bytes in the chain, 10 segments, got 20000; tcpdelay.simulate takes it ...']
+    """
+    largest = tcp.INITIAL_WINDOW * stack.mss
+    if flow.packet_size > largest:
+        allowed = f"be at most {largest} bytes in the chain, {tcp.INITIAL_WINDOW} segments"
+        yield UnsupportedError("packet_size", flow.packet_size, allowed, SIMULATED)
+
+
 def refusal_if_carried(flow: Flow, path: Path, stack: Linux) -> UnsupportedError | None:
     """Return an error if the chain may say that a flow is not carried, but must not say how long its delays are.
 
-    These are flows whose packets do not fit into the initial window, and those whose delays depend on later timeouts
-    than have been checked.
+    These are flows whose delays depend on later timeouts than have been checked.
 
     Examples
     --------
     >>> print(refusal_if_carried(Flow(174, 0.02), Path(0.1, 0.1), Linux()))
     None
-    >>> print(refusal_if_carried(Flow(20_000, 0.3), Path(0.1, 0.01), Linux()))  # doctest: +ELLIPSIS
-    packet_size must be at most 14480 bytes in the chain, 10 segments, got 20000; tcpdelay.simulate takes it into ...
     >>> print(refusal_if_carried(Flow(174, 0.1), Path(0.1, 0.3), Linux()))  # doctest: +ELLIPSIS
     loss must be smaller in the chain: the connection is in its 7th or a later consecutive timeout for 2.8% of the ...
     """
-    largest = tcp.INITIAL_WINDOW * stack.mss
-    if flow.packet_size > largest:
-        # Linux reduces the window of a flow that pauses to this size (`tcp_cwnd_restart`). The chain does not.
-        allowed = f"be at most {largest} bytes in the chain, {tcp.INITIAL_WINDOW} segments"
-        return UnsupportedError("packet_size", flow.packet_size, allowed, SIMULATED)
     share = share_of_later_timeouts(path, stack, flow.interval)
     if share <= LARGEST_SHARE_BEYOND or is_sparse(flow, path, stack):
         return None

@@ -62,14 +62,6 @@ def stored_window(p: LinuxParameters, reduced: int) -> int:
 
     After a loss in an open window this is the window of the loss: it was as large at the loss before. In the mean it is
     w - q (w - 0.85 w), with the share q of losses with fast convergence (`cubictcp_recalc_ssthresh`; RFC 9438, 4.7).
-
-    Examples
-    --------
-    >>> from tcpdelay import Flow, Path, Stack
-    >>> from tcpdelay.models.linux.parameters import linux_parameters
-    >>> p = linux_parameters(Flow(1448, 0.005), Path(0.16, 0.005), Stack.linux())
-    >>> window_before(p, 14), stored_window(p, 14), fast_converged(21)
-    (21, 19, 17)
     """
     before = window_before(p, reduced)
     return before if before > p.flight else round(before - FAST_CONVERGED * (before - fast_converged(before)))
@@ -103,11 +95,6 @@ def grow(window: int, credit: int, per_segment: int, acked: int) -> tuple[int, i
     """Return the window after an ACK of `acked` segments, and the acknowledged segments that have not yet counted.
 
     This is `tcp_cong_avoid_ai`: one segment of growth per `per_segment` acknowledged segments.
-
-    Examples
-    --------
-    >>> grow(20, 0, 2, 1), grow(20, 1, 2, 1), grow(20, 2, 2, 4)
-    ((20, 1), (21, 0), (23, 0))
     """
     if credit >= per_segment:
         credit = 0

@@ -19,9 +19,6 @@ from tcpdelay.models.published.transitions import (
     published_transitions,
     start_phase,
 )
-from tcpdelay.models.solver.measures import after_timeout, backlogged_time
-from tcpdelay.models.solver.narrow import RequestedFigures, solve_narrow, sum_up
-from tcpdelay.models.solver.profile import BYTES_PER_PHASE
 from tcpdelay.models.solver.state_space import (
     HEAD_OF_LINE,
     NO_PACKETS,
@@ -31,7 +28,15 @@ from tcpdelay.models.solver.state_space import (
     Transitions,
     packets_leaving,
 )
-from tcpdelay.models.solver.stationary import updates_per_sweep
+from tcpdelay.models.solver.stationary import (
+    BYTES_PER_PHASE,
+    RequestedFigures,
+    after_timeout,
+    backlogged_time,
+    solve_narrow,
+    sum_up,
+    updates_per_sweep,
+)
 from tcpdelay.models.solver.sweeps import scale, total
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.scenario.path import Path

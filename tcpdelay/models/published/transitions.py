@@ -1,19 +1,16 @@
-"""The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno.
-
-Source: Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
-Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780. The published text contradicts itself in some places.
-The documentation of the chain lists how this module reads them.
-"""
+"""The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno: its states, events and transitions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.models.interface import SIMULATED, UnsupportedError, unknown_fields
-from tcpdelay.models.published.events import VARIANT_CODES, loss_events
-from tcpdelay.models.solver.profile import NEGLIGIBLE_LOSS
+from tcpdelay.models.interface import SIMULATED, UnsupportedError, refused_lateness, unknown_fields
 from tcpdelay.models.solver.state_space import (
     HEAD_OF_LINE,
     PHASE,
@@ -23,10 +20,138 @@ from tcpdelay.models.solver.state_space import (
     Transitions,
     round_half_up,
 )
+from tcpdelay.models.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
+
+# The events that end a visit to a state: no loss, a fast retransmit, or a timeout.
+#
+# The sums over loss patterns have closed forms. B_p(n, i) is the binomial probability. The term of i losses whose
+# retransmissions all survive is T(i) = B_p(w, i) (1-p)^i. Over all i these terms add up to (1-p^2)^w. So the patterns
+# that are not repaired are summed directly. The difference P_loss - P_FR would lose digits at small loss.
+
+NEWRENO, SACK, RENO = 0, 1, 2
+VARIANT_CODES = {"newreno": NEWRENO, "sack": SACK, "reno": RENO}
+
+RENO_TWO_LOSS_WINDOW = 10
+"""Smallest window in which Reno repairs two losses of one window (Fall and Floyd 1996)."""
+
+
+class LossEvents(NamedTuple):
+    """Probabilities of the events of a visit, indexed by the congestion window."""
+
+    success: NDArray[np.float64]
+    fast_retransmit: NDArray[np.float64]
+    timeout: NDArray[np.float64]
+
+
+@kernel()
+def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
+    """Return B_p(trials, losses) (1-p)^losses: the probability of the losses, and that all retransmissions arrive."""
+    if losses < 0 or losses > trials:
+        return 0.0
+    coefficient = 1.0
+    few = min(losses, trials - losses)
+    for i in range(few):
+        coefficient *= (trials - i) / (i + 1.0)
+    return coefficient * (loss * (1 - loss)) ** losses * (1 - loss) ** (trials - losses)
+
+
+@kernel()
+def timeout_share_correlated(window: int, loss: float, limited_transmit: bool) -> float:
+    """Return Q(w): the share of loss indications that end in a timeout under drop-tail losses.
+
+    The first k segments of the lossy round arrive, with probability A(k) = p q^k / (1 - q^w), and their ACKs release k
+    more. The first m of these arrive, each causes a duplicate ACK, and m >= 3 repairs the loss: 1 - Q = q^3 S(3), where
+    S(j) is the sum of A(k) over k >= j (Padhye et al. 1998, equation 24). Limited transmit adds the cases m = 1, where
+    two more segments must arrive, q^2, and m = 2, where one of two must arrive, 1 - p^2 (Brosh et al. 2010, equation
+    15). Together 1 - Q = q^3 (S(1) + 2 p S(2) + p^2 S(3)).
+    """
+    log_survival = math.log1p(-loss)
+    three_arrive = math.exp(3 * log_survival)
+    repaired = three_arrive * _at_least_arrive(3, window, loss)
+    if limited_transmit:
+        terms = _at_least_arrive(1, window, loss) + 2 * loss * _at_least_arrive(2, window, loss)
+        repaired = three_arrive * terms + loss**2 * repaired
+    return 1.0 - repaired
+
+
+@kernel()
+def _at_least_arrive(segments: int, window: int, loss: float) -> float:
+    """Return the sum of A(k) over k >= `segments`: so many segments of a lossy round arrive before its first loss."""
+    if window <= segments:
+        return 0.0
+    log_survival = math.log1p(-loss)
+    rest_lost = -math.expm1((window - segments) * log_survival)
+    return math.exp(segments * log_survival) * rest_lost / -math.expm1(window * log_survival)
+
+
+@kernel()
+def loss_events(
+    largest_window: int, loss: float, one_packet: bool, variant: int, correlated: bool, limited_transmit: bool
+) -> LossEvents:
+    """Return the probabilities of success, fast retransmit and timeout for each window from 0 to `largest_window`.
+
+    With `one_packet` the chain is application limited: a visit covers one packet. This packet is lost with probability
+    p, and other packets of its window may be lost too. Otherwise a visit covers a whole window.
+    """
+    success = np.zeros(largest_window + 1)
+    fast_retransmit = np.zeros(largest_window + 1)
+    timeout = np.zeros(largest_window + 1)
+    if loss <= 0.0:
+        success[:] = 1.0
+        return LossEvents(success, fast_retransmit, timeout)
+    log_survival = math.log1p(-loss)
+    log_repair = math.log1p(-loss * loss)
+    for window in range(1, largest_window + 1):
+        if one_packet:
+            # The packet is the first of i lost packets: p B_p(w-1, i-1) (1-p)^i = (1-p) p T'(i-1).
+            others, first = window - 1, loss * (1 - loss)
+            any_lost = loss
+            unrepaired = -loss * math.expm1(log_survival + others * log_repair)
+        else:
+            others, first = window, 1.0
+            any_lost = -math.expm1(window * log_survival)
+            unrepaired = -math.expm1(window * log_repair)
+        offset = window - others
+        all_but_none = first * _repaired_pattern(others, window - offset, loss)
+        all_but_one = first * _repaired_pattern(others, window - 1 - offset, loss) if window > 1 else 0.0
+        all_but_two = first * _repaired_pattern(others, window - 2 - offset, loss) if window > 2 else 0.0
+
+        if variant == RENO:
+            repaired = 0.0
+            if window > DUPLICATE_THRESHOLD:
+                repaired += first * _repaired_pattern(others, 1 - offset, loss)
+            if window >= RENO_TWO_LOSS_WINDOW:
+                repaired += first * _repaired_pattern(others, 2 - offset, loss)
+            ends_in_timeout = any_lost - repaired
+        else:
+            ends_in_timeout = unrepaired + all_but_none + all_but_one + all_but_two
+        if correlated:
+            ends_in_timeout = timeout_share_correlated(window, loss, limited_transmit) * any_lost
+        elif limited_transmit:
+            # One or two survivors each release a new segment, whose ACKs complete the three duplicates (RFC 3042).
+            # Reno repairs only a single loss in these small windows.
+            if window > 1 and (variant != RENO or window == 2):
+                ends_in_timeout -= all_but_one * (1 - loss) ** 2
+            if window > 2 and (variant != RENO or window == 3):
+                ends_in_timeout -= all_but_two * (1 - loss**2)
+        if window == 1 or (window <= DUPLICATE_THRESHOLD and not limited_transmit):
+            # There are too few duplicate ACKs for a fast retransmit. Its probability is exactly 0, as in the equations.
+            ends_in_timeout = any_lost
+        timeout[window] = min(max(ends_in_timeout, 0.0), any_lost)
+        fast_retransmit[window] = any_lost - timeout[window]
+        success[window] = 1 - any_lost if one_packet else math.exp(window * log_survival)
+    return LossEvents(success, fast_retransmit, timeout)
+
+
+# The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno.
+#
+# Source: Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+# Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780. The published text contradicts itself in some places.
+# The documentation of the chain lists how this module reads them.
 
 BACKOFF_STAGES = 6
 """Number of back-off stages of the retransmission timeout."""
@@ -81,6 +206,7 @@ def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[U
     >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
     ['jitter']
     """
+    yield from refused_lateness(flow, "in a Markov chain")
     yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", SIMULATED)
     if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
         allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
@@ -88,14 +214,7 @@ def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[U
 
 
 def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
-    """Return the chain's parameters: load r = max(1, round(f RTT)) packets per RTT, timeout T0, losses p and p'.
-
-    Raises
-    ------
-    UnsupportedError
-        If the chain refuses a field of the path, for example jitter, loss bursts or lost ACKs, or if a byte-based
-        bottleneck would drop packets with a probability of 1 or more.
-    """
+    """Return the chain's parameters: load r = max(1, round(f RTT)) packets per RTT, timeout T0, losses p and p'."""
     for refused in published_refusals(flow, path, stack):
         raise refused
     loss_of_one_packet = path.loss

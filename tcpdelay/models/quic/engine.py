@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.models.budget import SimulationBudget
 from tcpdelay.models.compilation import kernel, records
-from tcpdelay.models.quic.bbr import TICK
-from tcpdelay.models.quic.congestion import UNLIMITED
+from tcpdelay.models.quic.congestion import TICK, UNLIMITED
 from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.receiver import acknowledge, take_arrival
 from tcpdelay.models.quic.records import (
     CONNECTION,
     DATAGRAMS,
@@ -27,9 +25,9 @@ from tcpdelay.models.quic.records import (
     wire_type,
 )
 from tcpdelay.models.quic.recovery import SKIPPED, drop, on_acknowledgement, on_timer, timer_at
-from tcpdelay.models.quic.sender import send, write
+from tcpdelay.models.quic.sender import acknowledge, send, take_arrival, write
 from tcpdelay.models.simulator.bbr import start as start_bbr
-from tcpdelay.models.simulator.engine import EVENTS_PER_CALL, TIE_BREAK
+from tcpdelay.models.simulator.engine import TIE_BREAK, WARM_UP, Chunk, chunk_since
 from tcpdelay.models.simulator.path import (
     depart,
     drop_tail_settings,
@@ -40,10 +38,9 @@ from tcpdelay.models.simulator.path import (
 )
 from tcpdelay.models.simulator.records import NEVER, Wire
 from tcpdelay.models.simulator.writes import WriteSchedule, written_at
-from tcpdelay.models.stopping import give_up_if_stopped
 from tcpdelay.models.tcp import INFINITE_THRESHOLD, SECOND
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.source import is_exact
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery, Quic
@@ -60,19 +57,6 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
     """Return a connection before its first write, after a handshake that has measured the RTT once, and its rings.
 
     ACKs of the handshake are not delayed (RFC 9002, 5.3), so that this sample is the RTT of the path.
-
-    Parameters
-    ----------
-    source, path, stack : Source, Path, Quic
-        The scenario. The messages of a source other than a `Flow` come from a `QuicSchedule`.
-    seed : int
-        Seed of all random numbers, 0 or more.
-
-    Examples
-    --------
-    >>> connection, _ = new_connection(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Quic(), seed=1)
-    >>> int(connection.interval), float(connection.congestion_window)
-    (20000, 12000.0)
     """
     wire = Wire(np.random.default_rng(seed), wire_type(PACKETS, KEPT))
     (connection,) = records(1, CONNECTION)
@@ -115,7 +99,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }
-    if isinstance(source, Flow):
+    if is_exact(source):
         interval = round(source.interval * SECOND)
         settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
     for name, value in settings.items():
@@ -136,31 +120,27 @@ class QuicSchedule(WriteSchedule):
         return {} if self._key_frame is None else {"begins_group": block["kind"] == self._key_frame}
 
 
-def advance(
-    connection: Any, wire: Wire, messages: int, schedule: WriteSchedule | None = None, ends: float = math.inf
-) -> None:
-    """Simulate until the delays of a number of messages are known, or fewer if the source or the time ends.
+WORK_OF_EVENT, WORK_OF_PACKET = 2, 4
+"""Work of an event, and of sending a packet, in units of `SECONDS_PER_WORK`."""
 
-    Parameters
-    ----------
-    connection : record
-        The connection.
-    wire : Wire
-        Its rings.
-    messages : int
-        Number of messages since the start of the connection.
-    schedule : WriteSchedule, optional
-        The messages of a source; none for a constant rate.
-    ends : float
-        Processor time of this thread at which the simulation ends [s].
-    """
+
+def advance(
+    connection: Any,
+    wire: Wire,
+    messages: int,
+    schedule: WriteSchedule | None = None,
+    budget: SimulationBudget | None = None,
+) -> None:
+    """Simulate until the delays of a number of messages are known, or fewer if the source or the budget ends."""
+    budget = budget or SimulationBudget()
     while (
-        connection.packets_read < messages and time.thread_time() < ends and not is_backlogged(connection, wire.record)
+        connection.packets_read < messages
+        and not is_backlogged(connection, wire.record)
+        and (most := budget.next_call())
     ):
-        give_up_if_stopped()
         if schedule is not None:
             messages = min(messages, schedule.fill(connection, wire))
-        _advance(connection, wire.record, messages, EVENTS_PER_CALL)
+        budget.spend(_advance(connection, wire.record, messages, most))
 
 
 def compile_loop(connection: Any, wire: Wire) -> None:
@@ -216,12 +196,13 @@ def process(c: Any, wire: Any, now: int) -> None:
 
 
 @kernel(nogil=True)
-def _advance(c: Any, wire: Any, messages: int, events: int) -> None:
-    """Process events until the delays of a number of messages are known, but at most a number of events."""
-    while c.packets_read < messages and c.packets_written < c.messages_known and events > 0:
+def _advance(c: Any, wire: Any, messages: int, most: int) -> int:
+    """Process events until the delays of a number of messages are known, or `most` work is done; return the work."""
+    work = 0
+    while c.packets_read < messages and c.packets_written < c.messages_known and work < most:
         if is_backlogged(c, wire):
-            return
-        events -= 1
+            return int(work)
+        sent = c.packets_sent
         due = next_event(c, wire)
         if due <= c.next_write:
             process(c, wire, due)
@@ -231,3 +212,70 @@ def _advance(c: Any, wire: Any, messages: int, events: int) -> None:
             next_write = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
             c.next_write = max(next_write, c.now)
         cross(c, wire)
+        work += WORK_OF_EVENT + WORK_OF_PACKET * (c.packets_sent - sent)
+    return int(work)
+
+
+# The QUIC connection that carries the messages of a simulation, behind the interface of `simulator.connections`.
+
+COUNTS = (
+    "packets_sent",
+    "packets_lost",
+    "declared_lost",
+    "spurious_losses",
+    "reductions",
+    "probe_timeouts",
+    "acks_sent",
+    "acks_lost",
+)
+
+
+@dataclass
+class QuicConnections:
+    """The one connection of a simulation of QUIC.
+
+    Parameters
+    ----------
+    source, path, stack, seed
+        As for `tcpdelay.models.simulator.simulation.simulate`.
+    budget : SimulationBudget
+        What it may take; then it carries no more messages.
+    """
+
+    source: Source
+    path: Path
+    stack: Quic
+    seed: int
+    budget: SimulationBudget
+    warm_up: int = field(default=WARM_UP, init=False)
+    state: Any = field(init=False)
+    wire: Wire = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state, self.wire = new_connection(self.source, self.path, self.stack, self.seed)
+        self.schedule = None if is_exact(self.source) else QuicSchedule(self.source, self.seed)
+        if self.schedule is not None:
+            self.schedule.begin(self.state)
+        compile_loop(self.state, self.wire)
+        self.budget.start()
+        advance(self.state, self.wire, self.warm_up, self.schedule, self.budget)
+
+    def chunk(self, most: int) -> int:
+        """Return the number of messages of a chunk, at most `most`."""
+        return most
+
+    def advance(self, packets: int, with_messages: bool) -> Chunk:
+        """Return the next messages: fewer if the source or the budget ends, or too much waits."""
+        first, written = int(self.state.packets_read), int(self.state.packets_written)
+        advance(self.state, self.wire, first + packets, self.schedule, self.budget)
+        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether more waits than a connection can keep."""
+        return is_backlogged(self.state, self.wire.record) or (self.schedule is not None and self.schedule.backlogged)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of the connection by name."""
+        return {name: int(self.state[name]) for name in COUNTS}

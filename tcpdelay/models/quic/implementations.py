@@ -1,4 +1,4 @@
-"""What differs between implementations of QUIC, as data: RFC 9002 by the letter, aioquic and quic-go."""
+"""What differs between implementations of QUIC, as data: RFC 9002 by the letter, aioquic, quic-go and quinn."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.scenario.quic_packets import QUIC_PACKETS, QuicImplementation, QuicPacket
+from tcpdelay.scenario.stack import QUIC_PACKETS, QuicImplementation, QuicPacket
 
-WHOLE, PARTIAL, OVERSHOOT = range(3)
-"""What a nearly full congestion window allows: a packet that fits, a packet cut to fit, or one whole packet more."""
+WHOLE, PARTIAL, OVERSHOOT, FULL = range(4)
+"""What a nearly full congestion window allows: a packet that fits, a packet cut to fit, one whole packet more, or a
+packet of any size only if a full packet fits."""
 ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
 """When the congestion window grows: at each ACK; unless the application limits the sender; if the flight is near it."""
 BY_BYTES, BY_DATAGRAMS, BY_PACKETS = range(3)
 """How the window grows in congestion avoidance: with each acknowledged byte (RFC 9002, B.5), or by a whole datagram
 when a window of bytes, or as many packets as the window has, have been acknowledged."""
-RFC_9438, AIOQUIC = range(2)
-"""The form of CUBIC: RFC 9438, or quic/congestion/cubic.py of aioquic, which differs from it."""
+RFC_9438, AIOQUIC, QUINN = range(3)
+"""The form of CUBIC: RFC 9438, quic/congestion/cubic.py of aioquic, which differs from it, or src/congestion/cubic.rs
+of quinn-proto, which is RFC 8312."""
 PACKET_TOKENS, BYTE_TOKENS = range(2)
 """What the pacer counts: packets, whatever their size, or bytes."""
 
@@ -42,9 +44,9 @@ class QuicRules(QuicPacket):
     grows_first : bool
         Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it.
     cubic_form : int
-        `RFC_9438` or `AIOQUIC`, for the congestion control "cubic".
+        `RFC_9438`, `AIOQUIC` or `QUINN`, for the congestion control "cubic".
     window_rule : int
-        `WHOLE` (RFC 9002, 7), `PARTIAL` or `OVERSHOOT`.
+        `WHOLE` (RFC 9002, 7), `PARTIAL`, `OVERSHOOT` or `FULL`.
     pacer : int
         `PACKET_TOKENS` or `BYTE_TOKENS`.
     pacing_gain : float
@@ -55,6 +57,8 @@ class QuicRules(QuicPacket):
         Shortest pause of the pacer [us].
     probes : int
         Packets that each probe timeout sends (RFC 9002, 6.2.4).
+    probes_with_data : bool
+        Whether a probe carries the oldest data in flight if no data wait; else it is a PING.
     skips_at_probe : bool
         Whether a probe timeout skips a packet number, so that the probe is acknowledged at once.
     persistent_congestion : bool
@@ -98,6 +102,7 @@ class QuicRules(QuicPacket):
     pacing_burst: int = 10
     pacing_pause: int = 0
     probes: int = 1
+    probes_with_data: bool = True
     skips_at_probe: bool = False
     persistent_congestion: bool = True
     adjusts_latest: bool = False
@@ -173,6 +178,22 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         datagrams_per_packet=1,
         lost_first=False,
         buffered_write=1452,
+    ),
+    # quinn-proto 0.11.14 with quinn 0.11.9: the ACK lets the window grow before its losses reduce it
+    # (src/connection/mod.rs, on_ack_received), a packet of any size needs room for a full one (poll_transmit), a probe
+    # is a PING unless data wait (src/connection/spaces.rs, maybe_queue_probe), and the driver takes all packets that
+    # wait to be read before it sends. The initial window is 12 000 bytes.
+    "quinn": QuicRules(
+        **vars(QUIC_PACKETS["quinn"]),
+        initial_window=8,
+        growth=BY_DATAGRAMS,
+        grows_first=True,
+        cubic_form=QUINN,
+        window_rule=FULL,
+        probes=2,
+        probes_with_data=False,
+        acks_together=True,
+        lost_first=False,
     ),
 }
 """The rules by implementation."""

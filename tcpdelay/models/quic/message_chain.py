@@ -1,28 +1,35 @@
-"""The chain of QUIC for messages that do not wait for each other: a stream per message, or datagrams.
-
-The delay of a message is its wait for the window (`window_chain`), the one-way delay of the path, and the time until
-its lost packets have been repaired (`repairs`). The two waits are taken to be independent.
-"""
+"""The chain of QUIC for messages that do not wait for each other, and how late its repairs are (RFC 9002, 6)."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution, ExpectedError, Spread
-from tcpdelay.models.accuracy import is_near_capacity, no_less_than_teeth
-from tcpdelay.models.budget import Budget
+from tcpdelay.models.accuracy import WRONG_CALL, is_near_capacity, no_less_than_teeth
+from tcpdelay.models.budget import Budget, TooLargeError
 from tcpdelay.models.chain import budget_for
-from tcpdelay.models.error_table import WRONG_CALL
-from tcpdelay.models.interface import QUIC_SIMULATED, UnsupportedError, unknown_fields
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.repairs import DIGITS, LossRecovery, loss_recovery, message_repairs
+from tcpdelay.models.compilation import interpreted_first
+from tcpdelay.models.interface import (
+    QUIC_SIMULATED,
+    Answer,
+    DelayParts,
+    Requested,
+    Support,
+    UnsupportedError,
+    refused_lateness,
+    requested_figures,
+    unknown_fields,
+)
+from tcpdelay.models.quic.implementations import IMPLEMENTATIONS, QuicRules
+from tcpdelay.models.quic.recovery import GRANULARITY, PACKET_THRESHOLD, TIME_THRESHOLD
 from tcpdelay.models.quic.window_chain import (
     WindowParameters,
     window_chain,
@@ -30,16 +37,183 @@ from tcpdelay.models.quic.window_chain import (
     window_parameters,
     window_waits,
 )
+from tcpdelay.models.simulator.engine import TIE_BREAK
 from tcpdelay.models.solver.aggregation import backlog_drift
-from tcpdelay.models.solver.measures import probability_at_bound
-from tcpdelay.models.solver.narrow import NEGLIGIBLE_TRUNCATION
-from tcpdelay.models.solver.profile import BYTES_PER_CELL, NEGLIGIBLE_LOSS
 from tcpdelay.models.solver.state_space import reachable_rows
-from tcpdelay.models.solver.stationary import from_start, solve_within
+from tcpdelay.models.solver.stationary import (
+    BYTES_PER_CELL,
+    NEGLIGIBLE_LOSS,
+    NEGLIGIBLE_TRUNCATION,
+    from_start,
+    probability_at_bound,
+    solve_within,
+)
+from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Quic
+
+# How late a lost packet of QUIC is: when its loss is found, and when a retransmission arrives (RFC 9002, 6).
+#
+# The window is taken to be open: packets leave when they are written, and retransmissions when a loss is found.
+
+NEGLIGIBLE = 1e-9
+"""Probability of a sequence of losses below which it counts as repaired."""
+DIGITS = 7
+"""Decimals of a delay [s]."""
+_TIE = 1e-9
+"""Share of an interval within which two times are equal."""
+
+
+class Found(NamedTuple):
+    """How a loss is found: the time since the packet was sent [s], the probability, and whether a probe finds it."""
+
+    after: float
+    probability: float
+    by_probe: bool
+
+
+class LossRecovery(NamedTuple):
+    """Loss recovery of a flow of messages, all of which leave at once when they are written.
+
+    Parameters
+    ----------
+    loss : float
+        Loss probability of a packet, 0 to below 1.
+    rtt : float
+        Round-trip time [s].
+    interval : float
+        Interval of the messages [s].
+    packets : int
+        Packets of a message, 1 or more.
+    empty : int
+        The last packets of a message that have no data of it.
+    ack_delay : float
+        Delay of the ACK of a packet beside a gap [s].
+    probe_timeout : float
+        Probe timeout of a steady RTT, without back-off [s].
+    probes : int
+        Packets of a probe timeout.
+    """
+
+    loss: float
+    rtt: float
+    interval: float
+    packets: int
+    empty: int
+    ack_delay: float
+    probe_timeout: float
+    probes: int
+
+    def found(self, sent: float, behind: int, lost_behind: int, timeouts: int) -> Iterator[Found]:
+        """Yield how the loss of a packet is found.
+
+        An ACK of the first later packet that arrives shows the loss: at once, if it was sent three packets later or
+        more (RFC 9002, 6.1.1), or else when 9/8 of the RTT have passed (6.1.2) or a third packet is acknowledged. A
+        probe finds it if no packet is sent for a probe timeout (6.2.1).
+        """
+        if lost_behind < behind:
+            yield Found(self._shown(sent, 0.0, lost_behind + 1, behind), 1.0, False)
+            return
+        timeout = self.probe_timeout * 2**timeouts
+        last, later, rest = 0.0, behind, 1.0
+        while rest > NEGLIGIBLE:
+            at = self._later_write(sent, last, 1)
+            if at - last > timeout:
+                yield Found(last + timeout, rest, True)
+                return
+            for place in range(1, self.packets + 1):
+                yield Found(self._shown(sent, at, later + place, later + self.packets), rest * (1 - self.loss), False)
+                rest *= self.loss
+            last, later = at, later + self.packets
+
+    def _shown(self, sent: float, at: float, place: int, written: int) -> float:
+        """Return when a loss is found by the packet that is sent `place` packets later, at a time since `sent` [s].
+
+        By then, `written` packets are sent later than the lost one. The third of them is taken to arrive.
+        """
+        back = self.rtt + self.ack_delay
+        if place >= PACKET_THRESHOLD:
+            return at + back
+        third = at if written >= PACKET_THRESHOLD else self._later_write(sent, at, PACKET_THRESHOLD - written)
+        return min(max(at + back, TIME_THRESHOLD * self.rtt), third + back)
+
+    def _later_write(self, sent: float, at: float, packets: int) -> float:
+        """Return when a number of packets have been written after the time `at`; times are relative to `sent` [s]."""
+        writes = -(-packets // self.packets)
+        return (math.floor((sent + at) / self.interval + _TIE) + writes) * self.interval - sent
+
+    def repaired(self, behind: int, lost_behind: int) -> dict[float, float]:
+        """Return how late a lost packet of a message arrives [s], by probability; parameters as of `found`."""
+        late: defaultdict[float, float] = defaultdict(float)
+        self._follow(0.0, behind, lost_behind, 0, 1.0, late)
+        return late
+
+    def _follow(
+        self, sent: float, behind: int, lost_behind: int, timeouts: int, share: float, late: defaultdict[float, float]
+    ) -> None:
+        """Follow the loss of a packet until a retransmission arrives."""
+        for found in self.found(sent, behind, lost_behind, timeouts):
+            again, possible = sent + found.after, share * found.probability
+            lost = self.loss ** (self.probes if found.by_probe else 1)
+            if possible * lost < NEGLIGIBLE:
+                lost = 0.0
+            late[round(again, DIGITS)] += possible * (1 - lost)
+            if lost:
+                self._follow(again, 0, 0, timeouts + 1 if found.by_probe else 0, possible * lost, late)
+
+
+def loss_recovery(
+    rules: QuicRules, path: Path, interval: float, packets: tuple[int, int], max_ack_delay: float
+) -> LossRecovery:
+    """Return the loss recovery of an implementation.
+
+    A message has a number of packets with data and without; `max_ack_delay` [s] is a setting of `Stack.quic`.
+    """
+    settings = rules.settings(max_ack_delay)
+    gap_delay = 0.0 if rules.acks_gaps else settings["ack_delay"] / SECOND
+    rtt = path.rtt + TIE_BREAK / SECOND
+    # The RTT of the path is constant, so that its measured variation vanishes (RFC 9002, 5.3 and 6.2.1).
+    timeout = rtt + (GRANULARITY + settings["max_ack_delay"]) / SECOND
+    return LossRecovery(path.loss, rtt, interval, sum(packets), packets[1], gap_delay, timeout, rules.probes)
+
+
+def message_repairs(recovery: LossRecovery) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the delays by which a message may be late for its losses [s], and their probabilities.
+
+    A message is complete with the last of its packets with data. Packets are lost independently. How the loss of one is
+    found depends on which of the packets behind it are lost, so that the packets are taken from the last to the first.
+    """
+    loss = recovery.loss
+    each = {
+        (behind, lost): recovery.repaired(behind, lost)
+        for behind in range(recovery.empty, recovery.packets)
+        for lost in range(behind + 1)
+        if loss ** (lost + 1) >= NEGLIGIBLE
+    }
+    values = np.array(sorted({0.0}.union(*each.values())))
+    # The share of messages that are complete by each delay, by the run of losses directly behind the next packet.
+    by_then = {0: np.ones(values.size)}
+    for behind in range(recovery.packets):
+        following = {0: (1 - loss) * np.sum(list(by_then.values()), axis=0)}
+        for lost, share in by_then.items():
+            if behind < recovery.empty:
+                following[lost + 1] = loss * share
+            elif (behind, lost) in each:
+                arrived = np.cumsum([each[behind, lost].get(value, 0.0) for value in values.tolist()])
+                following[lost + 1] = loss * share * arrived
+        by_then = following
+    complete = np.sum(list(by_then.values()), axis=0)
+    return values, np.diff(complete / complete[-1], prepend=0.0)
+
+
+# The chain of QUIC for messages that do not wait for each other: a stream per message, or datagrams.
+#
+# The delay of a message is its wait for the window (`window_chain`), the one-way delay of the path, and the time until
+# its lost packets have been repaired (`repairs`). The two waits are taken to be independent.
 
 PATH_FIELDS = frozenset({"rtt", "loss", "one_way_delay"})
 """Fields of a path that the chain knows."""
@@ -98,14 +272,7 @@ class QuicDelays(DelayDistribution):
 
 
 def error_group(delays: QuicDelays, quantile: float) -> ErrorGroup:
-    """Return the group of `ERRORS` of a predicted quantile.
-
-    Examples
-    --------
-    >>> found = quic_delays(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Quic(delivery="stream_per_message"))
-    >>> error_group(found, 0.95), error_group(found, 0.99)
-    ('one-way delay', 'later')
-    """
+    """Return the group of `ERRORS` of a predicted quantile."""
     if not delays.sustainable:
         return "not carried"
     assert delays.scenario is not None
@@ -139,8 +306,12 @@ def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[Uns
     if stack.delivery not in ("stream_per_message", "datagram"):
         allowed = f"be 'stream_per_message' or 'datagram' {where}"
         yield UnsupportedError("delivery", stack.delivery, allowed, QUIC_SIMULATED)
+    if stack.implementation == "quinn":
+        allowed = f"be 'rfc9002', 'aioquic' or 'quic-go' {where}"
+        yield UnsupportedError("implementation", stack.implementation, allowed, QUIC_SIMULATED)
     if stack.congestion_control != "newreno":
         yield UnsupportedError("congestion_control", stack.congestion_control, f"be 'newreno' {where}", QUIC_SIMULATED)
+    yield from refused_lateness(source, where, QUIC_SIMULATED)
     yield from unknown_fields(path, PATH_FIELDS, where, QUIC_SIMULATED)
     if path.loss > LARGEST_LOSS:
         # Too many sequences of losses follow each other.
@@ -155,40 +326,7 @@ def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[Uns
 def quic_delays(flow: Flow, path: Path, stack: Quic, budget: Budget | None = None) -> QuicDelays:
     """Return the delays of messages that travel on streams of their own, or as datagrams.
 
-    Parameters
-    ----------
-    flow : Flow
-        Size of the messages [bytes], at most 16 packets, and interval [s].
-    path : Path
-        Round-trip time [s], loss, at most 10 %, and one-way delay [s]; all else at its default.
-    stack : Quic
-        The QUIC stack: `delivery` "stream_per_message" or "datagram", and `congestion_control` "newreno".
-    budget : Budget, optional
-        The time and the memory that the chain may take; by default 10 s and 1 GiB.
-
-    Returns
-    -------
-    QuicDelays
-        The delays; of lost datagrams they are infinite. Not sustainable if the backlog grows for as long as the flow
-        sends. `truncated_mass` is the probability that the backlog is at its bound, below 1e-6.
-
-    Raises
-    ------
-    UnsupportedError
-        If the chain refuses a field.
-    TooLargeError
-        If the chain needs more time or memory than the budget has, or the loss is above 25 %.
-
-    References
-    ----------
     RFC 9002 (loss detection and congestion control). `docs/quic-chain.md` derives the chain.
-
-    Examples
-    --------
-    >>> stack = Quic("quic-go", delivery="stream_per_message")
-    >>> found = quic_delays(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), stack)
-    >>> [round(found.quantile(share), 4) for share in (0.95, 0.99)]
-    [0.05, 0.17]
     """
     for refused in quic_chain_refusals(flow, path, stack):
         raise refused
@@ -228,31 +366,8 @@ def largest_rate(flow: Flow, path: Path, stack: Quic) -> float:
 
     At this rate the drift is 0. The drift of each rate tried gives the next rate.
 
-    Parameters
-    ----------
-    flow, path, stack : Flow, Path, Quic
-        The scenario, as for `quic_delays`; of the flow only the size of the messages counts.
-
-    Returns
-    -------
-    float
-        The rate [1/s]; infinite without loss.
-
-    Raises
-    ------
-    UnsupportedError
-        If the chain refuses the scenario (`quic_chain_refusals`).
-
-    References
-    ----------
     Loynes, "The stability of a queue with non-independent inter-arrival and service times", Mathematical Proceedings of
     the Cambridge Philosophical Society 58(3), 1962.
-
-    Examples
-    --------
-    >>> stack = Quic("aioquic", delivery="stream_per_message")
-    >>> round(largest_rate(Flow(1130, 0.020), Path(rtt=0.0972, loss=0.0042), stack))
-    203
     """
     for refused in quic_chain_refusals(flow, path, stack):
         raise refused
@@ -322,3 +437,73 @@ def _waits(p: WindowParameters, levels: NDArray[np.float64], budget: Budget) -> 
     backlogged = np.repeat(np.arange(phases.size - 1) % 2, np.diff(rows["offset"]))
     time_share = float(solved.probability @ backlogged)
     return _Waits(weighted[occurs] / weight[occurs], weight[occurs] / weight.sum(), cut, time_share)
+
+
+# The chain of QUIC behind the interface of a model: a stream per message, or datagrams.
+
+_HONOURED = frozenset(name for part in (Flow, Quic) for name in declarations(part)) | PATH_FIELDS
+
+
+class QuicChain:
+    """The Markov chain of QUIC for messages that do not wait for each other.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.path import Path
+    >>> quic = Quic("quic-go", delivery="stream_per_message")
+    >>> scenario = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), quic)
+    >>> QuicChain().answer(scenario, Requested((0.95, 0.99))).quantiles.round(3)
+    array([0.05, 0.17])
+    """
+
+    name: ClassVar[str] = "chain"
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the chain honours and refuses."""
+        source, path, stack = scenario.source, scenario.path, scenario.stack
+        if not isinstance(stack, Quic):
+            return Support(frozenset(), refused=(UnsupportedError("stack", stack, "be a Quic"),))
+        return Support(_HONOURED, refused=tuple(quic_chain_refusals(source, path, stack)))
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the chain's answer."""
+        answered = partial(Answer, scenario, requested, self.name)
+        for refused in self.supports(scenario).refused:
+            return answered("unsupported", refusal=refused)
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        assert isinstance(stack, Quic)
+
+        # The first call is repeated in compiled kernels if it takes long in plain Python: each with the whole budget.
+        def solve() -> QuicDelays:
+            return quic_delays(flow, path, stack, budget_for(requested.max_seconds, requested.max_memory))
+
+        try:
+            found = interpreted_first(solve, window_waits)
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        except MemoryError:
+            return answered("too large", refusal=TooLargeError("the chain needs more memory than there is"))
+        return answered(
+            "exact" if found.sustainable else "not carried",
+            mean=found.mean,
+            sustainable=found.sustainable,
+            truncated_mass=found.truncated_mass,
+            distribution=found,
+            parts=_parts(found) if requested.parts else None,
+            backlogged_time_fraction=found.backlogged,
+            **requested_figures(found, requested),
+        )
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return the largest packet rate [1/s] that QUIC carries; infinite without loss, NaN where it is unknown."""
+        stack = scenario.stack
+        if self.supports(scenario).refused or not isinstance(stack, Quic):
+            return np.nan
+        return interpreted_first(partial(largest_rate, scenario.flow, scenario.path, stack), window_chain)
+
+
+def _parts(found: QuicDelays) -> DelayParts:
+    """Return the parts of the mean delay [s]: the path, the wait for the window, and repairs."""
+    # Nobody repairs datagrams, whose mean delay is infinite, and where QUIC does not carry the flow nothing is known.
+    repairs = found.mean - found.one_way_delay - found.waiting if np.isfinite(found.mean) else 0.0
+    return DelayParts(found.one_way_delay, found.waiting, repairs, timeouts=0.0)

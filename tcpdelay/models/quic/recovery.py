@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.quic.bbr import begin_sample, on_rate_sample, take_delivery
-from tcpdelay.models.quic.congestion import collapse, grow, reduce
-from tcpdelay.models.quic.pacer import set_rate
-from tcpdelay.models.quic.receiver import finish
+from tcpdelay.models.quic.congestion import (
+    begin_sample,
+    collapse,
+    grow,
+    on_rate_sample,
+    reduce,
+    set_rate,
+    take_delivery,
+)
 from tcpdelay.models.quic.records import (
     ACKNOWLEDGED,
     DATAGRAMS,
@@ -18,8 +23,7 @@ from tcpdelay.models.quic.records import (
     NEVER_READ,
     packet_record,
 )
-from tcpdelay.models.quic.sender import send_packet
-from tcpdelay.models.quic.streams import put_lost
+from tcpdelay.models.quic.sender import finish, put_lost, send_packet
 from tcpdelay.models.simulator.records import NEVER
 from tcpdelay.models.simulator.writes import message_record
 
@@ -203,7 +207,7 @@ def on_timer(c: Any, wire: Any) -> None:
     """Process the timer of loss detection (RFC 9002, A.9).
 
     A probe carries the oldest data in flight, whose packet then counts as lost, but not as a sign of congestion, as
-    both implementations have it.
+    aioquic and quic-go have it.
     """
     if c.loss_time != NEVER:
         detect_lost(c, wire)
@@ -217,7 +221,7 @@ def on_timer(c: Any, wire: Any) -> None:
         c.next_packet += 1
     for _ in range(c.probes):
         _forget(c, wire)
-        if c.first_packet < c.next_packet:
+        if c.probes_with_data and c.first_packet < c.next_packet:
             declare_lost(c, wire, packet_record(wire, c.first_packet))
         send_packet(c, wire, c.datagram_size, True)
     _forget(c, wire)

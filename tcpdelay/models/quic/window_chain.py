@@ -346,30 +346,7 @@ def window_levels(p: WindowParameters, rules: QuicRules) -> NDArray[np.float64]:
 def window_parameters(
     rules: QuicRules, flow: Flow, path: Path, max_ack_delay: float, datagrams: bool, found_after: float
 ) -> WindowParameters:
-    """Return the parameters of the chain.
-
-    Parameters
-    ----------
-    rules : QuicRules
-        The implementation.
-    flow, path : Flow, Path
-        The scenario.
-    max_ack_delay : float
-        Setting of `Stack.quic` [s].
-    datagrams : bool
-        Whether messages travel in DATAGRAM frames, which are not repeated and not cut.
-    found_after : float
-        Mean time from a packet to the detection of its loss, if the window is open [s].
-
-    Examples
-    --------
-    A message of 174 bytes has 209 with the headers of its packet and its frame:
-
-    >>> from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-    >>> rules = IMPLEMENTATIONS["rfc9002"]
-    >>> window_parameters(rules, Flow(174, 0.020), Path(rtt=0.100, loss=0.02), 0.025, False, 0.12).message
-    209.0
-    """
+    """Return the parameters of the chain."""
     ack_delay = rules.settings(max_ack_delay)["ack_delay"] / SECOND
     packets = sum(rules.message_packets(flow.packet_size, datagrams))
     message = flow.packet_size + packets * (rules.packet_overhead + rules.frame_overhead)

@@ -11,7 +11,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator import bbr
-from tcpdelay.models.simulator.delivery_rate import begin_sample, end_sample, take_delivery
+from tcpdelay.models.simulator.pacing import begin_sample, end_sample, take_delivery
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     CWR,
@@ -30,7 +30,6 @@ from tcpdelay.models.simulator.records import (
 )
 from tcpdelay.models.simulator.recovery import (
     adapt_reordering_window,
-    all_retransmissions_needless,
     any_retransmitted,
     begin_reduction,
     enter_recovery,
@@ -40,6 +39,7 @@ from tcpdelay.models.simulator.recovery import (
     note_reordering,
     reduce_window,
     take_duplicate,
+    undo_by_duplicates,
     undo_reduction,
 )
 from tcpdelay.models.simulator.sender import rearm_retransmission_timer, retransmit_lost, schedule_probe, send_new
@@ -91,7 +91,8 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
     if not segment.state & EVER_RETRANSMITTED:
         original = segment.end <= c.high_seq
         rtt = c.now - segment.sent
-        note_reordering(c, number)
+        if c.sacked_out and number <= c.highest_sacked:
+            c.reord = min(c.reord, segment.start)
     if segment.state & MARKED_LOST:
         c.lost_out -= 1
         # A segment that does not count as lost keeps its retransmission in `retrans_out`.
@@ -114,7 +115,7 @@ def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int,
     (`tcp_skb_spurious_retrans`). Returns the number of segments removed, whether an original from before recovery is
     among them, and the RTTs [us] of the first and of the last segment, or -1.
     """
-    removed, original, first_sent, last_sent, ambiguous = 0, False, -1, -1, False
+    removed, original, first_sent, last_sent, ambiguous, reord = 0, False, -1, -1, False, c.snd_nxt
     while c.first_segment < c.next_segment:
         segment = wire.segments[c.first_segment & MASK]
         if segment.state & COLLAPSED:
@@ -127,7 +128,7 @@ def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int,
         elif not segment.state & SACKED:
             original = original or segment.end <= c.high_seq
             if c.first_segment < prior_fack:
-                c.reord_seen += 1
+                reord = min(reord, segment.start)
             last_sent = segment.sent
             if first_sent < 0:
                 first_sent = segment.sent
@@ -147,6 +148,8 @@ def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int,
         c.packets_out -= 1
         c.first_segment += 1
         removed += 1
+    if removed:
+        note_reordering(c, wire, reord)
     if c.packets_out == 0:
         # A segment that was sent again twice while it did not count as lost is counted twice in `retrans_out`.
         c.retrans_out = 0
@@ -166,6 +169,8 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
     advanced = advance > 0
     delivered_before, lost_before, undone_before = c.delivered, c.lost, c.undone
     c.delivered_at_sending = 0
+    c.reord = c.snd_nxt
+    prior_snd_una = c.snd_una
     duplicate = probe_duplicated = False
     if answer.duplicate >= 0:
         probe_duplicated = c.tlp_high_seq > 0 and wire.segments[answer.duplicate & MASK].end == c.tlp_high_seq
@@ -176,7 +181,7 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
         c.retransmits = 0
     if c.packets_out == 0:
         if duplicate:
-            _alert(c, wire, False, False, False, answer.echo)
+            _alert(c, wire, prior_snd_una, False, False, answer.echo)
         if c.tlp_high_seq:
             _take_probe(c, wire, answer.acknowledged, probe_duplicated, True)
         return
@@ -187,6 +192,8 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
         sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
     else:
         sacked, original, sack_rtt, latest = take_all_sacks(c, wire, answer.arrivals)
+    if c.ca_state != LOSS or c.undo_marker:
+        note_reordering(c, wire, c.reord)
     sacked_out = c.sacked_out
     removed, original_removed, rtt, latest_removed = take_cumulative(c, wire, prior_fack, answer.echo)
     original = original or original_removed
@@ -201,7 +208,7 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
         _take_probe(c, wire, answer.acknowledged, probe_duplicated, not (advanced or sacked))
     leave = NOTHING
     if sacked or duplicate or removed == 0 or c.ca_state != OPEN:
-        leave, waits = _alert(c, wire, advanced, sacked, original, answer.echo)
+        leave, waits = _alert(c, wire, prior_snd_una, sacked, original, answer.echo)
         restart_timer = restart_timer and not waits
     if restart_timer and not schedule_probe(c, wire, True):
         rearm_retransmission_timer(c, wire)
@@ -214,7 +221,8 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
         bbr.control(c, wire)
     elif in_reduction(c):
         reduce_window(c, delivered, c.lost - lost_before, advanced)
-    elif removed:
+    elif removed or (sacked and c.reordering_distance > tcp.DUPLICATE_THRESHOLD):
+        # Where much is reordered, SACKs let the window grow too (`tcp_may_raise_cwnd`).
         grow_window(c, delivered)
         c.snd_cwnd_stamp = ticks_now(c)
     if c.undone > undone_before:
@@ -283,11 +291,12 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
 
 
 @kernel()
-def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
+def _alert(c: Any, wire: Any, prior_snd_una: int, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
     """Update the state of recovery (`tcp_fastretrans_alert`).
 
     Returns the segments to send first (`NOTHING`, `LOST` or `NEW`), and whether the reordering timer has been set.
     """
+    advanced = c.snd_una > prior_snd_una
     if c.ca_state == OPEN:
         c.retrans_stamp = 0
     elif in_reduction(c) and c.snd_una >= c.high_seq + (1 if c.ca_state == CWR else 0):
@@ -301,13 +310,14 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     if c.ca_state == RECOVERY:
         if advanced and c.undo_marker and is_original(c, echo):
             # A late original filled the hole, not its retransmission.
-            note_reordering(c, c.first_segment)
+            note_reordering(c, wire, prior_snd_una)
             if c.retrans_out:
                 return NOTHING, False
+            if not any_retransmitted(c, wire):
+                c.retrans_stamp = 0
             undo_reduction(c, wire, True)
-            _open_or_disorder(c, wire)
-        if all_retransmissions_needless(c):
-            undo_reduction(c, wire, False)
+            _keep_open(c, wire)
+        if undo_by_duplicates(c, wire):
             _open_or_disorder(c, wire)
         waits = identify_losses(c, wire)
         if c.ca_state == RECOVERY:
@@ -320,8 +330,8 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     was_loss = c.ca_state == LOSS
     if was_loss:
         leave = _after_timeout(c, wire, advanced, sacked, original, echo)
-    elif c.ca_state <= DISORDER and all_retransmissions_needless(c):
-        undo_reduction(c, wire, False)
+    elif c.ca_state <= DISORDER:
+        undo_by_duplicates(c, wire)
     retransmitted = c.retrans_out
     waits = identify_losses(c, wire)
     if was_loss and c.ca_state == LOSS and c.retrans_out >= retransmitted:
@@ -329,8 +339,6 @@ def _alert(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo
     if c.lost_out:
         enter_recovery(c, wire)
         return LOST, waits
-    if not any_retransmitted(c, wire):
-        c.retrans_stamp = 0
     _open_or_disorder(c, wire)
     return NOTHING, waits
 
@@ -395,6 +403,8 @@ def _end_recovery(c: Any, wire: Any, echo: int) -> None:
 @kernel()
 def _open_or_disorder(c: Any, wire: Any) -> None:
     """Enter the state Open or Disorder, unless a reduction is in progress (`tcp_try_to_open`)."""
+    if not any_retransmitted(c, wire):
+        c.retrans_stamp = 0
     if c.ca_state != CWR:
         _keep_open(c, wire)
 

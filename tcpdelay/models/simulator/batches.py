@@ -1,11 +1,9 @@
-"""The delays of a simulation in batches of packets: their distribution, its error, and whether they have settled.
-
-Delays are kept in one histogram per batch, so memory does not grow with the length of a simulation.
-"""
+"""The delays of a simulation in batches of packets and by kind of message, and whether they have settled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -13,8 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval, independent_block, merged, student
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import SIMULATED_RATE_ERROR
 from tcpdelay.models.tcp import SECOND
+
+# The delays of a simulation in batches of packets: their distribution, its error, and whether they have settled.
+#
+# Delays are kept in one histogram per batch, so memory does not grow with the length of a simulation.
 
 SUBBATCHES = 4
 """Equal parts of a chunk of packets whose mean delays show whether the delays have settled."""
@@ -26,6 +29,8 @@ CERTAIN = 0.999
 """Confidence of the interval that decides whether a backlog grows for ever; it is looked at many times in a run."""
 LARGEST_HALF_WIDTH = 1.0
 """Largest half width of a quantile's interval with which the delays count as settled, relative to the quantile."""
+LARGEST_SHARE_HALF_WIDTH = 0.5
+"""The same for the share of packets later than the quantile: twice the spread of 16 independent backlogs."""
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 MOST_BATCHES = 64
 """Number of batches at which neighbouring batches are merged."""
@@ -93,6 +98,10 @@ class Batches:
         batches = self._independent()
         return UNKNOWN if batches is None else quantile_of(batches, self.histogram(), probability)
 
+    def is_settled(self, probability: float) -> bool:
+        """Return whether the delays have settled, by the rule of `is_settled`."""
+        return is_settled(self._independent(), self.histogram(), probability)
+
     def late_errors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return delays [s], ascending, and half the 95 % interval of the share of packets later than each.
 
@@ -128,10 +137,6 @@ def tail_delays(together: Histogram) -> NDArray[np.int64]:
 def read_within(histograms: Sequence[Histogram], delays: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return how many packets of each histogram are read within each delay [us].
 
-    Returns
-    -------
-    ndarray, shape (len(histograms), len(delays))
-
     Examples
     --------
     >>> read_within([(np.array([5, 7]), np.array([100, 1]))], np.array([4, 5, 9])).tolist()
@@ -150,20 +155,6 @@ def independent_batches(
 ) -> list[Histogram] | None:
     """Merge consecutive histograms to the shortest batches with independent means.
 
-    Parameters
-    ----------
-    histograms : sequence of Histogram
-        Delays in the order of time.
-    means : ndarray of float
-        Means of equal parts of the delays, in the order of time.
-    means_per_histogram : int
-        Number of means that cover a histogram, 1 or more.
-
-    Returns
-    -------
-    list of Histogram or None
-        The batches; None if the means are correlated over the whole time, so that the delays have not settled.
-
     Examples
     --------
     >>> delays = [(np.array([level]), np.array([10])) for level in np.random.default_rng(1).integers(1000, size=64)]
@@ -180,15 +171,24 @@ def independent_batches(
     return [merge(list(histograms[start:end])) for start, end in pairwise(starts)]
 
 
-def is_settled(quantile: Interval) -> bool:
-    """Return whether delays have settled, given a quantile [s] and its 95 % interval; NaN if they are correlated.
+def is_settled(batches: list[Histogram] | None, together: Histogram, probability: float) -> bool:
+    """Return whether delays have settled, given a quantile: it is known to 100 %, or the share of later packets is.
+
+    The interval of a quantile is wide without any backlog where no packet has a delay near the quantile, such as the
+    95 % quantile with one loss in 20 packets. Then the share of later packets is the same in each batch.
 
     Examples
     --------
-    >>> is_settled(Interval(0.14, 0.13, 0.15)), is_settled(Interval(454.0, 10.0, 1200.0)), is_settled(UNKNOWN)
-    (True, False, False)
+    >>> late = [(np.array([50_000, 150_000]), np.array([95 - more, 5 + more])) for more in 4 * [0, 1, -1, 0]]
+    >>> is_settled(late, merge(late), 0.95), is_settled(None, merge(late), 0.95)
+    (True, False)
     """
-    return quantile.high - quantile.low <= 2 * LARGEST_HALF_WIDTH * quantile.value
+    if batches is None:
+        return False
+    found = quantile_of(batches, together, probability)
+    half_width = share_within(batches, round(found.value * SECOND))[1]
+    within = found.high - found.low <= 2 * LARGEST_HALF_WIDTH * found.value
+    return within or half_width <= LARGEST_SHARE_HALF_WIDTH * (1 - probability)
 
 
 def _bounded(histogram: Histogram) -> Histogram:
@@ -214,19 +214,6 @@ def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
 def carried_share(written_per_read: Sequence[float]) -> Interval:
     """Return the share of the flow's rate that TCP carries, and a confidence interval of this share.
 
-    Parameters
-    ----------
-    written_per_read : sequence of float
-        Packets written while a packet is read, for each chunk of packets; at least `FEWEST_SHARES` chunks.
-
-    Returns
-    -------
-    Interval
-        The share, and its 99.9 % interval by batch means over blocks of chunks that are long enough to be independent,
-        or over `FEWEST_SHARE_BLOCKS` blocks. Its upper end is larger by `SIMULATED_RATE_ERROR`, the simulator's own
-        error. The whole interval lies below 1 if the backlog certainly grows. Without a backlog, it is close to 1
-        whatever TCP can carry.
-
     Examples
     --------
     >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
@@ -244,11 +231,6 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
 
 def read_share(read_per_written: Sequence[float]) -> Interval:
     """Return the same share as `carried_share` from equal parts of the time.
-
-    Parameters
-    ----------
-    read_per_written : sequence of float
-        Packets read while a packet is written, for each part of the time; at least `FEWEST_SHARES` parts.
 
     Examples
     --------
@@ -282,11 +264,15 @@ def quantile_of(batches: list[Histogram], together: Histogram, probability: floa
         return int(values[min(int(np.searchsorted(reached, share - 1e-12)), values.size - 1)])
 
     middle = at(probability)
-    sizes = np.array([float(count.sum()) for _, count in batches])
-    below = np.array([float(count[value <= middle].sum()) for value, count in batches]) / sizes
-    _, half_width = student(sizes, below)
+    _, half_width = share_within(batches, middle)
     ends = (middle, at(max(probability - half_width, 0.0)), at(min(probability + half_width, 1.0)))
     return Interval(*(end / SECOND for end in ends))
+
+
+def share_within(batches: list[Histogram], delay: int) -> tuple[float, float]:
+    """Return the share of the packets that are read within a delay [us], and half its 95 % interval."""
+    sizes = np.array([float(count.sum()) for _, count in batches])
+    return student(sizes, np.array([float(count[value <= delay].sum()) for value, count in batches]) / sizes)
 
 
 def merge(histograms: list[Histogram]) -> Histogram:
@@ -297,3 +283,92 @@ def merge(histograms: list[Histogram]) -> Histogram:
     counts = np.zeros(values.size, np.int64)
     np.add.at(counts, places, np.concatenate([count for _, count in histograms]))
     return values, counts
+
+
+# The delays of each kind of message, such as key frames and other frames.
+
+SMALLEST_BATCH = 4 * SUBBATCHES
+"""Smallest number of messages of a kind that form a batch."""
+
+
+@dataclass(frozen=True, repr=False)
+class DelaysOfKind(DelayDistribution):
+    """Simulated delays of the messages of one kind.
+
+    Attributes
+    ----------
+    mean_interval, quantile_interval : Interval
+        Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
+        simulation, or the messages are too few.
+    probability : float
+        Probability of the requested quantile.
+    """
+
+    method: str = "simulation"
+    mean_interval: Interval = UNKNOWN
+    quantile_interval: Interval = UNKNOWN
+    probability: float = 0.95
+
+
+class _KindBatches:
+    """The delays of one kind in batches of equal size."""
+
+    def __init__(self) -> None:
+        self._batches, self._waiting, self._size = Batches(), np.empty(0, np.int64), 0
+        self.count = 0
+
+    def add(self, delays: NDArray[np.int64]) -> None:
+        """Add delays [us]."""
+        self.count += delays.size
+        self._waiting = np.concatenate([self._waiting, delays])
+        if not self._size and self._waiting.size >= SMALLEST_BATCH:
+            # Somewhat less than the first messages, so that about as many batches fill as there are chunks.
+            self._size = max(3 * self._waiting.size // 4, SMALLEST_BATCH)
+        while self._size and self._waiting.size >= self._size:
+            self._batches.add(self._waiting[: self._size])
+            self._waiting = self._waiting[self._size :]
+
+    def delays(self, one_way_delay: float, probability: float) -> DelaysOfKind:
+        """Return the distribution of the delays, and the intervals of its mean and of a quantile."""
+        values, counts = merge([self._batches.histogram(), np.unique(self._waiting, return_counts=True)])
+        enough = self._batches.enough
+        return DelaysOfKind(
+            np.asarray(values / SECOND, np.float64),
+            counts / counts.sum(),
+            one_way_delay,
+            packets=self.count,
+            mean_interval=self._batches.mean() if enough else UNKNOWN,
+            quantile_interval=self._batches.quantile(probability) if enough else UNKNOWN,
+            probability=probability,
+        )
+
+
+class KindsInBatches:
+    """The delays of all kinds of messages of a source.
+
+    Parameters
+    ----------
+    kinds : tuple of str
+        The kinds; nothing is kept of a single kind.
+
+    Examples
+    --------
+    >>> kinds = KindsInBatches(("other frame", "key frame"))
+    >>> kinds.add(np.array([60_000, 50_000, 50_000]), np.array([1, 0, 0]))
+    >>> {kind: (delays.packets, delays.mean) for kind, delays in kinds.delays(0.05, 0.95).items()}
+    {'other frame': (2, 0.05), 'key frame': (1, 0.06)}
+    """
+
+    def __init__(self, kinds: tuple[str, ...]) -> None:
+        self._of_kind = {kind: _KindBatches() for kind in kinds} if len(kinds) > 1 else {}
+
+    def add(self, delays: NDArray[np.int64], kinds: NDArray[np.integer]) -> None:
+        """Add the delays [us] of messages, given the number of the kind of each."""
+        for number, batches in enumerate(self._of_kind.values()):
+            batches.add(delays[kinds == number])
+
+    def delays(self, one_way_delay: float, probability: float) -> Mapping[str, DelaysOfKind]:
+        """Return the delays by kind, of the kinds that occurred."""
+        return {
+            kind: batches.delays(one_way_delay, probability) for kind, batches in self._of_kind.items() if batches.count
+        }

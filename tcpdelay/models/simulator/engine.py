@@ -1,18 +1,19 @@
-"""The start of a connection, and the event loop, which processes writes, ACKs and timers in the order of time."""
+"""Connections and the event loop, which processes writes, ACKs and timers in the order of time."""
 
 from __future__ import annotations
 
-import math
-import time
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tcpdelay.models import tcp
+from tcpdelay.models.budget import SimulationBudget
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.models.simulator.bbr import start as start_bbr
-from tcpdelay.models.simulator.delivery_rate import check_application_limited
+from tcpdelay.models.simulator.pacing import check_application_limited
 from tcpdelay.models.simulator.path import (
     drop_tail_settings,
     is_reordering,
@@ -22,17 +23,32 @@ from tcpdelay.models.simulator.path import (
     take_arrival,
 )
 from tcpdelay.models.simulator.receiver import expect_after_idle, on_receiver_timer
-from tcpdelay.models.simulator.records import CONNECTION, MASK, MOST_EVENTS, NEVER, OPEN, WIRE, Rules, Wire
+from tcpdelay.models.simulator.records import (
+    ACKNOWLEDGEMENT,
+    CONNECTION,
+    EVENT,
+    MASK,
+    MOST_EVENTS,
+    NEVER,
+    OPEN,
+    RING,
+    SEGMENT,
+    SNAPSHOT,
+    TRANSIT,
+    WIRE,
+    WRITTEN_MESSAGE,
+    Rules,
+    Wire,
+)
 from tcpdelay.models.simulator.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.models.simulator.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
-from tcpdelay.models.simulator.writes import WriteSchedule, resume_writing, write_next
-from tcpdelay.models.stopping import give_up_if_stopped
+from tcpdelay.models.simulator.writes import AnsweredSchedule, WriteSchedule, message_record, resume_writing, write_next
 from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.kernels import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.sources.message_stream import Source, message_array
+from tcpdelay.scenario.stack import Linux, Quic
 
 TIE_BREAK = 1
 """Time by which the round-trip time is longer unless exact ties are requested [us]."""
@@ -48,28 +64,7 @@ def new_connection(
     exact_ties: bool = False,
     wire_type: np.dtype[Any] = WIRE,
 ) -> tuple[Any, Wire]:
-    """Return a connection before its first write, and the record of its segments and ACKs in transit.
-
-    Parameters
-    ----------
-    source, path, stack : Source, Path, Linux
-        The scenario. The messages of a source other than a `Flow` come from a `WriteSchedule`, and without a source
-        from the caller.
-    seed : int
-        Seed of all random numbers, 0 or more.
-    rules : Rules
-        The kernel's rules that the simulation follows.
-    exact_ties : bool
-        Whether times are exact to the microsecond; `simulate` explains this.
-    wire_type : dtype
-        Type of the record of segments and ACKs: `WIRE`, or one with other sizes.
-
-    Examples
-    --------
-    >>> connection, _ = new_connection(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux(), seed=1)
-    >>> int(connection.interval), int(connection.rtt)
-    (20000, 100001)
-    """
+    """Return a connection before its first write, and the record of its segments and ACKs in transit."""
     random = np.random.default_rng(seed)
     wire = Wire(random, wire_type)
     (connection,) = records(1, CONNECTION)
@@ -92,15 +87,16 @@ def new_connection(
         "bbr": int(bbr),
         # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
         "window_validation": int(stack.window_validation and not bbr),
-        "leaping": int(not bbr and isinstance(source, Flow)),
+        "leaping": int(not bbr and is_exact(source)),
         # The handshake delivers the first segment.
         "delivered": int(bbr),
-        # In the testbed the whole path delay is spent in a queue of the sender's host.
-        "host_delay": NEVER if exact_ties else 0,
+        # In the testbed the whole path delay is spent in a queue of the sender's host, unless there is jitter.
+        "host_delay": NEVER if exact_ties and not is_reordering(path) else 0,
         "snd_cwnd": tcp.INITIAL_WINDOW,
         "snd_ssthresh": tcp.INFINITE_THRESHOLD,
         "min_rtt": NEVER,
         "reo_wnd_steps": 1,
+        "reordering_distance": tcp.DUPLICATE_THRESHOLD,
         "undo_retrans": -1,
         "timer_at": NEVER,
         "pacing_at": NEVER,
@@ -138,31 +134,15 @@ def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = Fals
 
 
 def change_path(connection: Any, wire: Wire, path: Path, stack: Linux) -> None:
-    """Put a connection on another path. Segments that are in the network arrive as they would have.
-
-    Parameters
-    ----------
-    connection : record
-        The connection, without exact ties.
-    wire : Wire
-        Its segments and ACKs in transit.
-    path : Path
-        The path from now on.
-    stack : Linux
-        The stack of the connection.
-
-    Examples
-    --------
-    >>> connection, wire = new_connection(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Linux(), seed=1)
-    >>> change_path(connection, wire, Path(rtt=0.060, loss=0.0), Linux())
-    >>> int(connection.one_way_delay), float(connection.loss)
-    (30000, 0.0)
-    """
+    """Put a connection on another path. Segments that are in the network arrive as they would have."""
     # A path that has been able to reorder segments may still have some in transit.
     deferred = int(connection.deferred)
     for name, value in _path_settings(path, stack, wire).items():
         connection[name] = value
     connection.deferred = max(deferred, int(connection.deferred))
+    if not connection.correlated:
+        # Only a path with correlated losses ends the round whose rest is lost.
+        connection.rest_lost = 0
 
 
 def _longest_ack_delay(stack: Linux, rto_min: int, tick: int) -> int:
@@ -180,15 +160,18 @@ def _compression_delay(kernel: str, rtt: int) -> int:
 
 
 def _constant_rate(source: Source | None) -> dict[str, int]:
-    """Return size and interval of a constant-rate flow as fields of a connection; nothing for any other source."""
-    if not isinstance(source, Flow):
+    """Return size and interval of a flow with exact writes as fields of a connection; nothing for any other source."""
+    if not is_exact(source):
         return {}
     return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
 
 
-EVENTS_PER_CALL = 20_000
-"""Most events that one call of the compiled code processes: some milliseconds, with large windows some tenths of a
-second."""
+WORK_OF_SEGMENT = 4
+"""Work of sending a segment, in units of `SECONDS_PER_WORK`; the event that sends it is counted separately."""
+SCANNED_PER_WORK = 128
+"""Segments in flight that an event looks through in a unit of work, while some are lost or SACKed."""
+SKIPPED_PER_WORK = 16
+"""Packets that are skipped in a unit of work where nothing happens until a loss."""
 SHORTEST_LEAP = 4
 """Fewest packets that one leap skips: a shorter leap takes longer than the events that it saves."""
 SETTLING_SAMPLES = 64
@@ -196,29 +179,18 @@ SETTLING_SAMPLES = 64
 
 
 def advance(
-    connection: Any, wire: Wire, packets: int, schedule: WriteSchedule | None = None, ends: float = math.inf
+    connection: Any,
+    wire: Wire,
+    packets: int,
+    schedule: WriteSchedule | None = None,
+    budget: SimulationBudget | None = None,
 ) -> None:
-    """Simulate until a number of packets have been read, or fewer if the source or the time ends or messages pile up.
-
-    Parameters
-    ----------
-    connection : record
-        The connection.
-    wire : Wire
-        Its segments and ACKs in transit, and the buffer of the delays.
-    packets : int
-        Number of packets since the start of the connection; at most `KEPT` more than have been read so far.
-    schedule : WriteSchedule, optional
-        The messages of a source; none for a constant rate.
-    ends : float
-        Processor time of this thread at which the simulation ends [s].
-    """
-    # The call between two looks at the clock lets an interrupt through.
-    while connection.packets_read < packets and time.thread_time() < ends:
-        give_up_if_stopped()
+    """Simulate until a number of packets have been read, or fewer if source or budget ends or messages pile up."""
+    budget = budget or SimulationBudget()
+    while connection.packets_read < packets and (most := budget.next_call()):
         if schedule is not None:
             packets = min(packets, schedule.fill(connection, wire))
-        _advance(connection, wire.record, packets, EVENTS_PER_CALL)
+        budget.spend(_advance(connection, wire.record, packets, most))
 
 
 def compile_loop(connection: Any, wire: Wire) -> None:
@@ -227,11 +199,17 @@ def compile_loop(connection: Any, wire: Wire) -> None:
 
 
 @kernel(nogil=True)
-def _advance(c: Any, wire: Any, packets: int, events: int) -> None:
-    """Process events until a number of packets have been read, but at most a number of events."""
-    while c.packets_read < packets and c.packets_written < c.messages_known and events > 0:
-        events -= 1
+def _advance(c: Any, wire: Any, packets: int, most: int) -> int:
+    """Process events until a number of packets have been read, or `most` work is done; return the work."""
+    work = 0
+    while c.packets_read < packets and c.packets_written < c.messages_known and work < most:
+        sent, skipped = c.segments_sent, c.skipped
         process_next(c, wire, packets)
+        skipped = c.skipped - skipped
+        work += 1 + WORK_OF_SEGMENT * (c.segments_sent - sent - skipped) + skipped // SKIPPED_PER_WORK
+        if c.lost_out or c.sacked_out:
+            work += (c.next_segment - c.first_segment) // SCANNED_PER_WORK
+    return int(work)
 
 
 @kernel()
@@ -379,3 +357,281 @@ def _note_leap(c: Any, wire: Any, packets: int) -> None:
         note_at(c, wire, SENT, c.next_write + later, start, start + c.packet_size)
         oldest = c.snd_una + number * c.packet_size
         note_at(c, wire, ACKNOWLEDGED, acknowledged + later, oldest, oldest + c.packet_size)
+
+
+# The connections that carry the packets of a simulation in turn.
+#
+# Reno and CUBIC forget the start of a connection within seconds, so that they use a single connection. BBR does not end
+# its startup while the application limits the rate. Its startup lasts for seconds to hours, and delays are shorter
+# meanwhile; so the delays of BBR depend on the age of the connection.
+
+WARM_UP = 2_000
+"""Packets at the beginning that are not counted."""
+BBR_WARM_UP = 10.0
+"""Time at the beginning of a BBR connection that is not counted [s]: the first round trips."""
+CONNECTION_TIME = 1200.0
+"""Age up to which the packets of a BBR connection count by default [s]."""
+WORK_OF_CONNECTION = 40_000
+"""Work of opening a connection, in units of `SECONDS_PER_WORK`: its record has megabytes."""
+SHORTEST_CONNECTION, LONGEST_CONNECTION = 60.0, 1e6
+"""Bounds of this age [s]."""
+COUNTS = (
+    "segments_sent",
+    "segments_lost",
+    "segments_retransmitted",
+    "recoveries",
+    "timeouts",
+    "probes",
+    "reordering_timeouts",
+    "undone",
+    "dsack_dups",
+    "paws_discards",
+    "acks_sent",
+    "acks_lost",
+)
+
+
+class Chunk(NamedTuple):
+    """Consecutive packets of a simulation.
+
+    Attributes
+    ----------
+    delays : ndarray of int64, shape (2, packets)
+        Time of each packet from its write to its read, and to its first transmission [us].
+    written_per_read : float
+        Packets written in the time in which a packet is read.
+    messages : structured array
+        The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
+        are requested.
+    """
+
+    delays: NDArray[np.int64]
+    written_per_read: float
+    messages: NDArray[np.void]
+
+    @property
+    def packets(self) -> int:
+        """Number of packets."""
+        return int(self.delays.shape[1])
+
+
+def chunk_since(
+    state: Any, wire: Any, schedule: WriteSchedule | None, first: int, written: int, packets: int, with_messages: bool
+) -> Chunk:
+    """Return at most a number of packets that a connection has read since it had read `first` and written `written`.
+
+    `state` and `wire` are those of a connection after that. The messages of a constant rate are returned only
+    `with_messages`.
+    """
+    # A call may read more packets than it has to: those that waited for the same segment.
+    read = int(state.packets_read) - first
+    packets = min(packets, read)
+    written_per_read = (int(state.packets_written) - written) / read if read else np.inf
+    if schedule is not None:
+        messages = schedule.numbered(first, first + packets)
+    else:
+        numbers = np.arange(first, first + packets if with_messages else first)
+        messages = message_array(numbers * (int(state.interval) / SECOND), int(state.packet_size))
+    return Chunk(wire.delays_of(first, packets)[:2], written_per_read, messages)
+
+
+def warm_up(source: Source, stack: Linux | Quic) -> int:
+    """Return the number of packets at the beginning of a connection that are not counted."""
+    return max(round(BBR_WARM_UP / source.mean_interval), 1) if stack.congestion_control == "bbr" else WARM_UP
+
+
+@dataclass
+class Connections:
+    """The connections of a simulation; unless BBR controls congestion, a single connection.
+
+    Parameters
+    ----------
+    source, path, stack, seed, rules, exact_ties, tick_offset, connection_time
+        As for `tcpdelay.models.simulator.simulation.simulate`.
+    budget : SimulationBudget
+        What they may take; then they carry no more packets.
+    answered : bool
+        Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
+    """
+
+    source: Source
+    path: Path
+    stack: Linux
+    seed: int
+    rules: Rules
+    exact_ties: bool
+    tick_offset: float | None
+    connection_time: float
+    budget: SimulationBudget
+    answered: bool = False
+    state: Any = field(default=None, init=False)
+    wire: Wire = field(init=False)
+    _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+
+    def __post_init__(self) -> None:
+        self.warm_up, self._packets = warm_up(self.source, self.stack), 0
+        if self.stack.congestion_control == "bbr":
+            self._packets = max(round(self.connection_time / self.source.mean_interval) - self.warm_up, 1)
+        schedule = AnsweredSchedule if self.answered else WriteSchedule
+        self.schedule = None if is_exact(self.source) else schedule(self.source, self.seed)
+        self._open(self.seed)
+
+    def _open(self, seed: int) -> None:
+        """Open a connection, and let it carry the packets that do not count."""
+        earlier = self.state
+        self.state, self.wire = new_connection(self.source, self.path, self.stack, seed, self.rules, self.exact_ties)
+        if self.tick_offset is not None:
+            phase = round(self.tick_offset * SECOND) % self.state.tick
+            self.state.tick_phase += phase - self.state.tick_phase % self.state.tick
+        if self.schedule is not None:
+            self.schedule.begin(self.state, earlier)
+        if earlier is None:
+            compile_loop(self.state, self.wire)
+            self.budget.start()
+        self.budget.spend(WORK_OF_CONNECTION)
+        advance(self.state, self.wire, self.warm_up, self.schedule, self.budget)
+        self._left = self._packets
+
+    def chunk(self, most: int) -> int:
+        """Return the number of packets of a chunk, at most `most`: a connection carries a whole number of chunks."""
+        return -(-self._packets // -(-self._packets // most)) if self._packets else most
+
+    def advance(self, packets: int, with_messages: bool) -> Chunk:
+        """Return the next packets: fewer if the source or the budget ends, or too many packets wait to be read.
+
+        The messages of a constant rate are returned only `with_messages`.
+        """
+        if self._packets and self._left <= 0:
+            self._earlier = self.counts
+            self._open(int(self.wire.random.integers(1 << 62)))
+        self._left -= packets
+        first, written = int(self.state.packets_read), int(self.state.packets_written)
+        if self.tick_offset is None:
+            self.state.tick_phase += int(self.wire.random.integers(self.state.tick))
+        advance(self.state, self.wire, first + packets, self.schedule, self.budget)
+        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether more messages wait to be read than can be kept."""
+        return self.schedule is not None and self.schedule.backlogged
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of all connections by name."""
+        return {name: count + int(self.state[name]) for name, count in self._earlier.items()}
+
+
+# A simulated connection that advances with a clock, whose writes become known only when they happen.
+
+MOST_WRITES = 1 << 12
+"""Capacity of the ring of writes; one of them less may wait to be read."""
+LIVE_WIRE = np.dtype(
+    [
+        ("segments", SEGMENT, RING),
+        ("snapshots", SNAPSHOT, RING),
+        ("acknowledgements", ACKNOWLEDGEMENT, RING),
+        ("transit", TRANSIT, RING),
+        ("delays", np.int64, (3, MOST_WRITES)),
+        ("messages", WRITTEN_MESSAGE, MOST_WRITES),
+        ("events", EVENT, 1),
+        ("next_double", np.int64),
+        ("random_state", np.int64),
+    ]
+)
+"""A record like `WIRE` with shorter rings, because hundreds of connections are in memory; without a packet trace."""
+READABLE = np.dtype([("time", np.int64), ("position", np.int64)])
+"""A time [us], and the position in the stream up to which the receiver can read from then on [bytes]."""
+READABLE_PER_CALL = 512
+"""Most changes of the readable position in one call of the compiled code."""
+
+
+class Progress(NamedTuple):
+    """The state of a connection at a time.
+
+    Attributes
+    ----------
+    readable : list of (int, int)
+        Times [us], and positions in the stream up to which the receiver can read from then on [bytes]. Times may lie
+        in the future: unless segments can overtake each other, they are known when a segment is sent.
+    next_event : int
+        Time of the next event [us], `NEVER` if only a write is an event.
+    unacknowledged, unsent : int
+        Bytes written that are not acknowledged, and that have not been sent yet.
+    window : int
+        Congestion window [segments].
+    unread : int
+        Writes whose last byte has not arrived.
+    """
+
+    readable: list[tuple[int, int]]
+    next_event: int
+    unacknowledged: int
+    unsent: int
+    window: int
+    unread: int
+
+
+class LiveConnection:
+    """A simulated connection of Linux, from one write to the next.
+
+    Parameters
+    ----------
+    path, stack : Path, Linux
+        Path and stack.
+    seed : int
+        Seed of the losses, 0 or more.
+
+    Examples
+    --------
+    >>> connection = LiveConnection(Path(rtt=0.100, loss=0.0), Linux(), seed=1)
+    >>> connection.advance(1_000_000, size=200).readable
+    [(1050000, 200)]
+    >>> connection.advance(2_000_000).unacknowledged
+    0
+    """
+
+    def __init__(self, path: Path, stack: Linux, seed: int) -> None:
+        self._stack = stack
+        self._state, self._wire = new_connection(None, path, stack, seed, wire_type=LIVE_WIRE)
+        self._state.scheduled, self._state.next_write = 1, NEVER
+        self._readable = records(READABLE_PER_CALL, READABLE)
+
+    def advance(self, now: int, size: int = 0) -> Progress:
+        """Advance to a time, and write there."""
+        readable: list[tuple[int, int]] = []
+        while True:
+            count, *state = _advance_to(self._state, self._wire.record, self._readable, now, size)
+            readable += self._readable[:count].tolist()
+            if count < READABLE_PER_CALL:
+                return Progress(readable, *map(int, state))
+            size = 0
+
+    def change_path(self, path: Path) -> None:
+        """Continue on another path, from the time of the last call of `advance` on."""
+        change_path(self._state, self._wire, path, self._stack)
+
+
+@kernel()
+def _advance_to(c: Any, wire: Any, readable: Any, now: int, size: int) -> tuple[int, int, int, int, int, int]:
+    """Process all events up to a time, at which `size` bytes are written, unless the array `readable` is full before.
+
+    Returns the number of entries in the array, and the fields of `Progress`.
+    """
+    if size:
+        message = message_record(wire, c.messages_known)
+        message.written, message.end = now, c.written + size
+        c.messages_known += 1
+        c.next_write = now
+    count = 0
+    while count < readable.shape[0] and next_event(c, wire) <= now:
+        before = c.rcv_nxt
+        process_next(c, wire, 0)
+        if c.rcv_nxt > before:
+            entry = readable[count]
+            # Unless arrivals are deferred, the receiver processes a segment when it is sent.
+            entry.time = c.now if c.deferred else c.now + c.one_way_delay
+            entry.position = c.rcv_nxt
+            count += 1
+    unread = c.packets_written - c.packets_read
+    return count, next_event(c, wire), c.written - c.snd_una, c.written - c.snd_nxt, c.snd_cwnd, unread

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
+from tcpdelay.models.budget import MOST_SECONDS, SimulationBudget, checked_budget
 from tcpdelay.models.simulator.batches import UNKNOWN, Batches
-from tcpdelay.models.simulator.connections import CONNECTION_TIME, Connections
-from tcpdelay.models.simulator.engine import ALL_RULES, TIE_BREAK
+from tcpdelay.models.simulator.engine import ALL_RULES, CONNECTION_TIME, TIE_BREAK, Connections
 from tcpdelay.models.simulator.simulation import segments_per_message, source_refusals
 from tcpdelay.models.tcp import SECOND
-from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.fields import SEED, InvalidValueError, declarations, is_number
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
-from tcpdelay.scenario.stack import Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import Linux, Stack, checked_linux
+from tcpdelay.scenario.target import Target
 
 CHUNK, SEGMENTS_PER_CALL = 2_000, 200_000
 """Exchanges, and segments, that one call of the compiled code simulates at most; an interrupt is answered after it."""
@@ -154,7 +154,9 @@ def simulate_exchanges(
     quantile : float
         The probability to which `quantile_interval` belongs, above 0 and below 1.
     max_seconds : float
-        Processor time that each direction may take [s], 0.01 to 1e6. After it the result has fewer exchanges.
+        Processor time that each direction may take on an ordinary machine, roughly [s], 0.01 to 1e6. After it, counted
+        in events and segments, the result has fewer exchanges, and `ended_by_budget` is True. After 20 times this time,
+        the clock ends a direction.
 
     Returns
     -------
@@ -182,26 +184,22 @@ def simulate_exchanges(
     >>> round(simulate_exchanges(800, 800, path, writes=2, seed=1).quantile(0.99), 3)
     0.037
     """
-    path, stack = checked_path(path), checked_profile(stack)
-    if not isinstance(stack, Linux):
-        raise InvalidValueError("stack", stack, "be one of Stack.linux(...)")
+    path, stack = checked_path(path), checked_linux(stack)
     for name, pause in (("think_time", think_time), ("answer_time", answer_time)):
         if not is_number(pause) or not 0 <= pause <= LONGEST_PAUSE:
             raise InvalidValueError(name, pause, f"lie between 0 and {LONGEST_PAUSE:g} s")
     for name, size in (("request_size", request_size), ("response_size", response_size)):
-        if not is_number(size) or size != int(size) or not 1 <= size <= 10_000_000:
+        if not is_number(size) or not 1 <= size <= 10_000_000 or size != int(size):
             raise InvalidValueError(name, size, "be a whole number of bytes from 1 to 10 000 000")
     most_writes = min(MOST_WRITES, request_size, response_size)
     for name, value, least, most in (
         ("writes", writes, 1, most_writes),
         ("exchanges", exchanges, FEWEST, MOST),
-        ("seed", seed, 0, None),
     ):
-        if not is_number(value) or value != int(value) or value < least or (most is not None and value > most):
-            allowed = f"{least} or more" if most is None else f"{least} to {most}"
-            raise InvalidValueError(name, value, f"be a whole number, {allowed}")
-    if not is_number(quantile) or not 0 < quantile < 1:
-        raise InvalidValueError("quantile", quantile, "lie between 0 and 1")
+        if not is_number(value) or not least <= value <= most or value != int(value):
+            raise InvalidValueError(name, value, f"be a whole number, {least} to {most}")
+    seed = SEED.require("seed", seed)
+    declarations(Target)["quantile"].require("quantile", quantile)
     checked_budget(max_seconds, None)
     there = replace(path, ack_loss=0.0)
     back = Path(path.rtt, path.ack_loss, one_way_delay=path.rtt - path.forward_delay)
@@ -209,11 +207,13 @@ def simulate_exchanges(
     # A request waits for the response before it, so the pauses of one direction hold the delays of the other. They
     # matter little: each message finds an idle connection.
     constant = np.array([think_time + path.forward_delay + answer_time])
-    responses = _delays(response_size, back, stack, writes, constant, exchanges, seeds[0], max_seconds)
+    budgets = SimulationBudget(max_seconds), SimulationBudget(max_seconds)
+    responses = _delays(response_size, back, stack, writes, constant, exchanges, seeds[0], budgets[0])
     pauses = think_time + answer_time + responses / SECOND
-    requests = _delays(request_size, there, stack, writes, pauses, exchanges, seeds[1], max_seconds)
+    requests = _delays(request_size, there, stack, writes, pauses, exchanges, seeds[1], budgets[1])
     counted = min(requests.size, responses.size)
     times = requests[:counted] + responses[:counted]
+    by_clock = any(budget.ended_by_clock for budget in budgets)
     batches = Batches()
     for chunk in np.array_split(times, math.ceil(counted / CHUNK)):
         batches.add(chunk)
@@ -230,6 +230,8 @@ def simulate_exchanges(
         probability=quantile,
         quantile_interval=_later(batches.quantile(quantile) if batches.enough else UNKNOWN, answer_time),
         mean_interval=_later(batches.mean() if batches.enough else UNKNOWN, answer_time),
+        ended_by_clock=by_clock,
+        ended_by_budget=counted < exchanges and not by_clock,
     )
 
 
@@ -245,7 +247,7 @@ def _delays(
     pauses: NDArray[np.float64],
     exchanges: int,
     seed: int,
-    max_seconds: float,
+    budget: SimulationBudget,
 ) -> NDArray[np.int64]:
     """Return the delays of the messages of one direction [us]."""
     messages = Flow(size, LONGEST_PAUSE)
@@ -254,7 +256,7 @@ def _delays(
     # The answer brings the ACK, so the ACK is there before the next message. In the simulation it is later by the time
     # that keeps ACKs apart.
     source = _Answered(size, writes, pauses + 2 * TIE_BREAK * writes / SECOND)
-    connections = Connections(source, path, stack, seed, ALL_RULES, False, None, CONNECTION_TIME, max_seconds, True)
+    connections = Connections(source, path, stack, seed, ALL_RULES, False, None, CONNECTION_TIME, budget, True)
     most = min(CHUNK, max(SEGMENTS_PER_CALL // (writes + segments_per_message(messages, stack)), 1))
     parts: list[NDArray[np.int64]] = []
     counted, ended = 0, False
@@ -266,8 +268,5 @@ def _delays(
         parts.append(chunk.delays[0][last_of_message])
         counted += parts[-1].size
     if counted < min(exchanges, FEWEST):
-        raise TooLargeError(
-            f"the simulation has only reached {counted} exchanges in the time that it may take; allow more time, or "
-            "use smaller messages"
-        )
+        raise budget.error(f"{counted} exchanges", "allow more time, or use smaller messages")
     return np.concatenate(parts)

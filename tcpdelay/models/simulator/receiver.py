@@ -26,29 +26,29 @@ SHORTEST_FULL_SEGMENT, TCP_HEADER, HEADER_WITH_TIMESTAMP = 88, 20, 32
 
 @kernel()
 def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: int) -> None:
-    """Process a segment that arrives: put it in order, read the packets that are complete, and send an ACK if due.
-
-    Parameters
-    ----------
-    c : record
-        The connection.
-    wire : record
-        Its segments and ACKs in transit, of type `WIRE`.
-    number, following : int
-        The number of the segment, and the number after the last segment that it carries.
-    sent, arrival : int
-        Times at which it was sent and at which it arrives [us].
-    """
+    """Process a segment that arrives: put it in order, read the packets that are complete, and send an ACK if due."""
+    if c.ts_recent // tcp.MILLISECOND - sent // tcp.MILLISECOND > tcp.PAWS_WINDOW:
+        _discard(c, wire, number, arrival)
+        return
     c.arrivals += 1
     holes = c.out_of_order > 0
-    fresh = False
+    fresh, duplicate = False, NO_SEGMENT
     for other in range(max(number, c.rcv_segment), following):
         segment = wire.segments[other & MASK]
-        if not segment.received:
+        if segment.received:
+            duplicate = other
+        else:
             fresh = True
             segment.received = c.arrivals
             c.out_of_order += 1
-    if following > c.rcv_segment and sent >= c.ts_recent and wire.segments[number & MASK].start <= c.rcv_wup:
+    if number < c.rcv_segment:
+        # The part that was in order already; a retransmission with several segments may have new data beyond it.
+        duplicate = min(following, c.rcv_segment) - 1
+    if not fresh:
+        # The sender has sent an old segment again: it lacks ACKs.
+        begin_quick_acks(c, tcp.QUICK_ACKS)
+    if wire.segments[number & MASK].start <= c.rcv_wup <= _start(c, wire, following) and sent >= c.ts_recent:
+        # `tcp_replace_ts_recent`: so does the needless copy of the last segment that was acknowledged (`tcp_sequence`).
         c.ts_recent = sent
     in_order = fresh and number <= c.rcv_segment
     if in_order:
@@ -71,11 +71,10 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
     if c.delayed_ack:
         if in_order:
             _note_data(c, wire, number, following, arrival)
-        if not _is_due(c, fresh, in_order, holes, arrival):
+        if not _is_due(c, in_order, holes, arrival):
             return
     elif fresh and not in_order and not c.quick and not _is_sack_due(c, arrival):
         return
-    duplicate = NO_SEGMENT if fresh else number
     if c.merging_at == arrival:
         _add_to_acknowledgement(c, wire, number, duplicate)
     else:
@@ -83,6 +82,21 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
         acknowledge(c, wire, number, duplicate, arrival)
         if in_order and not holes and not alone:
             c.merging_at = arrival
+
+
+@kernel()
+def _discard(c: Any, wire: Any, number: int, arrival: int) -> None:
+    """Discard a segment with an old timestamp (`tcp_paws_discard`), and answer at once (`tcp_send_dupack`).
+
+    After a retransmission with a newer timestamp has filled a hole, originals that are still in the network are
+    discarded, and must be sent again. The ACK of data that is in order already has a D-SACK.
+    """
+    c.paws_discards += 1
+    duplicate = NO_SEGMENT
+    if wire.segments[number & MASK].start < c.rcv_nxt:
+        begin_quick_acks(c, tcp.QUICK_ACKS)
+        duplicate = number
+    acknowledge(c, wire, EVERYTHING, duplicate, arrival)
 
 
 @kernel()
@@ -112,21 +126,7 @@ def _start(c: Any, wire: Any, number: int) -> int:
 
 @kernel()
 def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) -> None:
-    """Send an ACK. It may be lost; the next ACK then reports everything.
-
-    Parameters
-    ----------
-    c : record
-        The connection.
-    wire : record
-        Its segments and ACKs in transit, of type `WIRE`.
-    number : int
-        The segment that the ACK reports, or `EVERYTHING`.
-    duplicate : int
-        The segment that has arrived twice, which the ACK reports by a D-SACK (RFC 2883), or `NO_SEGMENT`.
-    sending : int
-        Time at which the ACK is sent [us].
-    """
+    """Send an ACK. It may be lost; the next ACK then reports everything."""
     if c.compressed_at != NEVER:
         # The ACK reports the segments whose SACK has been waiting too.
         c.unreported = 1
@@ -246,12 +246,8 @@ def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
 
 
 @kernel()
-def _is_due(c: Any, fresh: bool, in_order: bool, holes: bool, arrival: int) -> bool:
+def _is_due(c: Any, in_order: bool, holes: bool, arrival: int) -> bool:
     """Return whether a segment is acknowledged at once; if not, schedule its ACK (`__tcp_ack_snd_check`)."""
-    if not fresh:
-        # The sender has sent an old segment again: it lacks ACKs.
-        begin_quick_acks(c, tcp.QUICK_ACKS)
-        return True
     filled = in_order and holes and c.out_of_order == 0
     if filled or c.quick > 0 or c.ack_now:
         return True

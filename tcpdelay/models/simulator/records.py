@@ -116,14 +116,7 @@ _call: Any = _call_in_python if config.DISABLE_JIT else intrinsic(_type_call)  #
 
 @kernel()
 def uniform(next_double: int, state: int) -> float:
-    """Return the generator's next number, uniformly distributed from 0 to below 1, as `Generator.random` does.
-
-    Examples
-    --------
-    >>> random, twin = np.random.default_rng(1), np.random.default_rng(1)
-    >>> uniform(*generator_addresses(random)) == twin.random()
-    True
-    """
+    """Return the generator's next number, uniformly distributed from 0 to below 1, as `Generator.random` does."""
     return float(_call(next_double, state))
 
 
@@ -169,8 +162,8 @@ _GROUPS = {
     "prior_cwnd prior_ssthresh prr_delivered prr_out highest_sacked",
     "undo": "undo_marker undo_retrans retrans_stamp",
     "rack": "rack_mstamp rack_end_seq rack_rtt rack_advanced",
-    "reordering": "reord_seen dsack_dups delivered_at_sending rack_dsack_seen rack_last_delivered reo_wnd_steps "
-    "reo_wnd_persist",
+    "reordering": "reord reord_seen reordering_distance dsack_dups delivered_at_sending rack_dsack_seen "
+    "rack_last_delivered reo_wnd_steps reo_wnd_persist",
     "estimator": "srtt mdev mdev_max rttvar rtt_seq min_rtt rto retransmits",
     "timer": "timer_kind timer_at tlp_high_seq tlp_retrans frto",
     "cubic": "cubic_cnt cubic_last_max cubic_last_cwnd cubic_last_time cubic_origin cubic_k cubic_epoch "
@@ -185,7 +178,7 @@ _GROUPS = {
     "delayed_ack_timeout read_at merging_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size "
     "pushed quick ato lrcvtime receiver_rto rcv_room",
     "counts": "segments_sent segments_lost segments_retransmitted recoveries timeouts probes reordering_timeouts "
-    "undone acks_sent acks_lost skipped events",
+    "undone paws_discards acks_sent acks_lost skipped events",
 }
 LOSS_FIELDS = ("loss", "loss_burst", "bad_time", "bad_loss")
 """Parameters of the losses, named as in `Path`; `bad_time` is in microseconds."""
@@ -275,15 +268,7 @@ class Wire:
         return np.asarray(self.record.delays)
 
     def delays_of(self, first: int, packets: int) -> NDArray[np.int64]:
-        """Return a copy of the `delays` of packets from number `first` on, shape (3, packets).
-
-        Examples
-        --------
-        >>> wire = Wire(np.random.default_rng(1))
-        >>> wire.delays[0] = np.arange(KEPT)
-        >>> wire.delays_of(KEPT - 2, 4)[0]
-        array([131070, 131071,      0,      1])
-        """
+        """Return a copy of the `delays` of packets from number `first` on, shape (3, packets)."""
         return np.take(self.delays, np.arange(first, first + packets), axis=1, mode="wrap")
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator import bbr
-from tcpdelay.models.simulator.dctcp import react_to_loss
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
     EVER_RETRANSMITTED,
@@ -27,7 +26,7 @@ from tcpdelay.models.simulator.records import (
     ticks_now,
     to_ticks,
 )
-from tcpdelay.models.simulator.window import IN_RECOVERY, note, reduced_threshold
+from tcpdelay.models.simulator.window import IN_RECOVERY, note, react_to_loss, reduced_threshold
 
 
 @kernel()
@@ -62,12 +61,6 @@ def is_original(c: Any, echo: int) -> bool:
 
 
 @kernel()
-def all_retransmissions_needless(c: Any) -> bool:
-    """Return whether D-SACKs have reported every retransmission as needless."""
-    return bool(c.undo_marker and c.undo_retrans == 0)
-
-
-@kernel()
 def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
     """Undo the reduction of the window, and with `unmark` the loss marks too (`tcp_undo_cwnd_reduction`)."""
     if unmark:
@@ -89,6 +82,19 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
 
 
 @kernel()
+def undo_by_duplicates(c: Any, wire: Any) -> bool:
+    """Undo a reduction if D-SACKs have reported every retransmission as needless (`tcp_try_undo_dsack`).
+
+    The longer wait for reordered segments then lasts for a recovery more. Returns whether a reduction was undone.
+    """
+    if not c.undo_marker or c.undo_retrans:
+        return False
+    c.reo_wnd_persist = min(tcp.REORDERING_RECOVERIES, c.reo_wnd_persist + 1)
+    undo_reduction(c, wire, False)
+    return True
+
+
+@kernel()
 def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
     """Process a D-SACK; return whether it reports a retransmission (`tcp_check_dsack`, `tcp_sacktag_one`)."""
     segment = wire.segments[number & MASK]
@@ -104,7 +110,7 @@ def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
             if counts:
                 c.undo_retrans -= 1
             if segment.state & SACKED:
-                note_reordering(c, number)
+                c.reord = min(c.reord, segment.start)
         if segment.state & RETRANSMITTED:
             segment.state &= ~RETRANSMITTED
             c.retrans_out -= 1
@@ -114,23 +120,22 @@ def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
 
 
 @kernel()
-def note_reordering(c: Any, number: int) -> None:
-    """Count reordering if a later segment than this one is SACKed already (`tcp_check_sack_reordering`)."""
-    if c.sacked_out and number <= c.highest_sacked:
-        c.reord_seen += 1
+def note_reordering(c: Any, wire: Any, low: int) -> None:
+    """Record reordering if data beyond the position `low` was delivered before (`tcp_check_sack_reordering`).
+
+    Its distance is counted in full segments, so small segments must be overtaken by many others to reach it.
+    """
+    beyond = int(wire.segments[c.highest_sacked & MASK].end if c.sacked_out else c.snd_una)
+    if low >= beyond:
+        return
+    if beyond - low > c.reordering_distance * c.mss:
+        c.reordering_distance = min(-((low - beyond) // c.mss), tcp.LARGEST_REORDERING)
+    c.reord_seen += 1
 
 
 @kernel()
 def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
-    """Widen RACK's reordering window after needless retransmissions, and reset it later (`tcp_rack_update_reo_wnd`).
-
-    Parameters
-    ----------
-    c : record
-        The connection.
-    delivered_at_sending : int
-        Count of delivered segments when the latest delivered segment was sent; at 0 the window stays as it is.
-    """
+    """Widen RACK's reordering window after needless retransmissions, and reset it later (`tcp_rack_update_reo_wnd`)."""
     if not delivered_at_sending:
         return
     if delivered_at_sending < c.rack_last_delivered:
@@ -273,17 +278,7 @@ def enter_recovery(c: Any, wire: Any) -> None:
 
 @kernel()
 def reduce_window(c: Any, delivered: int, lost: int, advanced: bool) -> None:
-    """Set the window so that it allows as much as PRR lets an ACK release (`tcp_cwnd_reduction`, RFC 6937).
-
-    Parameters
-    ----------
-    c : record
-        The connection.
-    delivered, lost : int
-        Segments that the ACK reports as delivered, and segments that it shows to be lost.
-    advanced : bool
-        Whether the cumulative acknowledgement advances.
-    """
+    """Set the window so that it allows as much as PRR lets an ACK release (`tcp_cwnd_reduction`, RFC 6937)."""
     if delivered <= 0:
         return
     if not c.proportional_reduction:

@@ -7,9 +7,7 @@ from typing import Any
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator import bbr
-from tcpdelay.models.simulator.dctcp import react_to_loss
-from tcpdelay.models.simulator.delivery_rate import note_sending
-from tcpdelay.models.simulator.pacing import is_paced, schedule_next
+from tcpdelay.models.simulator.pacing import is_paced, note_sending, schedule_next
 from tcpdelay.models.simulator.path import is_dropped, send
 from tcpdelay.models.simulator.records import (
     COLLAPSED,
@@ -55,6 +53,7 @@ from tcpdelay.models.simulator.window import (
     forget_cubic,
     forget_rounds,
     note,
+    react_to_loss,
     reduced_threshold,
     validate_window,
 )
@@ -141,11 +140,17 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
 
 
 @kernel()
+def _is_in_host_queue(c: Any, segment: Any) -> bool:
+    """Return whether the last copy of a segment is still in the sender's host (`skb_still_in_host_queue`)."""
+    return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
+
+
+@kernel()
 def _collapse(c: Any, wire: Any, number: int) -> None:
     """Collapse the small segments that follow a segment into its retransmission (`tcp_retrans_try_collapse`).
 
-    The retransmission becomes a full segment at most. A segment that is SACKed, or still has a copy in the network, is
-    not collapsed.
+    The retransmission becomes a full segment at most. A segment that is SACKed, or still has a copy in the host, is not
+    collapsed (`tcp_can_collapse`).
     """
     if not c.collapsing:
         return
@@ -154,7 +159,7 @@ def _collapse(c: Any, wire: Any, number: int) -> None:
         segment = wire.segments[following & MASK]
         if segment.state & COLLAPSED:
             continue
-        if segment.state & SACKED or segment.gone > c.now or segment.end - head.start > c.mss:
+        if segment.state & SACKED or _is_in_host_queue(c, segment) or segment.end - head.start > c.mss:
             break
         if segment.state & MARKED_LOST:
             c.lost_out -= 1
@@ -164,12 +169,6 @@ def _collapse(c: Any, wire: Any, number: int) -> None:
         head.state |= segment.state & EVER_RETRANSMITTED
         head.end = segment.end
         segment.state = COLLAPSED
-
-
-@kernel()
-def _is_in_host_queue(c: Any, segment: Any) -> bool:
-    """Return whether the last copy of a segment is still in the sender's host (`skb_still_in_host_queue`)."""
-    return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
 
 
 @kernel()
@@ -336,6 +335,9 @@ def _time_out(c: Any, wire: Any) -> None:
     c.snd_cwnd = in_flight(c) + 1
     c.snd_cwnd_cnt = 0
     c.snd_cwnd_stamp = ticks_now(c)
+    if c.ca_state <= DISORDER and c.sacked_out >= tcp.DUPLICATE_THRESHOLD:
+        # The segments beyond were SACKed, and it was a loss all the same: less is reordered than it seemed.
+        c.reordering_distance = min(c.reordering_distance, tcp.DUPLICATE_THRESHOLD)
     c.ca_state = LOSS
     forget_cubic(c)
     forget_rounds(c)

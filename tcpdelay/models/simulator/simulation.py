@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +14,36 @@ from numpy.typing import NDArray
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
 from tcpdelay.models.accuracy import simulator_error, statistical_error
-from tcpdelay.models.budget import MOST_SECONDS, TooLargeError, checked_budget
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.quic.connections import QuicConnections
+from tcpdelay.models.budget import MOST_SECONDS, SimulationBudget, TooLargeError, checked_budget
+from tcpdelay.models.interface import (
+    Answer,
+    DelayParts,
+    NotSettledError,
+    Requested,
+    Support,
+    UnsupportedError,
+    unknown_fields,
+)
+from tcpdelay.models.quic.engine import QuicConnections
 from tcpdelay.models.quic.records import NEVER_READ
-from tcpdelay.models.simulator.batches import FEWEST_SHARES, UNKNOWN, Batches, carried_share, is_settled
-from tcpdelay.models.simulator.connections import (
+from tcpdelay.models.simulator.batches import (
+    FEWEST_SHARES,
+    UNKNOWN,
+    Batches,
+    DelaysOfKind,
+    KindsInBatches,
+    carried_share,
+)
+from tcpdelay.models.simulator.engine import (
+    ALL_RULES,
     CONNECTION_TIME,
     LONGEST_CONNECTION,
     SHORTEST_CONNECTION,
     Chunk,
     Connections,
+    warm_up,
 )
-from tcpdelay.models.simulator.engine import ALL_RULES
-from tcpdelay.models.simulator.kinds import DelaysOfKind, KindsInBatches
+from tcpdelay.models.simulator.path import PATH_FIELDS
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.sender import LARGEST_FLIGHT
 from tcpdelay.models.simulator.window import PUBLIC_EVENT, public_events
@@ -37,27 +52,50 @@ from tcpdelay.models.tcp import SECOND
 from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION, reno_utilization
 from tcpdelay.models.validity import CAPTURED, uncaptured_over_quic
 from tcpdelay.scenario.applications import source_of
-from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.fields import SEED, InvalidValueError, Quantity, declarations, is_number
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY
 from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.scenario import Scenario, checked_arguments
+from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
-from tcpdelay.scenario.stack import CongestionControl, Linux, Quic, QuicControl, Stack, checked_profile
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.sizes import Messages
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.stack import CongestionControl, Linux, Quic, QuicControl, Stack, checked_profile, transport_name
+from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 CHUNK = 50_000
 """Packets that one call of the compiled code simulates."""
 MOST_PACKETS, MOST_SEGMENTS = 20_000_000, 100_000_000
 """Packets, and segments, after which a simulation of ten seconds ends at any precision; it takes about that."""
 SLOWEST = 1.5
-"""Multiple of this time after which it ends in any case: the rare losses or timers of a scenario may make it slow."""
+"""Multiple of this time, by its estimated work, after which it ends in any case: losses or timers may make it slow."""
+REQUESTED = 100
+"""Multiple of the usual time of as many packets that a simulation may take whose number of packets is requested.
+
+Random scenarios took 0.1 to 25 times the usual time. More is only taken where hardly any segment arrives.
+"""
 SEGMENTS_PER_CHUNK = 2_000_000
 """Segments that one call of the compiled code simulates at most."""
+WORK_OF_CHUNK = 8_000
+"""Work of the statistics of such a call, in units of `SECONDS_PER_WORK`."""
 HALF_WIDTH = 0.02
 """Half width of the confidence interval of the quantile by default, relative to the quantile."""
 FEWEST_PACKETS = 1000
 """Smallest number of packets that a simulation counts."""
+PACKETS = Quantity(
+    kind="count",
+    meaning="Packets that a simulation counts.",
+    low=FEWEST_PACKETS,
+    high=1e9,
+    unit="packets",
+    example="100000",
+    allowed=f"be a whole number from {FEWEST_PACKETS} to 1e9",
+)
+"""Declaration of the packets of a simulation."""
 LARGEST_MESSAGE_RATE = 10_000.0
-"""Largest mean rate of messages [1/s] of a source whose rate is not constant: the messages of 100 s can wait."""
+"""Largest mean rate of messages [1/s] of a source without exact writes: the messages of 100 s can wait."""
 NEVER = Interval(np.inf, np.inf, np.inf)
 """Interval of a delay that is infinite."""
 MORE_PER_LOOK = 1.1
@@ -73,12 +111,15 @@ class Simulation(DelayDistribution):
     seed : int
         Seed of all random numbers.
     settled : bool
-        False if the delays are correlated over the whole simulation, or the quantile is not known to 100 %, as where
-        the load is close to the rate that TCP carries. The delays are then those of this run: a longer run has others.
+        False if the delays are correlated over the whole simulation, or neither the quantile nor the share of later
+        packets is known well enough, as where the load is close to the rate that TCP carries. The delays are then
+        those of this run: a longer run has others. True if all messages of a source that ends are counted.
     carried : Interval
         Rate that TCP carries, relative to the flow's rate, with the interval of
         `tcpdelay.models.simulator.batches.carried_share`. The whole interval is below 1 where the backlog certainly
         grows for ever.
+    work_seconds : float
+        Estimated processor time of the simulated events and segments [s], the same on every machine.
     rtt : float
         Round-trip time of the path [s].
     congestion_control : {"cubic", "reno", "bbr", "newreno"}
@@ -98,7 +139,7 @@ class Simulation(DelayDistribution):
         receiver for a lost segment, which may be the packet's own.
     counts : dict of int
         Segments sent, lost and retransmitted; recoveries, timeouts, probes, reordering timeouts, and needless
-        reductions undone; ACKs sent and lost.
+        reductions undone; D-SACKs received, segments discarded by PAWS; ACKs sent and lost.
     late_errors : tuple of ndarray
         Delays [s], ascending, and half the 95 % interval of the share of packets later than each.
     by_kind : mapping of str to DelaysOfKind
@@ -117,8 +158,7 @@ class Simulation(DelayDistribution):
 
     method: str = "simulation"
     seed: int = 0
-    settled: bool = True
-    carried: Interval = UNKNOWN
+    work_seconds: float = field(default=0.0, repr=False, compare=False)
     rtt: float = np.nan
     congestion_control: CongestionControl | QuicControl = "cubic"
     compared: bool = True
@@ -139,13 +179,13 @@ class Simulation(DelayDistribution):
 
     def late_error(self, delay: float) -> float:
         """Return half the 95 % interval of the share of packets later than a delay [s]; 0 if it is not known."""
-        delays, errors = self.late_errors
-        return float(np.interp(delay, delays, errors)) if delays.size else 0.0
+        unknown, (delays, errors) = super().late_error(delay), self.late_errors
+        return float(np.interp(delay, delays, errors)) if delays.size else unknown
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
         """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
-        if not (self.sustainable and self.settled and self.compared) or np.isinf(self.quantile_interval.value):
+        if not (self.sustainable and self.settled and self.compared and np.isfinite(self.quantile_interval.value)):
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         # A datagram that is lost waits for nothing: only those that arrive show a backlog.
@@ -155,6 +195,7 @@ class Simulation(DelayDistribution):
         return simulator_error(statistical, added, self.congestion_control)
 
 
+@checked_arguments
 def simulate(
     flow: Source | str,
     path: Path,
@@ -219,9 +260,11 @@ def simulate(
     on_progress : callable, optional
         Function that is called with the number of packets simulated and the largest number of packets.
     max_seconds : float
-        Processor time that a simulation without `packets` may take, roughly [s], 0.01 to 1e6. It determines the most
-        packets, so that the result is the same on every machine. After 1.5 times this time, the simulation ends with
-        the packets that it has.
+        Processor time that a simulation may take on an ordinary machine, roughly [s], 0.01 to 1e6. It is counted in
+        packets, and in events and segments for 1.5 times this time, so that the result is the same on every machine.
+        After 30 times this time, the clock ends the simulation, and `ended_by_clock` is True. A simulation of
+        `packets` may take 100 times the usual time of as many packets if this is longer. If it ends before, it has
+        not settled, and `ended_by_budget` or `ended_by_clock` is True.
 
     Returns
     -------
@@ -239,6 +282,7 @@ def simulate(
 
     Examples
     --------
+    >>> from tcpdelay.scenario.source import Flow
     >>> delays = simulate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), packets=100_000, seed=1)
     >>> round(delays.mean, 3), round(delays.quantile(0.95), 3)
     (0.062, 0.14)
@@ -269,35 +313,35 @@ def simulate(
     if not isinstance(stack, Linux | Quic):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...) or Stack.quic(...)")
     for name, share in (("quantile", quantile), ("half_width", half_width)):
-        if not 0 < share < 1:
-            raise InvalidValueError(name, share, "lie between 0 and 1")
-    if tick_offset is not None and not 0 <= tick_offset <= 1:
+        declarations(Target)["quantile"].require(name, share)
+    if tick_offset is not None and not (is_number(tick_offset) and 0 <= tick_offset <= 1):
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
-    if packets is not None and not FEWEST_PACKETS <= packets <= 1e9:
-        raise InvalidValueError("packets", packets, f"lie between {FEWEST_PACKETS} and 1e9")
+    if packets is not None:
+        packets = PACKETS.require("packets", packets)
     if not is_number(connection_time) or not SHORTEST_CONNECTION <= connection_time <= LONGEST_CONNECTION:
         allowed = f"lie between {SHORTEST_CONNECTION:g} and {LONGEST_CONNECTION:g} s"
         raise InvalidValueError("connection_time", connection_time, allowed)
-    if seed < 0:
-        raise InvalidValueError("seed", seed, "be 0 or more")
+    seed = SEED.require("seed", seed)
     if trace and packets is None:
         raise InvalidValueError("packets", packets, "be given with a trace")
     for refused in source_refusals(source, path, stack):
         raise refused
     checked_budget(max_seconds, None)
-    longest = math.inf if packets is not None else SLOWEST * max_seconds
+    budget = SimulationBudget(SLOWEST * max_seconds)
+    if packets is not None:
+        budget = requested_budget(packets, source, stack, max_seconds)
     connections: Connections | QuicConnections
     if isinstance(stack, Quic):
         of_kernel = {"rules": rules != ALL_RULES, "exact_ties": exact_ties, "tick_offset": tick_offset, "trace": trace}
         for name in (name for name, given in of_kernel.items() if given):
             raise ValueError(f"{name} is for Stack.linux(...), not for Stack.quic(...)")
-        connections = QuicConnections(source, path, stack, seed, longest)
+        connections = QuicConnections(source, path, stack, seed, budget)
     else:
         if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
             since = TIME_BASED_RECOVERY.since
             allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {since}"
             raise InvalidValueError("rules.rack", rules.rack, allowed)
-        connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, longest)
+        connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, budget)
     most = packets_within(max_seconds, source, stack) if packets is None else packets
     available = available_messages(source, connections.warm_up, packets)
     if available is not None:
@@ -317,25 +361,32 @@ def _compared(source: Source, path: Path, stack: Linux | Quic) -> bool:
 
 
 def packets_within(max_seconds: float, source: Source, stack: Linux | Quic) -> int:
-    """Return the most packets of a simulation that takes a time [s], but at least the fewest that it can have.
+    """Return the most packets of a simulation that takes a time [s], but at least the fewest that it can have."""
+    return max(int(max_seconds / MOST_SECONDS * _most_packets(source, stack)), FEWEST_PACKETS)
+
+
+def _most_packets(source: Source, stack: Linux | Quic) -> int:
+    """Return the packets that a simulation usually has in `MOST_SECONDS`."""
+    return min(MOST_PACKETS, MOST_SEGMENTS // segments_per_message(source, stack))
+
+
+def requested_budget(
+    packets: int, source: Source, stack: Linux | Quic, max_seconds: float = MOST_SECONDS
+) -> SimulationBudget:
+    """Return what a simulation may take that is to have a number of packets.
 
     Examples
     --------
-    >>> packets_within(10.0, Flow(174, 0.020), Linux()), packets_within(10.0, Flow(1_000_000, 1.0), Linux())
-    (20000000, 144717)
+    >>> from tcpdelay.scenario.source import Flow
+    >>> [requested_budget(packets, Flow(174, 0.020), Linux()).max_seconds for packets in (2000, 1_000_000)]
+    [15.0, 50.0]
     """
-    segments = segments_per_message(source, stack)
-    return max(int(max_seconds / MOST_SECONDS * min(MOST_PACKETS, MOST_SEGMENTS // segments)), FEWEST_PACKETS)
+    usual = MOST_SECONDS * packets / _most_packets(source, stack)
+    return SimulationBudget(max(SLOWEST * max_seconds, REQUESTED * usual))
 
 
 def available_messages(source: Source, warm_up: int, packets: int | None) -> int | None:
-    """Return how many messages of a source can be counted after a number at the beginning; None for any number.
-
-    Raises
-    ------
-    InvalidValueError
-        If the source ends before `packets` messages are counted, by default the fewest of a simulation.
-    """
+    """Return how many messages of a source can be counted after a number at the beginning; None for any number."""
     available = countable(source, warm_up)
     fewest = packets or FEWEST_PACKETS
     if available is not None and available < fewest:
@@ -360,7 +411,7 @@ def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator
     if segments > LARGEST_FLIGHT / 2:
         allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
         yield UnsupportedError("rtt", path.rtt, allowed)
-    if not isinstance(source, Flow) and source.message_rate > LARGEST_MESSAGE_RATE:
+    if not is_exact(source) and source.message_rate > LARGEST_MESSAGE_RATE:
         allowed = f"have at most {LARGEST_MESSAGE_RATE:.0f} messages per second in a simulation"
         yield UnsupportedError("source", source, allowed)
 
@@ -376,7 +427,7 @@ def _run(
 ) -> Simulation:
     """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result.
 
-    It also ends with the time of the connections.
+    It also ends with the budget of the connections.
     """
     batches, sums, kept = Batches(), np.zeros(2), []
     kinds = KindsInBatches(connections.source.kinds)
@@ -397,10 +448,11 @@ def _run(
         if connections.backlogged:
             return _unsustainable(connections, counted, seed, carried)
         if not found.packets:
-            # The source has ended, or the time.
+            # The source has ended, or the budget.
             break
         counted += found.packets
         batches.add(found.delays[0])
+        connections.budget.spend(WORK_OF_CHUNK)
         sums += found.delays.sum(axis=1)
         written_per_read.append(found.written_per_read)
         kinds.add(found.delays[0], found.messages["kind"])
@@ -416,14 +468,15 @@ def _run(
                 break
         if on_progress is not None:
             on_progress(counted, most_packets)
-    if time.thread_time() > connections.ends and (looked == 0 or counted < FEWEST_PACKETS):
-        raise TooLargeError(
-            f"the simulation has only reached {counted} packets in the time that it may take; allow more time, "
-            "or use a longer interval or smaller packets"
-        )
+    if connections.budget.is_spent and (looked == 0 or counted < FEWEST_PACKETS):
+        advice = "allow more time, or use a longer interval, smaller packets or a lower loss"
+        raise connections.budget.error(f"{counted} packets", advice)
     values, counts = batches.histogram()
     quantile_interval, mean_interval = batches.quantile(quantile), batches.mean()
-    settled = is_settled(quantile_interval)
+    # The delays of a source that ends are those of its messages, however TCP carries them.
+    complete = countable(connections.source, connections.warm_up) == most_packets
+    cut = half_width is None and counted < most_packets and connections.budget.is_spent
+    settled = not cut and (batches.is_settled(quantile) or (complete and not connections.budget.is_spent))
     mean_delay, mean_sender = sums / counted / SECOND
     if values[-1] >= NEVER_READ:
         # Datagrams that are lost arrive never.
@@ -440,6 +493,7 @@ def _run(
         seed=seed,
         settled=settled,
         carried=carried,
+        work_seconds=connections.budget.seconds,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
         compared=_compared(connections.source, path, connections.stack),
@@ -448,9 +502,15 @@ def _run(
         probability=quantile,
         late_errors=batches.late_errors(),
         sender_delay=float(mean_sender),
-        head_of_line_delay=float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2),
+        # The drawn jitter may be less than its mean.
+        head_of_line_delay=max(float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2), 0.0),
         counts=connections.counts,
-        by_kind=kinds.delays(path.forward_delay, quantile),
+        by_kind={
+            kind: replace(delays, settled=settled, carried=carried)
+            for kind, delays in kinds.delays(path.forward_delay, quantile).items()
+        },
+        ended_by_clock=connections.budget.ended_by_clock,
+        ended_by_budget=cut and not connections.budget.ended_by_clock,
         **(_traced(kept, first, wire, start) if trace else {}),
     )
 
@@ -478,9 +538,118 @@ def _unsustainable(
         packets=packets,
         seed=seed,
         carried=carried,
+        work_seconds=connections.budget.seconds,
         mean_interval=NEVER,
         quantile_interval=NEVER,
         sender_delay=np.inf,
         head_of_line_delay=np.inf,
         counts=connections.counts,
     )
+
+
+# The simulator behind the interface of a model (`tcpdelay.models.interface`).
+
+_SOURCES = (Flow, Video, Speech, Utterances, Messages, Trace)
+_HONOURED = frozenset(name for part in (*_SOURCES, Linux, Quic) for name in declarations(part)) | PATH_FIELDS
+
+PROLONGED = 8
+"""Factor by which a simulation that has not settled is prolonged, divided by the segments of a packet."""
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """The packet-level simulator of a Linux kernel's TCP and of QUIC.
+
+    Parameters
+    ----------
+    packets : int, optional
+        Number of packets of a simulation whose request has none, or all messages of a source that has fewer; by default
+        as many as its precision requires. If the
+        delays of this number of packets have not settled, eight times as many segments are simulated.
+    on_progress : callable, optional
+        Called in a simulation whose request has no such function, with the number of packets simulated and the largest
+        number of packets.
+    because : str
+        Why it answers in place of the chain; the answers carry it as `simulated_because`.
+    """
+
+    packets: int | None = None
+    on_progress: Callable[[int, int], None] | None = None
+    because: str = ""
+    name: ClassVar[str] = "simulation"
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the simulator honours and refuses."""
+        return Support(_HONOURED, refused=tuple(_refusals(scenario)))
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the simulated delays: the target's quantile to 2 %, unless a number of packets is requested.
+
+        Without a target, it is the 95th percentile.
+        """
+        answered = partial(Answer, scenario, requested, self.name, simulated_because=self.because)
+        for refused in self.supports(scenario).refused:
+            return answered("unsupported", refusal=refused)
+        source, path, stack = scenario.source, scenario.path, scenario.stack
+        assert isinstance(stack, Linux | Quic)
+        simulated = partial(
+            simulate,
+            source,
+            path,
+            stack,
+            seed=requested.seed,
+            on_progress=requested.on_progress or self.on_progress,
+            max_seconds=requested.max_seconds,
+            quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
+        )
+        packets = None if self.packets is None else at_hand(source, stack, self.packets)
+        try:
+            found = simulated(packets=requested.packets or packets)
+            if not found.settled and not found.ended_by and requested.packets is None and packets is not None:
+                longer = at_hand(source, stack, PROLONGED * packets // segments_per_message(source, stack))
+                found = simulated(packets=longer) if longer > packets else found
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        except MemoryError:
+            return answered("too large", refusal=TooLargeError("the simulation needs more memory than there is"))
+        if not found.settled:
+            refusal = NotSettledError(
+                found.packets, found.carried, transport=transport_name(stack), ended_by=found.ended_by
+            )
+            return answered("not settled", refusal=refusal)
+        found = replace(found, scenario=(source, path, stack))
+        parts = DelayParts(
+            path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0
+        )
+        target = requested.target
+        return answered(
+            "estimated" if found.sustainable else "not carried",
+            found.quantile(np.array(requested.quantiles)),
+            found.late_fraction(np.array(requested.late_after)),
+            found.mean,
+            found.sustainable,
+            distribution=found,
+            lateness=np.nan if target is None else found.late_fraction(target.limit),
+            parts=parts if requested.parts else None,
+        )
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return NaN: a simulation shows only whether TCP carries one packet rate."""
+        return np.nan
+
+
+def at_hand(source: Source, stack: Linux | Quic, packets: int) -> int:
+    """Return the smaller of `packets` and of the packets that the source has after the warm-up, if it ends."""
+    available = countable(source, warm_up(source, stack))
+    return packets if available is None else min(packets, max(available, FEWEST_PACKETS))
+
+
+def _refusals(scenario: Scenario) -> Iterator[UnsupportedError]:
+    """Yield the fields of a scenario whose values the simulator refuses."""
+    source, path, stack = scenario.source, scenario.path, scenario.stack
+    if not isinstance(stack, Linux | Quic):
+        yield UnsupportedError("stack", stack, "be Stack.linux() or Stack.quic() in a simulation")
+        return
+    if isinstance(stack, Linux):
+        yield from unknown_fields(path, PATH_FIELDS, "in a simulation")
+    yield from source_refusals(source, path, stack)

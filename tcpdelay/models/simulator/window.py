@@ -1,12 +1,4 @@
-"""The congestion window: when it may grow, how Reno and CUBIC grow it, and how losses and idle time reduce it.
-
-HyStart lets CUBIC leave slow start before it loses many segments (net/ipv4/tcp_cubic.c). The module also has the packet
-trace: the events at the sender, in the order of time.
-
-References
-----------
-Ha, Rhee, "Hybrid Slow Start for High-Bandwidth and Long-Distance Networks", PFLDnet 2008.
-"""
+"""The congestion window: how Reno, CUBIC and DCTCP grow it, and how losses, marks and idle time reduce it."""
 
 from __future__ import annotations
 
@@ -18,8 +10,55 @@ from numpy.typing import NDArray
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.bbr import save_window
-from tcpdelay.models.simulator.dctcp import marked_threshold
 from tcpdelay.models.simulator.records import MOST_EVENTS, NEVER, OPEN, in_flight, in_reduction, ticks_now, to_ticks
+
+# DCTCP: the window shrinks in proportion to the share of marked segments (RFC 8257; net/ipv4/tcp_dctcp.c).
+#
+# It grows as with Reno.
+
+MAX_ALPHA = 1024
+"""All segments are marked (`DCTCP_MAX_ALPHA`); alpha begins with this value."""
+SHIFT_G = 4
+"""Binary logarithm of 1 / g (`dctcp_shift_g`)."""
+SMALLEST_WINDOW = 2
+
+
+@kernel()
+def update_alpha(c: Any, acknowledged: int, delivered: int) -> None:
+    """Update alpha once per round trip (`dctcp_update_alpha`), with the share F of marked segments in it.
+
+    alpha = (1 - g) alpha + g F.
+    """
+    if acknowledged < c.next_seq:
+        return
+    alpha = c.dctcp_alpha
+    # A small alpha falls to 0, not just near it.
+    alpha -= (alpha >> SHIFT_G) or alpha
+    alpha += (c.delivered_ce << (10 - SHIFT_G)) // max(delivered - c.old_delivered, 1)
+    c.dctcp_alpha = min(alpha, MAX_ALPHA)
+    c.next_seq, c.old_delivered, c.delivered_ce = c.snd_nxt, delivered, 0
+
+
+@kernel()
+def marked_threshold(c: Any) -> int:
+    """Return the slow-start threshold after marks: window (1 - alpha / 2) (`dctcp_ssthresh`)."""
+    return int(max(c.snd_cwnd - (c.snd_cwnd * c.dctcp_alpha >> 11), SMALLEST_WINDOW))
+
+
+@kernel()
+def react_to_loss(c: Any) -> None:
+    """Set the threshold after a loss to half of the window (`dctcp_react_to_loss`)."""
+    if c.dctcp:
+        c.snd_ssthresh = max(c.snd_cwnd >> 1, SMALLEST_WINDOW)
+
+
+# The congestion window: when it may grow, how Reno and CUBIC grow it, and how losses and idle time reduce it.
+#
+# HyStart lets CUBIC leave slow start before it loses many segments (net/ipv4/tcp_cubic.c). The module also has the
+# packet trace: the events at the sender, in the order of time.
+#
+# References:
+# Ha, Rhee, "Hybrid Slow Start for High-Bandwidth and Long-Distance Networks", PFLDnet 2008.
 
 CUBIC_BITS = 10 + 3 * tcp.CUBIC_TIME_BITS
 """Binary digits of CUBIC_C_SCALED and of a cubed time."""

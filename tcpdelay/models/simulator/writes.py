@@ -1,7 +1,8 @@
 """The writes of a source in a simulated connection: their times, and the ends of their messages in the stream.
 
-The writes of a constant-rate flow follow from interval and size. Those of any other source are in a ring, which Python
-fills while the compiled code reads it, so that memory does not grow with the length of a simulation.
+The writes of a constant-rate flow follow from interval and size, unless they are late. Those of any other source are in
+a ring, which Python fills while the compiled code reads it, so that memory does not grow with the length of a
+simulation.
 """
 
 from __future__ import annotations
@@ -164,14 +165,7 @@ class WriteSchedule:
         self._given, self._first, self._end, self._count = [], 0, 0, NEVER
 
     def fill(self, connection: Any, wire: Any) -> int:
-        """Give a connection that has written all messages it knows the next messages.
-
-        Returns
-        -------
-        int
-            Largest number of messages that the connection can read: all messages of a source that has ended, those
-            that it has read if more wait than the ring holds, and else `NEVER`.
-        """
+        """Give a connection that has written all messages it knows the next messages."""
         known = int(connection.messages_known)
         if connection.packets_written < known:
             return self._count

@@ -1,21 +1,99 @@
-"""Two smaller chains that correct slow modes of the iteration: a chain of the phases, and a chain of the backlog.
-
-The chain of the phases sums over the backlog. It also gives the drift of the backlog. The chain of the backlog sums
-over the phases and has few bins of backlogs. It speeds up the iteration near saturation.
-"""
+"""Smaller chains that help the iteration: corrections of slow modes, elimination, and the tail beyond the bound."""
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.solver.gth import eliminate
 from tcpdelay.models.solver.state_space import Phases, Rows, Transitions
 from tcpdelay.models.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
+from tcpdelay.scenario.fields import InvalidValueError
+
+if TYPE_CHECKING:
+    from tcpdelay.distribution import DelayDistribution
+
+
+# Grassmann-Taksar-Heyman elimination: the stationary distribution of a small chain without subtractions.
+#
+# Source: Grassmann, Taksar, Heyman, "Regenerative Analysis and Steady State Distributions for Markov Chains",
+# Operations Research 33 (1985).
+
+LARGEST_DENSE_CHAIN = 5000
+"""Largest number of states that `gth_solve` accepts."""
+
+
+@kernel()
+def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the stationary distribution of `matrix`, which is overwritten."""
+    n = matrix.shape[0]
+    # Fold the last state into the other states, until one state is left.
+    for last in range(n - 1, 0, -1):
+        leaves = 0.0
+        for j in range(last):
+            leaves += matrix[last, j]
+        for i in range(last):
+            rate = matrix[i, last] / leaves
+            if rate != 0.0:
+                matrix[i, last] = rate
+                for j in range(last):
+                    matrix[i, j] += rate * matrix[last, j]
+    # Unfold the states in reverse order.
+    probability = np.zeros(n)
+    probability[0] = 1.0
+    for state in range(1, n):
+        for i in range(state):
+            probability[state] += probability[i] * matrix[i, state]
+    total = 0.0
+    for state in range(n):
+        total += probability[state]
+    for state in range(n):
+        probability[state] /= total
+    return probability
+
+
+def gth_solve(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the stationary distribution of an irreducible transition matrix.
+
+    Every operation adds, multiplies or divides positive numbers. So the relative error of each probability, however
+    small, is of the order of the rounding unit times the number of states.
+
+    Parameters
+    ----------
+    matrix : ndarray, shape (n, n)
+        Transition matrix whose rows sum to 1; n from 1 to 5000 (the work grows with n cubed).
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        Stationary probabilities, summing to 1.
+
+    Raises
+    ------
+    ValueError
+        If `matrix` is not square, or larger than 5000.
+
+    Examples
+    --------
+    >>> gth_solve(np.array([[0.9, 0.1], [0.3, 0.7]])).round(12).tolist()
+    [0.75, 0.25]
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"matrix must be square, got shape {matrix.shape}")
+    if matrix.shape[0] > LARGEST_DENSE_CHAIN:
+        raise InvalidValueError("matrix", matrix.shape[0], f"have at most {LARGEST_DENSE_CHAIN} rows")
+    probability: NDArray[np.float64] = eliminate(np.array(matrix, np.float64))
+    return probability
+
+
+# Two smaller chains that correct slow modes of the iteration: a chain of the phases, and a chain of the backlog.
+#
+# The chain of the phases sums over the backlog. It also gives the drift of the backlog. The chain of the backlog sums
+# over the phases and has few bins of backlogs. It speeds up the iteration near saturation.
 
 MAX_SWEEPS = 20_000
 """Largest number of sweeps over a chain of phases."""
@@ -362,3 +440,133 @@ def correct_backlog(
             for i in range(bins):
                 begin = i * width - rows.low[phase]
                 scale(row[max(begin, 0) : max(begin + width, 0)], factor[i])
+
+
+# How the probability of a backlog decays beyond the bound: a guess for a wider bound, and the share of late packets.
+#
+# Beyond the longest shift the transitions are the same at every backlog b. The probability of a backlog therefore tends
+# to v eta^b, with one number v for each phase (Neuts 1981, chapter 3; Takahashi 1981). When a packet is sent, the
+# packets behind it were written at one per interval since; its delay, in intervals, is its backlog. The delay therefore
+# has a geometric tail as well.
+
+UNDISTURBED = 0.6
+"""Share of the bound up to which the bound does not disturb the backlogs: probability cut off piles up beyond."""
+COMPARED = 0.2
+"""Share of the bound over which the decay is measured, against an equal share before it."""
+FASTEST_DECAY = 1e-3
+"""Smallest ratio that counts as measured."""
+EIGENVECTOR_TOLERANCE = 1e-10
+FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
+"""Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
+EXPONENT_TOLERANCE = 1e-6
+STEEPEST_GROWTH = 10.0
+"""Growth in one sweep beyond which only its sign counts."""
+UNDISTURBED_DELAYS = 0.7
+"""Share of the delay at the bound up to which delays are taken as they are."""
+
+
+@kernel()
+def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
+    """Return the ratio of the probabilities of backlogs b + 1 and b in the tail; 1 where the tail is empty."""
+    bound = rows[0].bound
+    end = int(UNDISTURBED * bound)
+    length = max(int(COMPARED * bound), 1)
+    upper = lower = 0.0
+    for phase in range(phases.size - 1):
+        zero = rows.offset[phase] - rows.low[phase]
+        for backlog in range(max(end - 2 * length + 1, rows.low[phase]), min(end, rows.high[phase]) + 1):
+            if backlog > end - length:
+                upper += probability[zero + backlog]
+            else:
+                lower += probability[zero + backlog]
+    if not lower > 0.0:
+        return 1.0
+    return float(max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY))
+
+
+def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
+    """Return the ratio of the probabilities of backlogs b + 1 and b far in the tail, from the transitions alone.
+
+    It is the eta < 1 for which v eta^b is in balance with one v for each phase: neither grows nor shrinks in a sweep
+    through the phases. (Neuts 1981, chapter 3.) The backlog has to drift downwards; `start` is a phase with a backlog.
+    """
+    from scipy.optimize import brentq
+
+    inflow = np.zeros(phases.size - 1)
+    inflow[start] = 1.0
+
+    # Remembered, because the guess that each evaluation leaves would move the next one a little.
+    @functools.cache
+    def excess(exponent: float) -> float:
+        guess = inflow.copy()
+        factor = growth(phases, transitions, exponent, guess, EIGENVECTOR_TOLERANCE)
+        if not factor < STEEPEST_GROWTH:
+            # Far beyond the root the numbers overflow, and the guess is lost.
+            return STEEPEST_GROWTH
+        if factor > 0:
+            inflow[:] = guess
+        return factor - 1
+
+    below = FIRST_EXPONENT
+    while excess(below) >= 0 and below > SMALLEST_EXPONENT:
+        below /= 2
+    if below <= SMALLEST_EXPONENT:
+        return 1.0
+    while excess(2 * below) < 0 and below < LARGEST_EXPONENT:
+        below *= 2
+    if below >= LARGEST_EXPONENT:
+        return 0.0
+    return math.exp(-brentq(excess, below, 2 * below, rtol=EXPONENT_TOLERANCE))
+
+
+@kernel()
+def widen(rows: Rows, inflow: NDArray[np.float64], wider: Rows, factor: float) -> NDArray[np.float64]:
+    """Return the inflow of a chain with a wider bound; where the old bound disturbs it, `factor` per packet."""
+    result = np.zeros(wider.offset[-1])
+    end = int(UNDISTURBED * rows[0].bound)
+    for phase in range(rows.size - 1):
+        zero = rows.offset[phase] - rows.low[phase]
+        into = wider.offset[phase] - wider.low[phase]
+        value = 0.0
+        for backlog in range(wider.low[phase], wider.high[phase] + 1):
+            if rows.low[phase] <= backlog <= rows.high[phase] and (backlog <= end or rows.low[phase] > end):
+                value = inflow[zero + backlog]
+            else:
+                value *= factor
+            result[into + backlog] = value
+    return result
+
+
+def doublings(cut: float, factor: float, bound: int, goal: float) -> int:
+    """Return how often the bound must double until the probability cut off falls to `goal`; at least once."""
+    if factor >= 1.0:
+        return 1
+    wider = bound + math.log(goal / cut) / math.log(factor)
+    return max(math.ceil(math.log2(wider / bound)), 1)
+
+
+def late_share(distribution: DelayDistribution, limit: float, bound: int, interval: float, ratio: float) -> float:
+    """Return P(delay > limit) as it would be without the bound of the backlog.
+
+    Examples
+    --------
+    Delays that halve every tenth of a second, cut off after one second:
+
+    >>> import numpy as np
+    >>> from tcpdelay.distribution import DelayDistribution
+    >>> delays, shares = np.arange(0.05, 1.0, 0.1), 0.5 ** np.arange(1.0, 11.0)
+    >>> cut = DelayDistribution(delays, shares / shares.sum(), one_way_delay=0.0)
+    >>> [round(late_share(cut, limit, 10, interval=0.1, ratio=0.5) / 0.5 ** (10 * limit), 3) for limit in (0.4, 2)]
+    [1.0, 1.0]
+    """
+    if ratio >= 1:
+        return 1.0
+    end, span = distribution.one_way_delay + UNDISTURBED_DELAYS * bound * interval, COMPARED * bound * interval
+    beyond_end = distribution.late_fraction(end)
+    fallen = ratio ** (span / interval)
+    tail = (distribution.late_fraction(end - span) - beyond_end) * fallen / (1 - fallen)
+    if limit >= end:
+        beyond = tail * ratio ** ((limit - end) / interval)
+    else:
+        beyond = distribution.late_fraction(limit) - beyond_end + tail
+    return float(beyond / (1 - beyond_end + tail))

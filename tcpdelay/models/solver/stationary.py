@@ -1,30 +1,117 @@
-"""The stationary distribution: accelerated block Gauss-Seidel, and a sparse direct solution if it does not converge.
-
-The phases are ordered so that a run of successes only moves forward. One sweep carries all probability that stands at
-the *feedback* cells (where losses lead back to) along every forward path, exactly, and returns what flows back:
-y -> T y with T stochastic. The fixed point of T gives the visits of all cells and, scaled, the stationary
-distribution. After a sweep the residual pi Q - pi is the change of y exactly, so that it costs nothing to state. Slow
-modes that live in the phases are removed by aggregation and disaggregation (Koury, McAllister, Stewart 1984), and so
-are those of the backlog.
-"""
+"""The stationary distribution of a chain and its figures: iteration, small chains, the profile of a TCP."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
+from tcpdelay.distribution import CUMULATION_NOISE
 from tcpdelay.models.budget import SECONDS_PER_UPDATE, SLICE, Budget
-from tcpdelay.models.compilation import allocation_free, kernel
+from tcpdelay.models.compilation import allocation_free, kernel, records
 from tcpdelay.models.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
-from tcpdelay.models.solver.aggregation import aggregate, correct_backlog, settle
-from tcpdelay.models.solver.measures import probability_at_bound
-from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, compressed_rows, list_states, number_states
-from tcpdelay.models.solver.sweeps import copy, extrapolate, new_history, remember, scale, sweep, total
+from tcpdelay.models.solver.aggregation import aggregate, backlog_drift, correct_backlog, settle
+from tcpdelay.models.solver.state_space import (
+    PHASE,
+    ROW,
+    Phases,
+    Rows,
+    Transitions,
+    compressed_rows,
+    list_states,
+    number_states,
+    reachable_rows,
+)
+from tcpdelay.models.solver.sweeps import add_scaled, copy, extrapolate, new_history, remember, scale, sweep, total
+
+# Figures of a stationary distribution: time with a backlog, probability at the bound, backlogs after timeouts.
+
+EPISODES_LEFT = 1e-9
+"""Share of the backlogs after a timeout below which a geometric series replaces further sweeps."""
+MAX_FOLLOWED_SWEEPS = 2000
+"""Largest number of sweeps in which the backlogs after a timeout are followed."""
+
+
+@kernel()
+def backlogged_time(phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]) -> float:
+    """Return the share of time in states with a backlog: sum of pi q t over b > 0 / sum of pi q t over all b."""
+    backlogged, time = 0.0, 0.0
+    for phase in range(phases.size - 1):
+        cells = probability[rows.offset[phase] : rows.offset[phase + 1]]
+        if cells.size == 0:
+            continue
+        duration = 0.0
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            duration += transitions.probability[event] * transitions.duration[event]
+        busy = total(cells[1:] if rows.low[phase] == 0 else cells)
+        backlogged += busy * duration
+        time += total(cells) * duration
+    return backlogged / time
+
+
+@kernel()
+def probability_at_bound(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
+    """Return the probability of the states whose backlog is at the bound, where it is cut off."""
+    cut = 0.0
+    for phase in range(phases.size - 1):
+        if rows.offset[phase] < rows.offset[phase + 1] and rows.high[phase] == rows[0].bound:
+            cut += probability[rows.offset[phase + 1] - 1]
+    return cut
+
+
+@kernel()
+def after_timeout(
+    phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the part of the probability of each cell that belongs to a backlog after a timeout.
+
+    From each first back-off on, the probability is followed until the backlog is empty or the next first back-off.
+    """
+    count = phases.size - 1
+    sink = count
+    first_backoff = 0
+    followed_phases: Phases = records(count + 2, PHASE)
+    followed = transitions.copy()
+    followed_rows: Rows = records(count + 2, ROW)
+    for phase in range(count + 1):
+        followed_phases[phase], followed_rows[phase] = phases[phase], rows[phase]
+    for event in range(transitions.size):
+        if followed[event].target == first_backoff:
+            followed[event].target = sink
+        followed[event].target_when_empty = sink
+    followed_phases[sink + 1].first_transition = phases[count].first_transition
+    followed_rows[sink].low, followed_rows[sink].high = 0, rows[0].bound
+    followed_rows[sink + 1].offset = cells = rows[count].offset + rows[0].bound + 1
+
+    inflow, visits = np.zeros(cells), np.zeros(cells)
+    sum_of_visits = np.zeros(rows.offset[count])
+    first, end = rows.offset[first_backoff], rows.offset[first_backoff + 1]
+    copy(probability[first:end], inflow[first:end])
+    begun = left = total(inflow)
+    for _ in range(MAX_FOLLOWED_SWEEPS):
+        scale(visits, 0.0)
+        sweep(followed_phases, followed, followed_rows, inflow, visits)
+        add_scaled(visits[: sum_of_visits.size], 1.0, sum_of_visits)
+        before, left = left, total(inflow)
+        if left <= EPISODES_LEFT * begun:
+            break
+    if left > 0.0:
+        add_scaled(visits[: sum_of_visits.size], left / (before - left), sum_of_visits)
+    return sum_of_visits
+
+
+# The stationary distribution: accelerated block Gauss-Seidel, and a sparse direct solution if it does not converge.
+#
+# The phases are ordered so that a run of successes only moves forward. One sweep carries all probability that stands at
+# the *feedback* cells (where losses lead back to) along every forward path, exactly, and returns what flows back:
+# y -> T y with T stochastic. The fixed point of T gives the visits of all cells and, scaled, the stationary
+# distribution. After a sweep the residual pi Q - pi is the change of y exactly, so that it costs nothing to state. Slow
+# modes that live in the phases are removed by aggregation and disaggregation (Koury, McAllister, Stewart 1984), and so
+# are those of the backlog.
 
 TOLERANCE = 1e-13
 """Change per sweep, relative to the probability that flows back, at which the iteration stops.
@@ -290,15 +377,7 @@ def solve_within(
     largest_cut: float = np.inf,
     tolerance: float = TOLERANCE,
 ) -> Solution:
-    """Return what `solve_by_sweeps` returns, in calls that let an interrupt through, as long as the budget allows.
-
-    Raises
-    ------
-    TooLargeError
-        If the iteration takes more time than is left.
-    ArithmeticError
-        If the chain never leaves one of its states.
-    """
+    """Return what `solve_by_sweeps` returns, in calls that let an interrupt through, as long as the budget allows."""
     of_sweep, of_cells, done = updates_per_sweep(phases, transitions, rows), UPDATES_PER_CELL * inflow.size, 0
     while True:
         # What is left limits a call as well: sixty sweeps of a large chain take a minute.
@@ -353,3 +432,216 @@ def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: 
     cells = np.zeros(number.size)
     cells[number >= 0] = probability
     return Solution(cells, float(np.abs(probability @ matrix - probability).sum()), 0)
+
+
+# Small chains, solved and summed up in one compiled call, within the first bound of the backlog.
+#
+# For these chains Python would take as long as the solver, and keep other threads from working. Most backlogs stay
+# within the first bound. Where a backlog does not, `DelayModel` widens the bound.
+
+LEFT, CARRIED, NOT_CARRIED = range(3)
+"""Outcome of a small chain: left to `DelayModel`, or solved; if solved, whether TCP carries the flow."""
+NEGLIGIBLE_TRUNCATION = 1e-6
+"""Probability at the bound below which the bound does not change the delays."""
+WORTH_FINISHING = 2e-6
+"""Probability at the bound above which a solution need not be exact: the bound has to grow anyway."""
+CELLS_WORTH_A_LOOK = 5_000
+"""Number of cells from which the drift of the backlog costs less than a solution, so that it is computed first."""
+LARGEST_CELLS = 100_000
+"""Largest number of cells of a small chain."""
+
+
+class RequestedFigures(NamedTuple):
+    """Which figures of the delays are requested.
+
+    Attributes
+    ----------
+    shares, limits : float array
+        The probabilities of the quantiles, and the delays [s] of the late fractions.
+    limit, share : float
+        The target: this share of the packets within this limit [s]. Where the target is missed for certain, lower
+        bounds of the delays suffice. With an infinite limit they never do.
+    """
+
+    shares: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    limit: float
+    share: float
+
+
+@kernel(joins=True)
+def solve_narrow(
+    phases: Phases, transitions: Transitions, start: int, backlogged: int, bound: int, grows: bool
+) -> tuple[int, Rows, NDArray[np.float64], float]:
+    """Return the outcome of a chain, its rows, the probability of every cell, and the probability at the bound.
+
+    A chain whose bound `grows` is solved even if the probability at the bound is not negligible: the solution may
+    suffice to see that a target is missed. If TCP does not carry the flow, such a chain has no solution.
+    """
+    nothing = np.zeros(0)
+    rows = reachable_rows(phases, transitions, start, bound)
+    if rows["offset"][-1] > LARGEST_CELLS:
+        return LEFT, rows, nothing, 0.0
+    if grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and backlog_drift(phases, transitions, backlogged) >= 0:
+        return NOT_CARRIED, rows, nothing, 0.0
+    inflow = from_start(rows, start)
+    largest_cut = WORTH_FINISHING if grows else np.inf
+    probability, residual, _, _ = iterate_sweeps(
+        phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE, np.inf
+    )
+    cut = probability_at_bound(phases, rows, probability)
+    carried = cut < NEGLIGIBLE_TRUNCATION or backlog_drift(phases, transitions, backlogged) < 0
+    if grows and not carried:
+        return NOT_CARRIED, rows, nothing, cut
+    if residual > ACCEPTED_RESIDUAL and cut > largest_cut:
+        probability, residual, _, _ = iterate_sweeps(
+            phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf, TOLERANCE, np.inf
+        )
+        # A rough solution has already told that the bound has to grow.
+        cut = max(probability_at_bound(phases, rows, probability), NEGLIGIBLE_TRUNCATION)
+    if residual > ACCEPTED_RESIDUAL:
+        return LEFT, rows, nothing, cut
+    return CARRIED if carried else NOT_CARRIED, rows, probability, cut
+
+
+@kernel()
+def _place_of(up_to: NDArray[np.float64], share: float) -> int:
+    """Return the first index at which the cumulative weights reach a share."""
+    place = 0
+    while place < up_to.size - 1 and up_to[place] < share - CUMULATION_NOISE:
+        place += 1
+    return place
+
+
+@kernel()
+def sum_up(
+    outcome: int,
+    values: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    cut: float,
+    grows: bool,
+    figures: RequestedFigures,
+    result: NDArray[np.float64],
+) -> int:
+    """Write quantiles, late fractions, mean and the probability at the bound to `result`; return the outcome.
+
+    The figures are those of a `DelayDistribution` of the same ascending delays and weights. Without any delay no packet
+    ever arrives.
+    """
+    quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
+    if outcome == LEFT:
+        return LEFT
+    if values.size == 0:
+        quantiles[:] = np.inf
+        late[:] = 1.0
+        result[-2], result[-1] = np.inf, 0.0
+        return NOT_CARRIED
+    up_to, so_far = np.empty(weights.size), 0.0
+    for place in range(weights.size):
+        so_far += weights[place]
+        up_to[place] = so_far
+    if grows and cut >= NEGLIGIBLE_TRUNCATION and values[_place_of(up_to, figures.share)] <= figures.limit:
+        return LEFT
+    for i in range(figures.shares.size):
+        quantiles[i] = values[_place_of(up_to, figures.shares[i])]
+    for i in range(figures.limits.size):
+        beyond = 0.0
+        place = values.size - 1
+        # From the top, which keeps the digits.
+        while place >= 0 and values[place] > figures.limits[i] + CUMULATION_NOISE * abs(figures.limits[i]):
+            beyond += weights[place]
+            place -= 1
+        late[i] = min(beyond, 1.0)
+    mean = 0.0
+    for place in range(values.size):
+        mean += values[place] * weights[place]
+    result[-2], result[-1] = mean, cut
+    return outcome
+
+
+# The interface between a TCP profile and the solver: phases, transitions, and delays from probabilities.
+
+BYTES_PER_CELL = 60
+"""Measured peak memory per cell, for visits, inflow and the history of the acceleration [bytes]."""
+BYTES_PER_PHASE = 600
+"""Memory per phase with its transitions [bytes]."""
+NEGLIGIBLE_LOSS = 1e-15
+"""Loss probability below which the chains lose no packet: the effect of the loss is below rounding."""
+
+
+class Profile(Protocol):
+    """One scenario in the form that `DelayModel` solves."""
+
+    @property
+    def load(self) -> float:
+        """Packets written per round-trip time."""
+        ...
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no packet is ever lost."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """Whether the bound of the backlog grows until the probability at the bound is negligible."""
+        ...
+
+    @property
+    def first_bound(self) -> int:
+        """First bound of the backlog [packets]."""
+        ...
+
+    @property
+    def least_memory(self) -> float:
+        """Minimum memory of the chain [bytes]."""
+        ...
+
+    @property
+    def least_seconds(self) -> float:
+        """Estimated time in which the phases are made [s]."""
+        ...
+
+    @property
+    def structure(self) -> tuple[Phases, Transitions]:
+        """Phases and transitions, with durations in seconds."""
+        ...
+
+    @property
+    def kinds(self) -> NDArray[np.str_]:
+        """Kind of each phase: a word in lower case, without spaces."""
+        ...
+
+    @property
+    def start(self) -> int:
+        """The phase in which the chain starts."""
+        ...
+
+    @property
+    def backlogged(self) -> int:
+        """A phase with a backlog."""
+        ...
+
+    def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
+        """Return the estimated time [s] and memory [bytes] that `delays` takes."""
+        ...
+
+    def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return ascending delays [s] and their weights, which sum to 1; empty if no packet ever arrives."""
+        ...
+
+    def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
+        """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
+        ...
+
+    def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
+        """Return the share of time with packets in the send buffer."""
+        ...
+
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+        """Solve a chain with losses within its first bound, and compute the requested figures, in one compiled call.
+
+        `result` receives the quantiles [s], the late fractions, the mean [s] and the probability at the bound. The
+        method returns the outcome. It is LEFT if the chain needs a wider bound or a direct solution.
+        """
+        ...

@@ -1,15 +1,4 @@
-"""The TCP of the literature before 2005: Reno, NewReno or SACK, with segments of one size and three duplicate ACKs.
-
-Each message of a constant bit rate, and each message of a bulk source, is a segment. Names follow RFC 6582.
-
-References
-----------
-.. [1] Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988; Stevens, "TCP/IP Illustrated", volume 2: Reno.
-.. [2] RFC 6582 (NewReno), RFC 2018 and RFC 3517 (SACK), RFC 3042 (limited transmit), RFC 3168 (ECN), RFC 3465 (byte
-   counting), RFC 2861 (window validation).
-.. [3] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
-   Transactions on Networking, 2010: what byte counting and window validation do to small packets.
-"""
+"""The TCP of the literature up to 2008: Reno, NewReno or SACK, with its receivers and that of TCP-RC."""
 
 from __future__ import annotations
 
@@ -19,27 +8,231 @@ from typing import Any
 import numpy as np
 
 from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import MASK, NEVER
+from tcpdelay.models.simulator.records import KEPT, MASK, NEVER, RING
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, SECOND
 from tcpdelay.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.network.dispatching import expected_delay
-from tcpdelay.network.literature.classic_receiver import forge_missing, receive
-from tcpdelay.network.literature.timelined import abandon, arm, expire, release, repair_with
-from tcpdelay.network.records import BULK, CONSTANT_RATE, DISPATCHED, cross, is_write_due, note_write
-from tcpdelay.network.send_buffer import has_room
+from tcpdelay.network.linux import has_room
+from tcpdelay.network.literature.timelined import (
+    SEQ_UPDATE_OPTION,
+    abandon,
+    assemble,
+    discard_obsolete,
+    release,
+    repair_with,
+)
+from tcpdelay.network.records import (
+    BULK,
+    CONSTANT_RATE,
+    DISPATCHED,
+    TRANSFERS,
+    add_return_jitter,
+    cross,
+    finish_transfer,
+    is_write_due,
+    message_end,
+    note_lost,
+    note_read,
+    note_write,
+    wake,
+)
 from tcpdelay.network.stacks import Classic, Recovery, TimeLined
 from tcpdelay.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, Transport
+from tcpdelay.scenario.fields import InvalidValueError
+
+# The receivers of the classic TCP: the normal receiver waits for missing segments, the one of TCP-RC forges them.
+#
+# TCP-RC does not wait for a lost packet. It sends the duplicate acknowledgements that reduce the sender's window, hands
+# a forged packet to the application, and goes on with the next one.
+#
+# References:
+# McCreary, Li, Watterson, Lowenthal, "TCP-RC: a receiver-centered TCP protocol for delay-sensitive applications", MMCN
+# 2005.
+
+GAPS_WAITED = 3
+"""Mean times between two arrivals after which TCP-RC declares a packet missing that later packets have overtaken."""
+ACKNOWLEDGEMENTS = 4
+"""Acknowledgements in all that ask for a missing packet, after which the sender takes it for lost."""
+GAIN = 0.0625
+"""Weight of the latest time between two arrivals in their mean."""
+
+
+@kernel()
+def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
+    """Process the arrival of a segment: read the segments in order, and acknowledge."""
+    while s.forge_at < arrival:
+        forge_missing(flow, s, wire, samples)
+    in_order = number == s.rcv_nxt == s.highest
+    s.highest = max(s.highest, number + 1)
+    if number >= s.rcv_nxt and not wire.segments[number & MASK].received:
+        wire.segments[number & MASK].received = 1
+        flow.arrived[number & MASK] = arrival
+        if flow.receiver_forges:
+            note_gap(s, arrival)
+    awaited = s.rcv_nxt
+    if s.lifetime:
+        _skip_obsolete(flow, s, wire, samples, arrival)
+    _read(flow, s, wire, samples, arrival)
+    if not flow.receiver_forges:
+        acknowledge(flow, s, wire, number, arrival, in_order)
+        return
+    _acknowledge_and_count(flow, s, wire, number, arrival)
+    if s.rcv_nxt > awaited or s.forge_at == NEVER:
+        set_forging_timer(flow, s, wire, arrival)
+
+
+@kernel()
+def _skip_obsolete(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+    """Go on at the `seq_update` of Time-lined TCP: read what has arrived before it; the rest is a gap."""
+    while s.rcv_nxt < s.first_live:
+        if wire.segments[s.rcv_nxt & MASK].received:
+            _read_segment(flow, s, wire, samples, now)
+        else:
+            s.rcv_nxt += 1
+    _read_to(flow, s, wire, samples, now, s.live_from, False)
+
+
+@kernel()
+def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+    """Read the segments that are in order."""
+    while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & MASK].received:
+        _read_segment(flow, s, wire, samples, now)
+
+
+@kernel()
+def _read_segment(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+    """Read the next segment, and what is missing in the stream before it as a gap."""
+    segment = wire.segments[s.rcv_nxt & MASK]
+    _read_to(flow, s, wire, samples, now, segment.start, False)
+    _read_to(flow, s, wire, samples, now, segment.end, True)
+    s.rcv_nxt += 1
+
+
+@kernel()
+def _read_to(flow: Any, s: Any, wire: Any, samples: Any, now: int, position: int, arrived: bool) -> None:
+    """Read the stream up to a position, or pass over a gap that has not arrived; a message with a gap is lost.
+
+    A message is sent, and has arrived, with the segment that has its last byte.
+    """
+    last = s.rcv_nxt & MASK
+    while s.read_to < position:
+        end = message_end(flow)
+        passed = min(end, position) - s.read_to
+        s.read_to += passed
+        if not arrived:
+            s.gap += passed
+        if s.read_to < end:
+            return
+        flow.connection_read = end
+        if s.gap:
+            note_lost(flow, s.gap)
+        else:
+            note_read(flow, samples, wire.segments[last].sent, flow.arrived[last], now)
+        s.gap = 0
+        if flow.application == TRANSFERS:
+            finish_transfer(flow, now)
+
+
+@kernel()
+def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_order: bool) -> None:
+    """Acknowledge a segment that arrives.
+
+    A delayed acknowledgement is queued with the time at which its timer would send it. If another segment arrives
+    before that time, the queued acknowledgement is withdrawn: the sender cannot have received it when it sent this
+    segment.
+    """
+    second = flow.ack_held > arrival
+    if second:
+        s.next_ack -= 1
+        flow.last_return = flow.return_before
+    flow.ack_held = delay = 0
+    if flow.ack_delay and in_order and not second:
+        delay = flow.ack_delay
+        flow.ack_held = arrival + delay
+        flow.return_before = flow.last_return
+    acknowledgement = wire.acknowledgements[s.next_ack & MASK]
+    acknowledgement.arrival = arrival + delay + flow.return_delay
+    acknowledgement.acknowledged = s.rcv_nxt
+    acknowledgement.segment = number
+    s.next_ack += 1
+    add_return_jitter(flow, wire, s.next_ack - 1, s.next_ack)
+
+
+@kernel()
+def note_gap(s: Any, arrival: int) -> None:
+    """Update the mean time between two arrivals; the packet has not arrived before."""
+    if s.last_arrival >= 0:
+        gap = float(arrival - s.last_arrival)
+        s.mean_gap = s.mean_gap + GAIN * (gap - s.mean_gap) if s.mean_gap > 0.0 else gap
+    s.last_arrival = arrival
+
+
+@kernel()
+def _acknowledge_and_count(flow: Any, s: Any, wire: Any, number: int, time: int) -> None:
+    """Acknowledge at once, and count the duplicate acknowledgements of the same packet."""
+    s.duplicates = s.duplicates + 1 if s.acknowledged == s.rcv_nxt else 0
+    s.acknowledged = s.rcv_nxt
+    acknowledge(flow, s, wire, number, time, False)
+
+
+@kernel()
+def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
+    """Start the timer of TCP-RC if a packet has overtaken the next one; it runs from the first such arrival."""
+    s.forge_at = NEVER
+    if s.rcv_nxt >= s.highest or s.mean_gap <= 0.0:
+        return
+    overtaken = NEVER
+    for number in range(s.rcv_nxt + 1, s.highest):
+        if wire.segments[number & MASK].received:
+            overtaken = min(overtaken, flow.arrived[number & MASK])
+    s.forge_at = max(overtaken + round(GAPS_WAITED * s.mean_gap), now)
+
+
+@kernel()
+def forge_missing(flow: Any, s: Any, wire: Any, samples: Any) -> None:
+    """Declare the next packet missing: hand a forged packet to the application in its place, and read on behind it."""
+    now = s.forge_at
+    # Complete the acknowledgements that ask for it, so that the sender reduces its window.
+    missing = s.rcv_nxt
+    while s.acknowledged != missing or s.duplicates < ACKNOWLEDGEMENTS - 1:
+        _acknowledge_and_count(flow, s, wire, s.highest - 1, now)
+    _read_to(flow, s, wire, samples, now, wire.segments[missing & MASK].end, False)
+    s.rcv_nxt += 1
+    _read(flow, s, wire, samples, now)
+    # The forged packet is acknowledged as well.
+    _acknowledge_and_count(flow, s, wire, s.highest - 1, now)
+    set_forging_timer(flow, s, wire, now)
+
+
+# The TCP of the literature up to 2008: Reno, NewReno or SACK, with three duplicate ACKs and a window of segments.
+#
+# TCP is a byte stream. The Nagle algorithm is off, so while the window is open, each write leaves at once as a segment.
+# Bytes that wait for the window are assembled into full segments [3]. The window counts segments of any size.
+#
+# A retransmission has the boundaries of the first transmission. Stacks differ here: 4.4BSD sends up to a full segment
+# from the first missing byte on, while Linux 2.6 joins at most one following segment to a segment of less than half the
+# MSS, and only if neither is in page fragments, as they are with a network card that gathers (`tcp_retransmit_skb` in
+# net/ipv4/tcp_output.c). The published model of 2008 does not join segments.
+#
+# Names follow RFC 6582.
+#
+# References:
+# [1] Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988; Stevens, "TCP/IP Illustrated", volume 2: Reno.
+# [2] RFC 6582 (NewReno), RFC 2018 and RFC 3517 (SACK), RFC 3042 (limited transmit), RFC 3168 (ECN), RFC 3465 (byte
+#     counting), RFC 2861 (window validation).
+# [3] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+#     Transactions on Networking, 2010: packet assembly; byte counting and window validation with small packets.
 
 LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
 """L of RFC 3465: largest growth of the window per acknowledgement in slow start [full segments]."""
 
 
 @kernel()
-def counted_segments(s: Any, newly: int) -> float:
-    """Return the growth that an acknowledgement of `newly` segments allows: one segment, more with byte counting."""
+def counted_segments(s: Any, acknowledged: int) -> float:
+    """Return by how many segments an acknowledgement of so many bytes lets the window grow; 1 without byte counting."""
     if not s.byte_counting:
         return 1.0
-    segments = newly * s.segment_size / s.mss
+    segments = acknowledged / s.mss
     if s.cwnd < s.ssthresh:
         segments = min(segments, LARGEST_STEP_AFTER_TIMEOUT if s.timeouts else LARGEST_STEP)
     return float(segments)
@@ -74,21 +267,29 @@ SACKED, RETRANSMITTED = 1, 2
 """Flags of a segment."""
 
 _GROUPS = {
-    "scenario": "variant segment_size mss receiver_window limited_transmit byte_counting window_validation tick "
-    "tick_phase rto_min",
-    "sender": "now written snd_una snd_nxt snd_max last_sent dupacks recover in_recovery ecn_recover",
+    "scenario": "variant mss receiver_window limited_transmit byte_counting window_validation tick tick_phase rto_min",
+    "sender": "now snd_una snd_nxt snd_max last_sent dupacks recover in_recovery ecn_recover",
+    "stream": "written assembled acknowledged_to unwritten pieces",
     "estimator": "srtt rttvar rto backoff timed timed_at timer_at",
     "path": "first_ack next_ack",
-    "deadlines": "lifetime expires_at expired first_live skipped written_off",
-    "receiver": "rcv_nxt highest",
+    "deadlines": "lifetime expires_at oldest live_from first_live sending sending_from written_off",
+    "receiver": "rcv_nxt highest read_to gap",
     "TCP-RC": "forge_at last_arrival acknowledged duplicates",
     "counts": "segments_retransmitted recoveries timeouts",
 }
 CLASSIC = np.dtype(
     [("cwnd", np.float64), ("ssthresh", np.float64), ("mean_gap", np.float64)]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
+    + [("obsolete_at", np.int64, RING)]
 )
-"""A connection. Sequence numbers count segments from zero, and the estimator counts ticks of the timers' clock."""
+"""A connection. The estimator counts ticks of the timers' clock.
+
+Segments are numbered from zero in the order of their first transmission; `snd_una`, `snd_nxt`, `snd_max`, `first_live`
+and `rcv_nxt` are such numbers. Positions in the stream of bytes are `written`, `assembled`, up to which the stream is
+divided into segments, `acknowledged_to`, and at the receiver `read_to`; `gap` bytes of the message that it reads are
+missing. `obsolete_at` has the latest deadline of the bytes of each segment, at its number modulo `RING`. The first and
+the last byte of a segment are in its record. A dispatcher has written `unwritten` further bytes in `pieces` writes.
+"""
 
 
 @kernel()
@@ -105,9 +306,9 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
     acknowledgement = wire.acknowledgements[s.first_ack & MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
     other = min(min(arrival, s.timer_at), flow.next_write)
+    awake = flow.wake_up == 0
     if s.expires_at < NEVER and s.expires_at <= other:
         s.now = s.expires_at
-        expire(flow, s, wire)
     elif s.forge_at < NEVER and s.forge_at <= other:
         s.now = s.forge_at
         forge_missing(flow, s, wire, samples)
@@ -126,14 +327,16 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
             on_duplicate_acknowledgement(flow, s, wire, link, samples, number)
     else:
         s.now = flow.next_write
+        awake = True
         if is_write_due(flow, link):
             for _ in range(flow.section):
                 _write(flow, s)
-            arm(s)
     if flow.application == BULK and flow.first_write <= s.now < flow.stop:
         sacked_out = count_sacked(s, wire) if flow.buffer_windows else 0
-        while is_writable(flow, s, sacked_out):
+        while awake and is_writable(flow, s, sacked_out):
             _write(flow, s)
+        if not awake and is_writable(flow, s, sacked_out):
+            wake(flow, s.now)
     transmit(flow, s, wire, link, samples)
     return int(next_time(flow, s, wire))
 
@@ -149,7 +352,7 @@ def end(flow: Any, s: Any) -> None:
 def begin(flow: Any, s: Any) -> None:
     """Start a connection; its handshake has measured the round-trip time."""
     s.now = flow.next_write
-    flow.ack_held = flow.last_return = 0
+    flow.ack_held = flow.last_return = flow.connection_read = 0
     update_estimate(s, flow.round_trip // s.tick)
 
 
@@ -184,7 +387,19 @@ def _set_timer(s: Any) -> None:
 def _write(flow: Any, s: Any) -> None:
     """Write a message."""
     note_write(flow, s.now)
-    s.written += -(-flow.message // s.segment_size)
+    s.written += flow.message
+
+
+@kernel()
+def has_data(s: Any, number: int) -> bool:
+    """Return whether there is data for a segment: it was sent before, or bytes wait to be assembled."""
+    return bool(number < s.snd_max or s.assembled < s.written)
+
+
+@kernel()
+def unsent_segments(s: Any, further: int) -> int:
+    """Return the segments that wait to be sent, or sent again, with so many further bytes."""
+    return int(s.snd_max - s.snd_nxt - (s.assembled - s.written - further) // s.mss)
 
 
 @kernel()
@@ -193,34 +408,34 @@ def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
 
     Without SACK, duplicate acknowledgements enlarge the window itself, so `sacked_out` is 0.
     """
-    held = s.written - s.snd_una
-    if (held + 1) * s.segment_size > flow.send_buffer:
+    if s.written - s.acknowledged_to + flow.message > flow.send_buffer:
         return False
-    return bool(has_room(flow, held, int(s.cwnd), sacked_out))
+    return bool(has_room(flow, s.snd_nxt - s.snd_una + unsent_segments(s, 0), int(s.cwnd), sacked_out))
 
 
 @kernel()
 def send_queue(flow: Any, s: Any) -> int:
-    """Return the segments that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
-    return int(s.written - s.snd_una + (IN_TIMEOUT if s.backoff > 0 else 0))
+    """Return the bytes that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
+    return int(s.written - s.acknowledged_to + (IN_TIMEOUT if s.backoff > 0 else 0))
 
 
 @kernel()
 def delay_of_next(flow: Any, s: Any) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
-    if not has_room(flow, s.written - s.snd_una, int(s.cwnd), 0):
+    in_flight = s.snd_nxt - s.snd_una
+    if not has_room(flow, in_flight + unsent_segments(s, 0), int(s.cwnd), 0):
         return NEVER
     window = min(int(s.cwnd), s.receiver_window)
     round_trip = (s.srtt >> 3) * s.tick
-    return int(expected_delay(s.written + flow.pieces - s.snd_nxt, window, s.snd_nxt - s.snd_una, round_trip))
+    return int(expected_delay(unsent_segments(s, flow.message), window, in_flight, round_trip))
 
 
 @kernel()
 def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> int:
-    """Write one segment per piece; return the number of the segment after the last one."""
+    """Let `transmit` write `size` bytes in pieces of nearly equal size; return where they end in the stream."""
     s.now = time
-    s.written += pieces
-    return int(s.written)
+    s.unwritten, s.pieces = size, pieces
+    return int(s.written + size)
 
 
 @kernel()
@@ -251,6 +466,8 @@ def heed_mark(s: Any) -> None:
 def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
     """Process an acknowledgement of new data."""
     newly, outstanding = acknowledged - s.snd_una, s.snd_max - s.snd_una
+    s.acknowledged_to = wire.segments[(acknowledged - 1) & MASK].end
+    bytes_acknowledged = s.acknowledged_to - wire.segments[s.snd_una & MASK].start
     if s.timed != NOT_TIMED and acknowledged > s.timed:
         update_estimate(s, ticks_at(s, s.now) - s.timed_at)
         s.timed = NOT_TIMED
@@ -261,7 +478,7 @@ def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any
     s.dupacks = 0
     if not s.in_recovery:
         if may_grow(s, outstanding):
-            _grow(s, counted_segments(s, newly))
+            _grow(s, counted_segments(s, bytes_acknowledged))
     elif acknowledged > s.recover or s.variant == RENO:
         s.in_recovery = 0
         s.cwnd = s.ssthresh
@@ -300,8 +517,8 @@ def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, sample
             wire.segments[other & MASK].state &= ~RETRANSMITTED
     else:
         s.cwnd += DUPLICATE_THRESHOLD
-    number = repair_with(s)
-    if number < s.written:
+    number = repair_with(flow, s, wire)
+    if has_data(s, number):
         s.snd_nxt = max(s.snd_nxt, number + 1)
         _transmit(flow, s, wire, link, samples, number)
     _set_timer(s)
@@ -326,18 +543,42 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
 
 @kernel()
 def transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Send the segments that the window allows, after each piece that a dispatcher has written."""
+    while s.pieces > 1:
+        _write_piece(s)
+        _send_allowed(flow, s, wire, link, samples)
+    if s.pieces:
+        _write_piece(s)
+    _send_allowed(flow, s, wire, link, samples)
+
+
+@kernel()
+def _write_piece(s: Any) -> None:
+    """Write one of the pieces that are left."""
+    size = -(-s.unwritten // s.pieces)
+    s.written += size
+    s.unwritten -= size
+    s.pieces -= 1
+
+
+@kernel()
+def _send_allowed(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     """Send the segments that the window allows."""
     if s.in_recovery and s.variant == SACK:
         _fill_pipe(flow, s, wire, link, samples)
         return
-    if s.snd_nxt < s.written:
+    if s.lifetime:
+        discard_obsolete(flow, s, wire)
+    if has_data(s, s.snd_nxt):
         restart_after_idle(s)
     window = min(int(s.cwnd), s.receiver_window)
     if s.limited_transmit and not s.in_recovery and s.dupacks < DUPLICATE_THRESHOLD:
         window = min(window + s.dupacks, s.receiver_window)
-    while s.snd_nxt < s.written and s.snd_nxt < s.snd_una + s.written_off + window:
+    while has_data(s, s.snd_nxt) and s.snd_nxt < s.snd_una + s.written_off + window:
         s.snd_nxt += 1
         _transmit(flow, s, wire, link, samples, s.snd_nxt - 1)
+        if s.lifetime:
+            discard_obsolete(flow, s, wire)
 
 
 @kernel()
@@ -361,7 +602,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
             _transmit(flow, s, wire, link, samples, number)
             pipe += 1
     s.snd_nxt = max(s.snd_nxt, s.snd_max)
-    while pipe < int(s.cwnd) and s.snd_nxt < min(s.written, s.snd_una + s.receiver_window):
+    while pipe < int(s.cwnd) and has_data(s, s.snd_nxt) and s.snd_nxt < s.snd_una + s.receiver_window:
         s.snd_nxt += 1
         _transmit(flow, s, wire, link, samples, s.snd_nxt - 1)
         pipe += 1
@@ -369,25 +610,32 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 @kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
-    """Send a segment, and let the receiver process it if it arrives."""
+    """Send a segment, and let the receiver process it if it arrives.
+
+    A new segment has the next bytes of the stream, up to the MSS.
+    """
     segment = wire.segments[number & MASK]
     outstanding = s.snd_max > s.snd_una
     s.last_sent = s.now
     if number >= s.snd_max:
         s.snd_max = number + 1
         segment.sent = s.now
-        segment.start = number + s.skipped
+        segment.start = s.assembled
+        segment.end = assemble(flow, s, number) if s.lifetime else min(s.assembled + s.mss, s.written)
+        s.assembled = segment.end
         segment.state = segment.received = 0
         if s.timed == NOT_TIMED:
             s.timed, s.timed_at = number, ticks_at(s, s.now)
     else:
         s.segments_retransmitted += 1
         segment.state |= RETRANSMITTED
+        if not segment.received:
+            segment.start = max(segment.start, s.live_from)
         if s.timed == number:
             s.timed = NOT_TIMED
     if not outstanding:
         _set_timer(s)
-    arrival = cross(flow, link, s.now, s.segment_size)
+    arrival = cross(flow, link, s.now, segment.end - segment.start)
     if arrival != DROPPED:
         flow.marked[number & MASK] = link.marked
         receive(flow, s, wire, samples, number, arrival)
@@ -396,14 +644,17 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
 def prepare(stack: Classic, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
     """Prepare a connection; the send buffer of a bulk source holds two receiver windows by default."""
     tick = round(stack.tick * SECOND)
-    constant_rate = flow.application in (CONSTANT_RATE, DISPATCHED)
+    # All messages read at one time are segments of a window that waited, and of a window that is sent.
+    largest_read = 2 * stack.receiver_window * stack.mss
+    if flow.application in (CONSTANT_RATE, DISPATCHED) and largest_read > KEPT * flow.message:
+        smallest = -(-largest_read // KEPT)
+        raise InvalidValueError("packet_size", int(flow.message), f"be at least {smallest} bytes with this window")
     flow.ack_delay = round(stack.ack_delay * SECOND)
     flow.first_timeout = round(stack.first_timeout * SECOND)
     if flow.application == BULK and not flow.send_buffer:
-        flow.send_buffer = 2 * stack.receiver_window * stack.mss
+        flow.send_buffer = max(2 * stack.receiver_window * stack.mss, flow.message)
     settings: dict[str, float] = {
         "variant": VARIANTS[stack.recovery],
-        "segment_size": -(-flow.message // flow.pieces) if constant_rate else stack.mss,
         "receiver_window": stack.receiver_window,
         "mss": stack.mss,
         "limited_transmit": int(stack.limited_transmit),
@@ -432,7 +683,7 @@ TRANSPORT = Transport(
     state=CLASSIC,
     header=IP_HEADER + TCP_HEADER,
     features=frozenset(
-        {"constant rate", "sections", "bulk", "transfers", "dispatching", "ecn", "send buffer", "forging"}
+        {"constant rate", "messages", "sections", "bulk", "transfers", "dispatching", "ecn", "send buffer", "forging"}
     ),
     prepare=prepare,
     next_time=next_time,
@@ -443,7 +694,10 @@ TRANSPORT = Transport(
     delay_of_next=delay_of_next,
     write=write,
     transmit=transmit,
-    segment_per_write=True,
 )
-TIME_LINED = dataclasses.replace(TRANSPORT, features=frozenset({"constant rate", "sections", "ecn"}))
+TIME_LINED = dataclasses.replace(
+    TRANSPORT,
+    header=TRANSPORT.header + SEQ_UPDATE_OPTION,
+    features=frozenset({"constant rate", "messages", "sections", "deadlines", "ecn"}),
+)
 """Time-lined TCP: the same kernels, with a lifetime of sections."""

@@ -29,14 +29,14 @@ from tcpdelay.scenario.fields import InvalidValueError
 SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
 """States of the sender."""
 LARGEST_WINDOW = 1000.0
-"""Largest number of outstanding packets; after timeouts twice as many acknowledgements may be in transit."""
+"""Largest number of outstanding packets, L_w; the paper does not print its value."""
 LARGEST_TIMEOUT = 64e6
 """Largest timeout [us], as in 4.3BSD."""
 HEADER = 4
-"""Bytes of the packet number in each datagram."""
+"""Bytes of the packet number in each datagram, part of the 1472 bytes of a datagram of the paper."""
 
 _GROUPS = {
-    "sender": "now state following oldest recover paused_at timer_at pace_at",
+    "sender": "now state following oldest recover paused_at timer_at pace_at reset_at reset_interval",
     "rate": "counted counted_since",
     "path": "first_ack next_ack",
     "counts": "timeouts",
@@ -55,8 +55,9 @@ SCP = np.dtype(
 In the paper's symbols, `window` is W_l, `threshold` is W_ss, `backlog` is W_D, and `base_rtt`, `rtt` and `deviation`
 are T_brtt, T_rtt and D_rtt [us]. `rate` is the estimated rate of the acknowledgements [packets/us], 0 while it is
 unknown. The packets from `oldest` to before `following` are outstanding; `recover` is the first packet sent in the
-congested state. The window need not be a whole number: its fraction is carried over to the next packet as `carry`, so
-that the mean number of outstanding packets equals the window.
+congested state. The timer of a packet ends at `gone` of its segment. The paper does not say what happens to a fraction
+of a window; here it is carried over to the next packet as `carry`, so that the mean number of outstanding packets
+equals the window.
 """
 
 
@@ -64,19 +65,22 @@ that the mean number of outstanding packets equals the window.
 def next_time(flow: Any, s: Any, wire: Any) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & MASK].arrival if s.first_ack < s.next_ack else NEVER
-    return int(min(min(arrival, s.timer_at), min(s.pace_at, flow.next_write)))
+    return int(min(min(arrival, s.timer_at), min(min(s.pace_at, s.reset_at), flow.next_write)))
 
 
 @kernel()
 def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
-    """Process the next event: an acknowledgement, a timer or a write; return when the following one is due."""
+    """Process the next event: an acknowledgement, a timer, a reset or a write; return when the following is due."""
     acknowledgement = wire.acknowledgements[s.first_ack & MASK]
     s.now = next_time(flow, s, wire)
     if s.first_ack < s.next_ack and acknowledgement.arrival == s.now:
         s.first_ack += 1
         _acknowledge(s, wire, acknowledgement.segment)
     elif s.timer_at == s.now:
-        _time_out(s)
+        _time_out(s, wire)
+    elif s.reset_at == s.now:
+        s.reset_at += s.reset_interval
+        reset(s)
     elif s.pace_at != s.now and is_write_due(flow, link):
         note_write(flow, s.now)
     _send(flow, s, wire, link, samples)
@@ -91,16 +95,14 @@ def end(flow: Any, s: Any) -> None:
 
 @kernel()
 def reset(s: Any) -> None:
-    """Forget the estimates of the path and the outstanding packets, and begin again with slow start."""
-    s.state = SLOW_START
+    """Forget the estimates of the path and the outstanding packets; the next packet begins slow start."""
+    s.state = PAUSED
     s.window, s.threshold = 1.0, LARGEST_WINDOW
     s.base_rtt, s.rtt, s.deviation, s.rto = np.inf, 0.0, 0.0, s.first_timeout
     s.rate = s.next_send = s.carry = 0.0
     s.recover = -1
     s.oldest = s.following
-    s.timer_at = NEVER
-    # A sender that has data may get no further acknowledgement, so a timer wakes it.
-    s.pace_at = s.now if s.following > 0 else NEVER
+    s.timer_at = s.pace_at = NEVER
 
 
 @kernel()
@@ -117,9 +119,9 @@ def update_estimate(s: Any, elapsed: int) -> None:
 
 
 @kernel()
-def _set_timer(s: Any) -> None:
-    """Start the timer of the outstanding packets, or stop it if there are none."""
-    s.timer_at = s.now + int(np.ceil(s.rto)) if s.following > s.oldest else NEVER
+def _watch_oldest(s: Any, wire: Any) -> None:
+    """Wait for the timer of the oldest outstanding packet, if there is one."""
+    s.timer_at = max(wire.segments[s.oldest & MASK].gone, s.now) if s.following > s.oldest else NEVER
 
 
 @kernel()
@@ -130,7 +132,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
     update_estimate(s, s.now - wire.segments[number & MASK].sent)
     gap, first_lost = number > s.oldest, s.oldest <= s.recover < number
     s.oldest = number + 1
-    _set_timer(s)
+    _watch_oldest(s, wire)
     if s.state == CONGESTED:
         if first_lost:
             _back_off(s)
@@ -180,14 +182,14 @@ def _back_off(s: Any) -> None:
 
 
 @kernel()
-def _time_out(s: Any) -> None:
-    """Process a timeout: give up all outstanding packets."""
-    s.timeouts += 1
-    s.rto = max(min(2.0 * s.rto, LARGEST_TIMEOUT), s.rto)
-    first_lost = s.oldest <= s.recover < s.following
-    s.oldest = s.following
-    _set_timer(s)
-    if s.state != CONGESTED or first_lost:
+def _time_out(s: Any, wire: Any) -> None:
+    """Process the end of the timer of the oldest outstanding packet: the packet is lost."""
+    number = s.oldest
+    s.oldest += 1
+    _watch_oldest(s, wire)
+    if s.state != CONGESTED or number == s.recover:
+        s.timeouts += 1
+        s.rto = max(min(2.0 * s.rto, LARGEST_TIMEOUT), s.rto)
         _back_off(s)
 
 
@@ -237,16 +239,17 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     number = s.following
     s.following += 1
     s.carry = (s.window + s.carry) % 1.0
-    wire.segments[number & MASK].sent = s.now
+    segment = wire.segments[number & MASK]
+    segment.sent, segment.gone = s.now, s.now + int(np.ceil(s.rto))
     if s.oldest == number:
-        _set_timer(s)
+        _watch_oldest(s, wire)
     if s.base_rtt < np.inf:
         s.next_send = max(s.next_send, float(s.now)) + s.base_rtt / s.window
     if flow.application == BULK:
         note_write(flow, s.now)
     arrival = cross(flow, link, s.now, flow.message)
     if arrival == DROPPED:
-        note_lost(flow)
+        note_lost(flow, 0)
         return
     note_read(flow, samples, s.now, arrival, arrival)
     acknowledgement = wire.acknowledgements[s.next_ack & MASK]
@@ -260,6 +263,9 @@ def prepare(stack: Scp, path: SharedPath, flow: Any, connection: Any, phase: int
     """Prepare a connection."""
     connection.backlog, connection.rate_gain = stack.backlog, stack.rate_gain
     connection.rto_min, connection.first_timeout = stack.rto_min * SECOND, stack.first_timeout * SECOND
+    connection.reset_at = NEVER
+    if stack.reset_interval is not None:
+        connection.reset_at = connection.reset_interval = round(stack.reset_interval * SECOND)
     reset(connection)
 
 

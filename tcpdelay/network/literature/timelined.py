@@ -1,18 +1,4 @@
-"""Time-lined TCP: data that is written in sections lives until a deadline, then the sender goes on without it.
-
-These kernels belong to the classic sender. Segments are numbered in the order of their first transmission. A section
-that expires before it is sent gets no numbers, so the outstanding segments are a range of numbers even where sections
-have expired in part. The published sender keeps, for each obsolete section, the highest sequence number sent and the
-last one acknowledged; this range replaces both. The published header has the field `seq_update`, from which the
-receiver goes on. Here it is the sender's `first_live`: the receiver processes a segment when it is sent, so the
-value need not be stored with the segment.
-
-References
-----------
-Mukherjee, "Time-lined TCP: a transport protocol for delivery of streaming media over the Internet", MMath thesis,
-University of Waterloo, 2000; Mukherjee, Brecht, "Time-lined TCP for the TCP-friendly delivery of streaming media", ICNP
-2000.
-"""
+"""Time-lined TCP, whose data lives until a deadline, and MIN_BUF, a small send buffer."""
 
 from __future__ import annotations
 
@@ -20,49 +6,101 @@ from typing import Any
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.records import MASK, NEVER
-from tcpdelay.network.records import note_lost, written_at
+from tcpdelay.network.linux import SendBufferLimit
+from tcpdelay.network.records import SCHEDULED, UNREAD, written_at
+from tcpdelay.scenario.fields import described
+
+# Time-lined TCP: data that is written in sections lives until a deadline, then the sender goes on without it.
+#
+# These kernels belong to the classic sender. A section is a message, or the messages that a source writes at one time.
+# As published, the sections are a continuous stream of bytes, so a segment may have the end of a section and the
+# beginning of the next one. Segments are numbered in the order of their first transmission. Data that expires before it
+# is sent gets no numbers, so the outstanding segments are a range of numbers even where sections have expired in part.
+# The published sender keeps, for each obsolete section, the highest sequence number sent and the last one acknowledged;
+# this range replaces both. The published header has the field `seq_update`, from which the receiver goes on. Here it is
+# the sender's `live_from`, the first byte of the oldest section that is neither obsolete nor acknowledged: the receiver
+# processes a segment when it is sent, so the value need not be stored with the segment.
+#
+# The deadline of a section may be earlier than that of the section before it, as of an MPEG frame that is displayed
+# before its reference frame. Such a section is skipped where it is not sent in time. The receiver learns this from the
+# order of the segments, because one `seq_update` can only name a first live byte: this goes beyond the published
+# header.
+#
+# Mukherjee, "Time-lined TCP: a transport protocol for delivery of streaming media over the
+# Internet", MMath thesis, University of Waterloo, 2000; Mukherjee, Brecht, "Time-lined TCP for the TCP-friendly
+# delivery of streaming media", ICNP 2000.
 
 PRESUMED_LOST = 4
 """Flag of an obsolete segment that is not outstanding any more, although it is not acknowledged."""
+SEQ_UPDATE_OPTION = 8
+"""Bytes of the option with `seq_update` in the header of TCP: kind, length, 32 bits, and padding."""
 
 
 @kernel()
-def arm(s: Any) -> None:
-    """Start the lifetime timer for a section that has just been written, unless it runs for an older section."""
-    if s.lifetime and s.expires_at == NEVER:
-        s.expires_at = s.now + s.lifetime
+def section_size(flow: Any, section: int) -> int:
+    """Return the size of a section [bytes]."""
+    if flow.application == SCHEDULED:
+        return int(flow.unread[section % UNREAD].length)
+    return int(flow.section * flow.message)
 
 
 @kernel()
-def expire(flow: Any, s: Any, wire: Any) -> None:
-    """Give up the oldest section, and start the lifetime timer for the next one.
+def deadline_of(flow: Any, s: Any, section: int) -> int:
+    """Return the deadline of a section; `NEVER` before it is written."""
+    number = section * flow.section
+    if number >= flow.packets_written:
+        return NEVER
+    kind = flow.unread[number % UNREAD].kind if flow.application == SCHEDULED else 0
+    lifetime = flow.lifetimes[kind] if flow.lifetimes[kind] else s.lifetime
+    return int(written_at(flow, number) + lifetime)
 
-    No segment of the section is sent or sent again. Its segments in flight still count as outstanding, so that their
-    acknowledgements release new data, which prevents a burst. Its segments that were about to be sent again do not.
 
-    Parameters
-    ----------
-    flow, s, wire : record
-        The flow, its connection, and the segments and acknowledgements in transit.
+@kernel()
+def discard_obsolete(flow: Any, s: Any, wire: Any) -> None:
+    """Discard the sections whose deadline has passed, and let the lifetime timer follow the oldest live section.
+
+    No segment of an obsolete section is sent or sent again. Its segments in flight still count as outstanding, so that
+    their acknowledgements release new data, which prevents a burst. Its segments that were about to be sent again do
+    not.
     """
-    s.expired += 1
-    end = s.expired * flow.section
-    unsent = max(end - s.skipped - s.snd_max, 0)
-    s.skipped += unsent
-    s.written -= unsent
-    s.first_live = end - s.skipped
-    for number in range(s.snd_nxt, s.first_live):
-        wire.segments[number & MASK].state |= PRESUMED_LOST
+    # Sections that are acknowledged need no timer.
+    while s.oldest * flow.section < flow.packets_written:
+        end = s.live_from + section_size(flow, s.oldest)
+        if end > s.acknowledged_to and deadline_of(flow, s, s.oldest) > s.now:
+            break
+        s.oldest, s.live_from = s.oldest + 1, end
+    s.expires_at = deadline_of(flow, s, s.oldest)
+    while s.sending * flow.section < flow.packets_written:
+        end = s.sending_from + section_size(flow, s.sending)
+        if s.assembled < end and deadline_of(flow, s, s.sending) > s.now:
+            break
+        s.assembled = max(s.assembled, end)
+        s.sending, s.sending_from = s.sending + 1, end
+    while s.first_live < s.snd_max and wire.segments[s.first_live & MASK].end <= s.live_from:
+        s.first_live += 1
+    while s.snd_nxt < s.snd_max and (s.snd_nxt < s.first_live or s.obsolete_at[s.snd_nxt & MASK] <= s.now):
+        wire.segments[s.snd_nxt & MASK].state |= PRESUMED_LOST
         s.written_off += 1
-    s.snd_nxt = max(s.snd_nxt, s.first_live)
-    s.expires_at = NEVER
-    if end < flow.packets_written:
-        s.expires_at = written_at(flow, end) + s.lifetime
+        s.snd_nxt += 1
 
 
 @kernel()
-def repair_with(s: Any) -> int:
+def assemble(flow: Any, s: Any, number: int) -> int:
+    """Return where a new segment ends, given its number: it has the bytes of live sections, up to the MSS."""
+    section, end = s.sending, s.sending_from
+    s.obsolete_at[number & MASK] = 0
+    while end < s.assembled + s.mss and s.now < deadline_of(flow, s, section) < NEVER:
+        s.obsolete_at[number & MASK] = max(s.obsolete_at[number & MASK], deadline_of(flow, s, section))
+        end += section_size(flow, section)
+        section += 1
+    return int(min(end, s.assembled + s.mss))
+
+
+@kernel()
+def repair_with(flow: Any, s: Any, wire: Any) -> int:
     """Return the segment to send when a loss is detected: the first that is neither acknowledged nor obsolete."""
+    if s.lifetime:
+        discard_obsolete(flow, s, wire)
     return int(max(s.snd_una, s.first_live))
 
 
@@ -83,13 +121,32 @@ def release(s: Any, wire: Any, acknowledged: int) -> None:
             s.written_off -= 1
 
 
-@kernel()
-def skip(flow: Any, s: Any, wire: Any) -> None:
-    """Let the receiver skip ahead to a segment's `seq_update`; the messages before it that are not read are lost."""
-    if s.lifetime == 0:
-        return
-    s.rcv_nxt = max(s.rcv_nxt, s.first_live)
-    if s.rcv_nxt == s.snd_max:
-        return
-    while flow.packets_read < wire.segments[s.rcv_nxt & MASK].start:
-        note_lost(flow)
+# MIN_BUF: a send buffer that holds little more than the congestion window, so that data waits in the application.
+
+
+@described
+class MinBuf(SendBufferLimit):
+    """A send buffer that follows the congestion window: MIN_BUF(A, B) of Goel et al.
+
+    Parameters
+    ----------
+    multiple : int
+        A, the congestion windows of packets that the send buffer holds, 1 to 4.
+    extra : int
+        B, the packets that it holds beyond them, 0 to 1000, but at most one window.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    References
+    ----------
+    Goel, Krasic, Li, Walpole, "Supporting Low-Latency TCP-Based Media Streams", IWQoS 2002. Sections 3 and 4 give the
+    limit A cwnd + min(B, cwnd) + sacked_out.
+
+    Examples
+    --------
+    >>> MinBuf(1, 3).limit(cwnd=10), MinBuf(1, 3).limit(cwnd=2), MinBuf(2, 0).limit(cwnd=10, sacked_out=4)
+    (13, 4, 24)
+    """

@@ -22,13 +22,23 @@ from tcpdelay.network.bottleneck import (
     PIE,
     Bottleneck,
 )
-from tcpdelay.network.queues.cake import dequeue_cake, enqueue_cake, start_cake
-from tcpdelay.network.queues.codel import dequeue_codel
-from tcpdelay.network.queues.dualpi2 import dequeue_dualpi2, enqueue_dualpi2, start_dualpi2
-from tcpdelay.network.queues.fq_codel import dequeue_fq_codel, enqueue_fq_codel
-from tcpdelay.network.queues.pie import dequeue_pie, enqueue_pie, start_pie
-from tcpdelay.network.queues.token_bucket import next_departure
-from tcpdelay.network.queues.waiting import DISCARDED, NOBODY, append, conclude, empty_queues, take_slot
+from tcpdelay.network.queues.codel import (
+    dequeue_cake,
+    dequeue_codel,
+    dequeue_fq_codel,
+    enqueue_cake,
+    enqueue_fq_codel,
+    start_cake,
+)
+from tcpdelay.network.queues.pie import (
+    dequeue_dualpi2,
+    dequeue_pie,
+    enqueue_dualpi2,
+    enqueue_pie,
+    start_dualpi2,
+    start_pie,
+)
+from tcpdelay.network.queues.waiting import DISCARDED, NOBODY, append, conclude, empty_queues, next_departure, take_slot
 
 
 def prepare_managed_link(link: Any, bottleneck: Bottleneck) -> None:
@@ -48,19 +58,7 @@ def prepare_managed_link(link: Any, bottleneck: Bottleneck) -> None:
 
 @kernel()
 def wait(link: Any, flow: Any, now: int, length: int, segment: int, following: int) -> bool:
-    """Let a packet of a flow arrive at the queue; return False if there is no room to note it, so that it is dropped.
-
-    Parameters
-    ----------
-    link, flow : record
-        The link and the flow.
-    now : int
-        Time at which the flow sends the packet [us].
-    length : int
-        Bytes on the link, headers included.
-    segment, following : int
-        What the flow's transport needs to know the packet again.
-    """
+    """Let a packet of a flow arrive at the queue; return False if it is dropped, because no slot is free."""
     link.offered += 1
     slot = take_slot(link)
     if slot == NOBODY:

@@ -66,13 +66,7 @@ class Part:
 
 
 def write_part(file: Path, part: Part) -> None:
-    """Write finished runs to a file; after an interrupt, the file is complete or missing.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write finished runs to a file; after an interrupt, the file is complete or missing."""
     packed = io.BytesIO()
     rows, origin = part.rows, part.origin
     np.savez(
@@ -88,36 +82,7 @@ def write_part(file: Path, part: Part) -> None:
 
 
 def read_part(file: Path) -> Part | None:
-    """Read finished runs.
-
-    Parameters
-    ----------
-    file : Path
-        A file written by `write_part`.
-
-    Returns
-    -------
-    Part or None
-        None if the file is damaged.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read at all.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> rows = Rows(3, np.zeros(2, [("mean_delay", float)]), np.array(["", ""]))
-    >>> with TemporaryDirectory() as directory:
-    ...     file = Path(directory, "runs.npz.gz")
-    ...     write_part(file, Part(rows, Origin("0f", "tcpdelay 1.0")))
-    ...     whole = read_part(file)
-    ...     _ = file.write_bytes(file.read_bytes()[:-1])
-    ...     cut_short = read_part(file)
-    >>> whole.origin, whole.rows.stop, cut_short
-    (Origin(specification='0f', program='tcpdelay 1.0'), 5, None)
-    """
+    """Read finished runs."""
     try:
         written = file.read_bytes()
     except OSError as error:
@@ -173,26 +138,12 @@ class Checkpoint:
         self._origin = Origin(specification.digest, program())
 
     def store(self, rows: Rows) -> None:
-        """Keep the results of some runs.
-
-        Raises
-        ------
-        SweepFailedError
-            If they cannot be written.
-        """
+        """Keep the results of some runs."""
         with writing(self.folder):
             write_part(self.folder / f"runs-{rows.start:010}-{rows.stop:010}.npz.gz", Part(rows, self._origin))
 
     def stored(self) -> Iterator[Rows]:
-        """Yield all kept results; damaged parts are removed with a warning, and their runs are done again.
-
-        Raises
-        ------
-        ValueError
-            If a part belongs to another sweep or program, or cannot be read.
-        SweepFailedError
-            If a damaged part cannot be removed.
-        """
+        """Yield all kept results; damaged parts are removed with a warning, and their runs are done again."""
         files, damaged = self._files(), 0
         for file in files:
             part = read_part(file)
@@ -211,13 +162,7 @@ class Checkpoint:
             )
 
     def remove(self) -> None:
-        """Remove the folder.
-
-        Raises
-        ------
-        SweepFailedError
-            If it cannot be removed.
-        """
+        """Remove the folder."""
         with writing(self.folder):
             shutil.rmtree(self.folder)
 
@@ -225,11 +170,6 @@ class Checkpoint:
         """Mark the folder as the folder of this sweep.
 
         Every part names its sweep. If the file that marks the folder is damaged or missing, the parts decide.
-
-        Raises
-        ------
-        ValueError
-            If the folder belongs to another specification or another version of the program.
         """
         manifest = self.folder / MANIFEST
         marked = _marked(manifest)
@@ -285,22 +225,7 @@ def _marked(manifest: Path) -> Origin | None:
 
 @contextmanager
 def checkpoint(output: Path, specification: SweepSpecification) -> Iterator[Checkpoint]:
-    """Open the checkpoint of a result, and lock out other processes.
-
-    Parameters
-    ----------
-    output : Path
-        The file of the result.
-    specification : SweepSpecification
-        The sweep.
-
-    Raises
-    ------
-    ValueError
-        If the folder cannot be created, is in use, or belongs to another sweep or program.
-    SweepFailedError
-        If the folder cannot be written.
-    """
+    """Open the checkpoint of a result, and lock out other processes."""
     folder = checkpoint_folder(output)
     try:
         folder.mkdir(exist_ok=True)

@@ -25,10 +25,18 @@ from tcpdelay.models.validity import validated_range
 from tcpdelay.questions.execution import Executor, Progress, cluster, program, threads, work_through
 from tcpdelay.questions.grid import MEANINGS, Grid, GridWork, Meaning, Variables, delay_dimensions, evaluate
 from tcpdelay.questions.sweep.checkpoint import Checkpoint, checkpoint, checkpoint_folder, writing
-from tcpdelay.questions.sweep.point import PARAMETERS, SweepPoint, parameters_with, point_of
-from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, profiles_of, read_sweep
+from tcpdelay.questions.sweep.specification import (
+    PARAMETERS,
+    Evaluation,
+    SweepPoint,
+    SweepSpecification,
+    parameters_with,
+    point_of,
+    profiles_of,
+    read_sweep,
+)
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 
@@ -53,14 +61,7 @@ SWEPT: dict[str, Meaning] = {
 
 
 def kind_variables(source: Source | None) -> dict[str, str]:
-    """Return the variable with the delays of each kind of message; nothing for messages of one kind.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.sources.video import Video
-    >>> kind_variables(Video(1e6))
-    {'other frame': 'delay_other_frame', 'key frame': 'delay_key_frame'}
-    """
+    """Return the variable with the delays of each kind of message; nothing for messages of one kind."""
     kinds = () if source is None or len(source.kinds) == 1 else source.kinds
     names = [f"delay_{re.sub(r'[^A-Za-z0-9]+', '_', kind)}" for kind in kinds]
     # The labels of a trace may differ in other characters only; their variables are numbered.
@@ -71,13 +72,7 @@ def kind_variables(source: Source | None) -> dict[str, str]:
 
 
 def row_type(asked: Evaluation, kinds: Iterable[str] = ()) -> np.dtype[np.void]:
-    """Return the type of the results of one run; `kinds` are the variables of kinds of messages.
-
-    Examples
-    --------
-    >>> row_type(Evaluation()).names
-    ('mean_delay', 'standard_deviation', 'delay', 'late_fraction', 'sustainable', 'utilization', 'validated')
-    """
+    """Return the type of the results of one run; `kinds` are the variables of kinds of messages."""
     fields: list[Any] = [
         ("mean_delay", np.float64),
         ("standard_deviation", np.float64),
@@ -95,15 +90,7 @@ def row_type(asked: Evaluation, kinds: Iterable[str] = ()) -> np.dtype[np.void]:
 
 
 def sweep_runs(specification: SweepSpecification) -> GridWork:
-    """Return the runs of a sweep.
-
-    Examples
-    --------
-    >>> flow = {"packet_size": 174, "interval": "20ms"}
-    >>> runs = sweep_runs(read_sweep({"flow": flow, "path": {"loss": 0.02}, "grid": {"rtt": ["100ms"]}}))
-    >>> work_through(runs, 0, 1).values["delay"].round(3)
-    array([[0.05, 0.14, 0.18]])
-    """
+    """Return the runs of a sweep."""
     asked, fixed, source = specification.evaluation, dict(specification.fixed), specification.messages
     simulated = asked.method == "simulation"
     requested = Requested(
@@ -177,6 +164,7 @@ def _fill(
         row[name] = [known(share) if kind in by_kind else np.nan for share in asked.quantiles]
 
 
+@checked_arguments
 def sweep(
     specification: SweepSpecification | str | os.PathLike[str] | Mapping[str, Any],
     output: str | os.PathLike[str] | None = None,
@@ -286,13 +274,7 @@ def _evaluated(
 
 
 def result_file(specification: SweepSpecification, output: str | os.PathLike[str] | None) -> Path | None:
-    """Return the file of the result: `output`, or else the file that the specification names, or None.
-
-    Raises
-    ------
-    ValueError
-        If the name of the file does not end in ".nc", or its folder does not exist.
-    """
+    """Return the file of the result: `output`, or else the file that the specification names, or None."""
     named = specification.file if output is None else output
     if named is None:
         return None
@@ -305,13 +287,7 @@ def result_file(specification: SweepSpecification, output: str | os.PathLike[str
 
 
 def finished_result(specification: SweepSpecification, file: Path) -> xr.Dataset:
-    """Return the result in a file.
-
-    Raises
-    ------
-    ValueError
-        If the file is not a result, or the result of another specification or program.
-    """
+    """Return the result in a file."""
     import xarray as xr
 
     try:

@@ -1,10 +1,9 @@
-"""Columns of a table: the field and the unit of each column, and the values of its cells.
-
-Cells are read as seconds, fractions or bytes. A cell without a valid value has one of a few faults.
-"""
+"""Columns of a table: field, unit, and values of cells; units that do not agree with the values."""
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tcpdelay.scenario.fields import PARSERS, WHOLE, InvalidValueError, Kind, Quantity
+from tcpdelay.models.validity import ValidatedRange, validated_range
+from tcpdelay.scenario.fields import PARSERS, WHOLE, ColumnUnitWarning, InvalidValueError, Kind, Quantity
 from tcpdelay.scenario.scenario import FIELDS
+from tcpdelay.scenario.stack import Stack
 from tcpdelay.units import NUMBER, SIZE_ROUNDING
+
+# Columns of a table: the field and the unit of each column, and the values of its cells.
+#
+# Cells are read as seconds, fractions or bytes. A cell without a valid value has one of a few faults.
 
 MISSING, NO_NUMBER, COMMA, UNKNOWN_UNIT, OUTSIDE = range(1, 6)
 """Faults of a cell; 0 means no fault."""
@@ -46,13 +51,7 @@ class Cells(NamedTuple):
 
 
 def reasons(quantity: ColumnQuantity) -> tuple[str, ...]:
-    """Return the messages for the faults of a cell, in the order from `MISSING` to `OUTSIDE`.
-
-    Examples
-    --------
-    >>> reasons(QUANTITIES["loss"])[UNKNOWN_UNIT - 1]
-    'loss has an unknown unit: write 2% or 0.02'
-    """
+    """Return the messages for the faults of a cell, in the order from `MISSING` to `OUTSIDE`."""
     name = quantity.name
     return (
         f"{name} is missing",
@@ -68,32 +67,6 @@ def read_column(batch: pa.RecordBatch, quantity: ColumnQuantity, source: Source)
 
     A text may have its own unit, as on the command line ("100ms", "2%"). A text without a unit has the unit of the
     column, like a number.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        Rows.
-    quantity : ColumnQuantity
-        The field in the column.
-    source : Source
-        Name and unit of the column.
-
-    Returns
-    -------
-    Cells
-        Values [s, fractions or bytes] and faults.
-
-    Raises
-    ------
-    ValueError
-        If the column holds neither numbers nor texts.
-
-    Examples
-    --------
-    >>> batch = pa.record_batch({"rtt_ms": ["80", "0.1 s", None, "?", "8parsec", "-3"]})
-    >>> cells = read_column(batch, QUANTITIES["rtt"], Source("rtt_ms", 1e3))
-    >>> cells.values[:2], cells.faults
-    (array([0.08, 0.1 ]), array([0, 0, 1, 2, 4, 5], dtype=int8))
     """
     column: Any = batch.column(source.column)
     if pa.types.is_dictionary(column.type):
@@ -256,6 +229,8 @@ QUANTITIES = {
 }
 """The fields that a column may hold, by name."""
 PATH, FLOW, TARGET = ("rtt", "loss"), ("packet_size", "interval"), ("limit", "quantile")
+_ALSO = {"rtt": ("rtt", "ping", "latency", "round_trip"), "loss": ("loss", "plr", "lost", "drop")}
+"""What names of columns contain that probably hold a field of the path."""
 ROW = (*PATH, *FLOW, *TARGET)
 """The fields that each row of a table may have; the other fields are the same for all rows."""
 
@@ -283,33 +258,7 @@ class Source:
 
 
 def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) -> dict[str, Source]:
-    """Find the columns of all quantities that a table has.
-
-    Parameters
-    ----------
-    names : iterable of str
-        The columns. Columns named rtt, loss, packet_size, interval, limit or quantile, in upper or lower case, hold
-        seconds, fractions or bytes. A name may end in another unit: rtt_ms, rtt_us, loss_percent, interval_ms.
-    chosen : mapping, optional
-        Columns with other names, and their units: {"rtt": "latency:ms"}. Without a unit, the name determines it.
-
-    Returns
-    -------
-    dict
-        The source of each quantity.
-
-    Raises
-    ------
-    ValueError
-        If a column is missing, a unit is unknown, or several columns may hold the same quantity.
-
-    Examples
-    --------
-    >>> find_sources(["user", "rtt_ms", "Loss"])["rtt"]
-    Source(column='rtt_ms', per_unit=1000.0, decimal='.', unit_given=True)
-    >>> find_sources(["ping", "plr"], {"rtt": "ping:ms", "loss": "plr:percent"})["loss"]
-    Source(column='plr', per_unit=100.0, decimal='.', unit_given=True)
-    """
+    """Find the columns of all quantities that a table has."""
     given: Any = {} if chosen is None else chosen
     if not (isinstance(given, Mapping) and all(isinstance(each, str) for each in given.values())):
         raise InvalidValueError("columns", chosen, 'be a mapping of names, such as {"rtt": "ping:ms"}')
@@ -335,7 +284,9 @@ def find_sources(names: Iterable[str], chosen: Mapping[str, str] | None = None) 
         columns = [
             f"{name} or one of {', '.join(f'{name}_{unit}' for unit in QUANTITIES[name].units)}" for name in missing
         ]
-        like = ", ".join(f"{name}={column}" for name in missing for column in present if name in column.lower())
+        like = ", ".join(
+            f"{name}={column}" for name in missing for column in present if any(map(column.lower().count, _ALSO[name]))
+        )
         other = "another column" if len(missing) == 1 else "other columns"
         allowed = f"include {', and '.join(columns)}, or name {other}{f' such as {like}' if like else ''}"
         raise InvalidValueError("columns", present, allowed)
@@ -369,3 +320,122 @@ def require_one(argument: str, name: str, present: Sequence[str]) -> None:
     """
     if present.count(name) > 1:
         raise InvalidValueError(argument, name, "name a column that the table has once")
+
+
+# Units of columns that do not agree with their values: refused if nobody stated the unit, else a warning.
+
+_DOUBTFUL = {
+    # A millisecond is a usual round-trip time of a LAN, a second is unusual anywhere.
+    "rtt": (1.0, "ms", "milliseconds", "s", "seconds"),
+    "one_way_delay": (1.0, "ms", "milliseconds", "s", "seconds"),
+    "interval": (1.0, "ms", "milliseconds", "s", "seconds"),
+    # Models were checked up to a loss of 10 %; 0.1 % is usual.
+    "loss": (0.1, "percent", "percent", "fraction", "fractions"),
+    "limit": (20.0, "ms", "milliseconds", "s", "seconds"),
+    "quantile": (1.0, "percent", "percent", "fraction", "fractions"),
+}
+"""Smallest median with which a column without a unit looks like it has another unit; this unit; the default unit."""
+_UNCERTAIN = {"rtt": 0.5, "one_way_delay": 0.5, "interval": 0.5, "loss": 0.05, "limit": 5.0}
+"""Smallest median with which another unit is possible: half a millisecond or half a second."""
+_EITHER_IN_FILES = ("rtt", "loss")
+"""Fields whose every value in a file is possible in two units: 0.08 ms is a LAN, and a loss of 0.01 % is usual.
+
+A program, unlike a file, has times in seconds.
+"""
+_PLAIN = rf"^\s*{NUMBER.pattern}\s*$"
+"""A text without a unit of its own."""
+_USUAL = {"limit": (0.001, 20.0), "quantile": (0.5, 1.0)}
+"""Usual values of the fields that have no validated range [s, or a fraction]."""
+FAR = 5.0
+"""Factor beyond the validated range from which most values of a column count as improbable."""
+
+
+def check_units(batch: pa.RecordBatch, sources: Mapping[str, Source], stack: Stack) -> None:
+    """Compare the units of columns with the values of the first rows."""
+    for column in batch.schema.names:
+        for name in (name for name in QUANTITIES if name not in ROW and name not in sources):
+            if column.strip().lower() in {name, *(f"{name}_{unit}" for unit in QUANTITIES[name].units)}:
+                told = f"column {column!r} is not read: the rows of a table have no {name}, and are predicted without"
+                warnings.warn(told, ColumnUnitWarning, stacklevel=3)
+    for name, source in sources.items():
+        texts = _texts(batch, source)
+        if not source.unit_given:
+            given = batch
+            if texts is not None:
+                plain: Any = pc.if_else(pc.match_substring_regex(texts, _PLAIN), texts, None)
+                given = pa.RecordBatch.from_arrays([plain], [source.column])
+            middle = _median(given, name, source)
+            if advice := judge_bare(name, source.column, middle, texts is not None, f"{name}={source.column}:{{}}"):
+                warnings.warn(advice, ColumnUnitWarning, stacklevel=3)
+        elif advice := _other_unit(name, source, _median(batch, name, source), validated_range(stack)):
+            warnings.warn(advice, ColumnUnitWarning, stacklevel=3)
+
+
+def _texts(batch: pa.RecordBatch, source: Source) -> Any:
+    """Return the texts of a column, with decimal points; None if it holds no texts."""
+    column: Any = batch.column(source.column)
+    if pa.types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return None
+    return pc.replace_substring(column, source.decimal, ".")
+
+
+def _median(batch: pa.RecordBatch, name: str, source: Source) -> float:
+    """Return the median of the numbers above 0 in a column [s, fraction or bytes]; 0 without such numbers.
+
+    Paths without loss, which may be most of the rows, say nothing of the unit.
+    """
+    cells = read_column(batch, QUANTITIES[name], source)
+    numbers = cells.values[
+        ((cells.faults == 0) | (cells.faults == OUTSIDE)) & np.isfinite(cells.values) & (cells.values > 0)
+    ]
+    # The sum of the two numbers in the middle must not be too large for a float.
+    return float(np.median(np.minimum(numbers, 1e300))) if numbers.size else 0.0
+
+
+def judge_bare(name: str, column: str, middle: float, in_file: bool, spelled: str) -> str:
+    """Return a warning if the median of a column without a stated unit is possible in two units; else an empty text.
+
+    `spelled` is a format that states a unit. A median that looks like another unit is an InvalidValueError.
+
+    Examples
+    --------
+    >>> judge_bare("rtt", "rtt", 0.08, True, "rtt_{}")  # doctest: +ELLIPSIS
+    "column 'rtt' states no unit and is read as rtt in seconds, with a median of 0.08. If the values are in ... rtt_ms"
+    """
+    if name not in _DOUBTFUL or not middle > 0:
+        return ""
+    smallest, unit, words, default, default_words = _DOUBTFUL[name]
+    if middle > smallest:
+        allowed = (
+            f"state the unit of {name}, because these look like {words} (median {middle:g}): "
+            f"write {spelled.format(unit)}, or {spelled.format(default)} if they are {default_words}"
+        )
+        raise InvalidValueError("columns", column, allowed)
+    if not (in_file and name in _EITHER_IN_FILES) and middle < _UNCERTAIN.get(name, math.inf):
+        return ""
+    return (
+        f"column {column!r} states no unit and is read as {name} in {default_words}, with a median of {middle:g}. "
+        f"If the values are in {words}, name the column as {spelled.format(unit)}"
+    )
+
+
+def _other_unit(name: str, source: Source, middle: float, known: ValidatedRange) -> str:
+    """Return a warning if the median is far outside the usual values and another unit fits; else an empty text."""
+    low, high = _USUAL[name] if name in _USUAL else getattr(known, name)
+    largest = high if name in _USUAL else FAR * high
+    # Paths without loss are in the validated range.
+    if middle <= 0 or low / FAR <= middle <= largest:
+        return ""
+    units = QUANTITIES[name].units
+    written = middle * source.per_unit
+    unit = next(unit for unit, per_unit in units.items() if per_unit == source.per_unit)
+    fitting = next((other for other, per_unit in units.items() if low <= written / per_unit <= high), None)
+    if fitting is None:
+        return ""
+    return (
+        f"column {source.column!r} is read as {name} in {unit}, with a median of {written:g}; "
+        f"usual are {low * source.per_unit:g} to {high * source.per_unit:g}. "
+        f"If the values are in {fitting}, name the column as {name}={source.column}:{fitting}"
+    )

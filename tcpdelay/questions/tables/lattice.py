@@ -28,13 +28,12 @@ from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import late_range
-from tcpdelay.questions.grid import Grid, GridWork, Variables
-from tcpdelay.questions.plane import ORDINARY_PATH, Question, question
-from tcpdelay.questions.schedule import work_out
+from tcpdelay.questions.execution import work_out
+from tcpdelay.questions.grid import ORDINARY_PATH, Grid, GridWork, Question, Variables, question
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
 from tcpdelay.scenario.path import Path as NetworkPath
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack
@@ -56,7 +55,9 @@ PATH_MESSAGES = 50_000
 FEW_PATHS, TRIED_PATHS = 200, 8
 """Largest table that is simulated without an estimate of the time, and number of paths that the estimate tries."""
 LONGEST_TIME = 3600.0
-"""Longest estimated time of the simulations of a table [s]; tables that would take longer are refused."""
+"""Longest estimated processor time of the simulations of a table [s]; tables that would take longer are refused."""
+SECONDS_PER_MESSAGE = 1e-6
+"""Time in which a message of a source is drawn and counted, beside the time of its events [s], roughly."""
 SOLVED_AT_A_TIME = 4096
 """Paths that are solved before their answers are remembered: an interrupt loses fewer answers than this."""
 _STEP = 2 * np.log1p(TOLERANCE)
@@ -73,13 +74,7 @@ chain is too large; whether the target is met; and whether TCP can carry the flo
 
 
 def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return the number of the lattice point nearest to each path.
-
-    Parameters
-    ----------
-    rtt, loss : ndarray, shape (n,)
-        Round-trip times [s], 1e-6 to 60, and losses, 0 to below 1.
-    """
+    """Return the number of the lattice point nearest to each path."""
     row = np.minimum(np.log(rtt / _SHORTEST_RTT) / _STEP, _RTTS - 1).astype(np.int64)
     column = np.minimum(np.log1p(loss / SMALLEST_LOSS) / _STEP, _LOSSES - 1).astype(np.int64)
     place: NDArray[np.int64] = row * (_LOSSES + 1) + np.where(loss == 0, _LOSSLESS, column)
@@ -88,11 +83,6 @@ def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.
 
 def places_between(rtt: tuple[float, float], loss: tuple[float, float]) -> NDArray[np.int64]:
     """Return the lattice points of a region, beginning with short round-trip times and low losses, which cost least.
-
-    Parameters
-    ----------
-    rtt, loss : tuple of float
-        Smallest and largest round-trip time [s] and loss.
 
     Examples
     --------
@@ -110,14 +100,7 @@ def places_between(rtt: tuple[float, float], loss: tuple[float, float]) -> NDArr
 
 
 def path_at(place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return round-trip times [s] and losses of lattice points.
-
-    Examples
-    --------
-    >>> rtt, loss = path_at(place_of(np.array([0.1, 0.1]), np.array([0.02, 0.0])))
-    >>> bool((abs(rtt / 0.1 - 1) <= TOLERANCE).all()), bool(abs(loss[0] / 0.02 - 1) <= TOLERANCE), loss[1].item()
-    (True, True, 0.0)
-    """
+    """Return round-trip times [s] and losses of lattice points."""
     row, column = np.divmod(place, _LOSSES + 1)
     # The middle of a step, in the logarithm: the ends of the step differ from it by half a step.
     rtt = np.minimum(_SHORTEST_RTT * np.exp((row + 0.5) * _STEP), _LONGEST_RTT)
@@ -169,7 +152,7 @@ class Lattice:
 
     Examples
     --------
-    >>> from tcpdelay.questions.plane import question
+    >>> from tcpdelay.questions.grid import question
     >>> lattice = Lattice(question("voip", None, None, None))
     >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
     >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
@@ -243,15 +226,16 @@ class Lattice:
         return self.asked.simulated
 
     def _refuse_hopeless(self, rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> None:
-        """Raise ValueError if the simulations of all paths would take too long, by the time that a few paths take."""
+        """Raise ValueError if the simulations of all paths would take too long, by the work that a few paths take."""
         if not self.simulated or rtt.size <= FEW_PATHS:
             return
-        # The first simulation may compile.
-        self._solved(rtt[:1], loss[:1], None)
-        tried = np.linspace(0, rtt.size - 1, TRIED_PATHS).astype(np.int64)
-        begun = time.monotonic()
-        self._solved(rtt[tried], loss[tried], None)
-        expected = (time.monotonic() - begun) / TRIED_PATHS * rtt.size
+        from tcpdelay.models.simulator.simulation import simulate
+
+        flow, packets, seconds = self.asked.flow, self._messages(), 0.0
+        for place in np.linspace(0, rtt.size - 1, TRIED_PATHS).astype(np.int64).tolist():
+            path = NetworkPath(float(rtt[place]), float(loss[place]))
+            seconds += simulate(flow, path, self.asked.stack, packets=packets).work_seconds
+        expected = (seconds / TRIED_PATHS + SECONDS_PER_MESSAGE * packets) * rtt.size
         if expected > LONGEST_TIME:
             raise ValueError(
                 f"the table has {rtt.size} different paths, whose simulations would take about "
@@ -270,6 +254,14 @@ class Lattice:
             self._exact_answers = self._exact_answers.with_more(solved)
         return self._exact_answers.at(np.array([self._exact[path] for path in paths], np.int64))
 
+    def _messages(self) -> int:
+        """Return the number of messages of the simulation of a path."""
+        from tcpdelay.models.simulator.simulation import packets_within
+
+        asked = self.asked
+        assert isinstance(asked.stack, Linux | Quic)
+        return min(PATH_MESSAGES, packets_within(asked.max_seconds, asked.flow, asked.stack))
+
     def _solved(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
         """Return the answers for paths."""
         asked, target = self.asked, self.asked.target
@@ -283,11 +275,7 @@ class Lattice:
         grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, asked, rtt, loss))
         method: AnsweredBy = "chain"
         if self.simulated:
-            from tcpdelay.models.simulator.simulation import packets_within
-
-            assert isinstance(asked.stack, Linux | Quic)
-            most = min(PATH_MESSAGES, packets_within(asked.max_seconds, asked.flow, asked.stack))
-            requested, method = replace(requested, packets=most), "simulation"
+            requested, method = replace(requested, packets=self._messages()), "simulation"
         work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, target), {}))
         self.solved += rtt.size
         found = work_out(work, on_progress=on_progress).values
@@ -336,13 +324,6 @@ def lattice_path(asked: Question) -> Path:
     """Return the file in the user's cache for the lattice of a question; the file need not exist.
 
     Its name depends on the question, the tolerance, and the source code of the models.
-
-    Examples
-    --------
-    >>> from tcpdelay.questions.plane import question
-    >>> voip, opus = (lattice_path(question(name, None, None, None)) for name in ("voip", "opus"))
-    >>> voip.suffix, voip == opus
-    ('.parquet', False)
     """
     key = repr((asked, TOLERANCE, SMALLEST_LOSS, ANSWER, __version__, _source_digest()))
     return user_cache_path("tcpdelay") / "answers" / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.parquet"
@@ -359,14 +340,7 @@ def _source_digest() -> str:
 
 
 def load_lattice(asked: Question) -> Lattice:
-    """Return the lattice of a question, with the answers from the cache.
-
-    Examples
-    --------
-    >>> from tcpdelay.questions.plane import question
-    >>> load_lattice(question("voip", None, 0.123, 0.9)).asked.target.limit
-    0.123
-    """
+    """Return the lattice of a question, with the answers from the cache."""
     lattice = Lattice(asked)
     lattice.remember(*_kept(lattice_path(asked)))
     return lattice
@@ -387,14 +361,7 @@ def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
 
 
 def save_lattice(lattice: Lattice) -> bool:
-    """Write the answers of a lattice to the cache, beside answers of other processes; return whether that succeeded.
-
-    Examples
-    --------
-    >>> from tcpdelay.questions.plane import question
-    >>> save_lattice(Lattice(question("voip", None, 0.123, 0.9)))
-    True
-    """
+    """Write the answers of a lattice to the cache, beside answers of other processes; return whether that succeeded."""
     try:
         _write_lattice(lattice)
     except OSError:
@@ -443,6 +410,7 @@ class Prepared(NamedTuple):
     path: str
 
 
+@checked_arguments
 def prepare_surface(
     flow: Flow | str,
     stack: Stack | None = None,

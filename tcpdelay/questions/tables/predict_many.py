@@ -16,14 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from tcpdelay import __version__
-from tcpdelay.files import UNFINISHED, locked, written_durably
+from tcpdelay.files import UNFINISHED, locked, one_line, written_durably
 from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.quality.voice import CallTarget
-from tcpdelay.questions.plane import question
-from tcpdelay.questions.tables.column_units import check_units
-from tcpdelay.questions.tables.columns import Source, find_sources, require_one
-from tcpdelay.questions.tables.csv_reading import one_line
+from tcpdelay.questions.grid import question
+from tcpdelay.questions.tables.columns import Source, check_units, find_sources, require_one
 from tcpdelay.questions.tables.files import (
     ROWS_AT_A_TIME,
     FileFormat,
@@ -36,6 +34,7 @@ from tcpdelay.questions.tables.files import (
 from tcpdelay.questions.tables.rows import Demand, RowPredictor, WorkingShares
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
 
@@ -44,6 +43,7 @@ _NOT_FOR_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError)
 """Exceptions of NumPy and Arrow for cells that fit into no column."""
 
 
+@checked_arguments
 def predict_many(
     table: Any,
     stack: Stack | None = None,
@@ -286,14 +286,7 @@ class Job:
         return (self.target or Path()) / f"part-{number:06d}.{self.target_format}"
 
     def writes(self, path: Path) -> bool:
-        """Return whether the job writes a file to its folder `target`.
-
-        Examples
-        --------
-        >>> job = Job(Path("users.csv"), "csv", Path("predicted"), in_parts=True)
-        >>> job.writes(Path("predicted/part-000007.parquet")), job.writes(Path("predicted/shares.csv"))
-        (True, False)
-        """
+        """Return whether the job writes a file to its folder `target`."""
         if not self.in_parts or self.target is None:
             return False
         file = path.resolve()

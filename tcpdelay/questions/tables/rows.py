@@ -16,7 +16,7 @@ from tcpdelay.models.budget import MOST_SECONDS, checked_budget
 from tcpdelay.models.validity import validated_range
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.questions.plane import Question, question
+from tcpdelay.questions.grid import Question, question
 from tcpdelay.questions.region import VERDICTS
 from tcpdelay.questions.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.questions.tables.lattice import (
@@ -135,6 +135,8 @@ class RowPredictor:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
         if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
             table = "for a table with packet sizes or intervals, and for the rating of a call"
+            if isinstance(demand.flow, Flow) and demand.flow.write_jitter:
+                raise InvalidValueError("write_jitter", demand.flow.write_jitter, f"be 0 {table}")
             if isinstance(demand.flow, Flow):
                 raise InvalidValueError(
                     "stack", type(demand.stack).__name__, f"be a TCP, or a QUIC that the chain knows, {table}"
@@ -147,13 +149,7 @@ class RowPredictor:
         self._kept: dict[tuple[MessageSource, Target], int] = {}
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns of a table, followed by the added columns.
-
-        Raises
-        ------
-        ValueError
-            If the table already has an added column.
-        """
+        """Return the columns of a table, followed by the added columns."""
         added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in self._columns]
         added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
         added += [pa.field(self.prefix + name, pa.string()) for name in ("verdict", "reason")]
@@ -166,15 +162,7 @@ class RowPredictor:
         return pa.schema([*given, *added], metadata=metadata)
 
     def predict(self, batch: pa.RecordBatch, on_progress: Callable[[int, int], None] | None = None) -> pa.RecordBatch:
-        """Return the batch with the added columns.
-
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch
-            Rows.
-        on_progress : callable, optional
-            Called with the number of chains solved, and the number of chains to solve.
-        """
+        """Return the batch with the added columns."""
         schema = self.schema(batch.schema)
         values = {}
         reason = np.zeros(batch.num_rows, np.int8)

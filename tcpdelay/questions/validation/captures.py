@@ -180,26 +180,7 @@ class MeasuredDelay:
 
 
 def measure(capture: FlowCapture, collection: str = "") -> MeasuredDelay:
-    """Return the figures of a capture.
-
-    Parameters
-    ----------
-    capture : FlowCapture
-        The capture.
-    collection : str
-        Name of the collection that the capture belongs to.
-
-    Returns
-    -------
-    MeasuredDelay
-        The figures. If there are several kinds of messages, each kind with enough messages has its own figures too. The
-        intervals come from batch means over time; all flows of a run share the batches.
-
-    Raises
-    ------
-    ValueError
-        If the settings do not describe an experiment, or the capture has too few packets.
-    """
+    """Return the figures of a capture."""
     try:
         experiment = Experiment.from_table(capture.settings)
     except TypeError as error:
@@ -370,35 +351,7 @@ def measure_all(
     on_broken: Callable[[str], None],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[MeasuredDelay]:
-    """Measure every capture in a directory and in its subdirectories.
-
-    Parameters
-    ----------
-    directory : str or path-like
-        The directory, with captures in files whose names end in .parquet. The `collection` of a capture is the name of
-        its subdirectory.
-    on_broken : callable
-        Called at the end for each file that cannot be used, with a message of one line that names it. The file is left
-        out.
-    on_progress : callable, optional
-        Called before each file with the number of files done and the number of all files.
-
-    Returns
-    -------
-    list of MeasuredDelay
-        In the order of the file names.
-
-    Raises
-    ------
-    ValueError
-        If there is no such directory, no capture in it, or none that can be used.
-
-    Examples
-    --------
-    >>> measure_all("no-such-directory", on_broken=print)
-    Traceback (most recent call last):
-    ValueError: 'no-such-directory' is not a directory; name a folder to which 'tcpdelay testbed run' wrote captures
-    """
+    """Measure every capture in a directory and in its subdirectories."""
     root = FilePath(directory)
     if not root.is_dir():
         raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'not a directory'}; {_WRITTEN}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.predict import chain_model, predict, supports
-from tcpdelay.models.simulator.connections import CONNECTION_TIME, SHORTEST_CONNECTION
+from tcpdelay.models.simulator.engine import CONNECTION_TIME, SHORTEST_CONNECTION
 from tcpdelay.models.simulator.records import Rules
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.questions.validation.captures import VIRTUAL_TIME, WARM_UP, MeasuredDelay
@@ -79,13 +79,7 @@ class SimulatedFlow:
 
 
 def not_simulated(experiment: Experiment) -> str:
-    """Return in a few words why the simulator cannot simulate an experiment; an empty string if it can.
-
-    Examples
-    --------
-    >>> not_simulated(Experiment(loss=0.02)), not_simulated(Experiment(loss=0.02, sack=False))
-    ('', 'recovery without SACK')
-    """
+    """Return in a few words why the simulator cannot simulate an experiment; an empty string if it can."""
     reasons = {
         "no TCP": experiment.application == "udp",
         "a source that fills its window": experiment.application == "adaptive",
@@ -193,13 +187,7 @@ def _path(capture: MeasuredDelay) -> Path:
 
 
 def simulate_flow(simulated: SimulatedFlow) -> DelayDistribution:
-    """Simulate every run of a capture.
-
-    Returns
-    -------
-    DelayDistribution
-        The delays over all runs; not sustainable if TCP carries the flow in less than half of the runs.
-    """
+    """Simulate every run of a capture."""
     runs, path = simulated_runs(simulated), simulated.path
     if 2 * sum(bool(np.isfinite(run).any()) for run in runs) < len(runs):
         return DelayDistribution.unsustainable(path.forward_delay)
@@ -213,7 +201,7 @@ def simulated_runs(simulated: SimulatedFlow) -> list[NDArray[np.float64]]:
 
 def _simulated_run(simulated: SimulatedFlow, number: int) -> NDArray[np.float64]:
     flow, count, phase = simulated.flow, simulated.connections, simulated.phases[number]
-    share = Flow(flow.packet_size, flow.interval * count)
+    share = replace(flow, interval=flow.interval * count)
     packets = max(simulated.packets[number] // count, FEWEST_PACKETS)
     parts = []
     for connection in range(count):
@@ -310,17 +298,7 @@ class ScoredModel:
 
 
 def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], routed: bool = True) -> ScoredModel:
-    """Return a chain as a model to compare with captures of the default stack in virtual time.
-
-    Parameters
-    ----------
-    name, title : str
-        As for `ScoredModel`.
-    stack : callable
-        Returns the stack that the chain uses for a capture.
-    routed : bool
-        Whether the chain also predicts flows that compete behind a router.
-    """
+    """Return a chain as a model to compare with captures of the default stack in virtual time."""
 
     def question(capture: MeasuredDelay) -> Scenario | None:
         described = capture.default_settings or (routed and capture.experiment.routed)
@@ -370,10 +348,10 @@ def _simulate(simulated: SimulatedFlow | SimulatedMessages) -> Prediction:
     return Prediction(simulate(source, path, stack, packets=PACKETS, seed=simulated.seed, rules=simulated.rules))
 
 
-PUBLISHED = chain("newreno_2008", "published chain, first timeout of 4 RTT", _published)
+PUBLISHED = chain("newreno_2008", "published chain with a growing bound, first timeout of 4 RTT", _published)
 PUBLISHED_LINUX_TIMEOUT = chain(
     "newreno_2008-rto",
-    "published chain, first timeout of RTT + 200 ms, limited transmit",
+    "published chain with a growing bound, first timeout of RTT + 200 ms, limited transmit",
     _published_with_timeout_of_linux,
 )
 LINUX = chain("linux", "chain of current Linux, of the capture's congestion control", _linux, routed=False)

@@ -122,13 +122,7 @@ def relative_error(predicted: float, measured: float) -> float:
 
 
 def error_beyond(predicted: float, measured: Interval) -> float:
-    """Return the distance of a prediction from an interval, relative to the measured value, with its sign.
-
-    Examples
-    --------
-    >>> round(error_beyond(0.26, Interval(0.2, 0.18, 0.22)), 3), error_beyond(0.21, Interval(0.2, 0.18, 0.22))
-    (0.2, 0.0)
-    """
+    """Return the distance of a prediction from an interval, relative to the measured value, with its sign."""
     if not (math.isfinite(measured.value) and measured.value > 0) or math.isnan(predicted):
         return float("nan")
     if measured.low <= predicted <= measured.high:
@@ -138,26 +132,7 @@ def error_beyond(predicted: float, measured: Interval) -> float:
 
 
 def mean_distance(predicted: DelayDistribution, measured: DelayDistribution) -> float:
-    """Return the mean distance between the quantiles of two distributions, relative to the measured mean.
-
-    Parameters
-    ----------
-    predicted, measured : DelayDistribution
-        The two distributions.
-
-    Returns
-    -------
-    float
-        The Wasserstein-1 distance over the measured mean; infinite if only the predicted mean is infinite, NaN if the
-        measured mean is infinite or 0.
-
-    Examples
-    --------
-    >>> one = DelayDistribution(np.array([0.1, 0.2]), np.array([0.5, 0.5]), 0.1)
-    >>> other = DelayDistribution(np.array([0.1]), np.array([1.0]), 0.1)
-    >>> round(mean_distance(one, other), 3)
-    0.5
-    """
+    """Return the mean distance between the quantiles of two distributions, relative to the measured mean."""
     if not (math.isfinite(measured.mean) and measured.mean > 0):
         return float("nan")
     if not math.isfinite(predicted.mean):
@@ -170,28 +145,7 @@ def mean_distance(predicted: DelayDistribution, measured: DelayDistribution) -> 
 
 
 def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = SAME_DELAY) -> float:
-    """Return the largest difference of two cumulative distributions, with a tolerance for shifted delays.
-
-    Parameters
-    ----------
-    one, other : DelayDistribution
-        The two distributions.
-    same : float
-        Delays that differ by less than this count as the same delay [s].
-
-    Returns
-    -------
-    float
-        The largest excess of one distribution's share of packets within a delay over the other distribution's share
-        within that delay plus `same`.
-
-    Examples
-    --------
-    >>> one = DelayDistribution(np.array([0.1, 0.2]), np.array([0.9, 0.1]), 0.1)
-    >>> other = DelayDistribution(np.array([0.10001, 0.3]), np.array([0.8, 0.2]), 0.1)
-    >>> round(largest_gap(one, other), 3)
-    0.2
-    """
+    """Return the largest difference of two cumulative distributions, with a tolerance for shifted delays."""
 
     def excess(upper: DelayDistribution, lower: DelayDistribution) -> float:
         delays = upper.values[np.isfinite(upper.values)]
@@ -212,23 +166,7 @@ def score(
     predictions: Predictions,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Score]:
-    """Return the score of each model for each capture that the model can predict.
-
-    Parameters
-    ----------
-    measured : sequence of MeasuredDelay
-        The captures.
-    predictions : Predictions
-        The models, with the predictions that are known already.
-    on_progress : callable, optional
-        Called before each capture with the number of captures done and the number of all captures.
-
-    Returns
-    -------
-    list of Score
-        The scores of all models for the first capture and for each kind of its messages, then for the second capture,
-        and so on.
-    """
+    """Return the score of each model for each capture that the model can predict."""
     scores = []
     for done, capture in enumerate(measured):
         on_progress(done, len(measured))

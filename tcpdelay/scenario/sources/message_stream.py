@@ -5,11 +5,12 @@ NumPy is imported where it is used, because the command line reads the sources' 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.scenario.fields import InvalidValueError, Quantity, is_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +29,22 @@ PEAK_DURATION, PEAK_MESSAGES = 600.0, 1_000_000
 """Duration [s] and number of the messages in which the peak bitrate is searched, whichever ends first."""
 SHOWN_DURATION = 10.0
 """Duration that a chart shows by default [s]."""
+WriteJitter: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="time",
+        meaning="Largest lateness of a write: each write is late by a random time up to this.",
+        low=0.0,
+        high=1.0,
+        unit="s",
+        example="1ms",
+        hint="the time is given in seconds",
+        no_effect=0.0,
+    ),
+]
+"""Declaration of `Source.write_jitter`."""
+LATENESS = 1 << 20
+"""Number of the random stream from which lateness is drawn; a source draws from the streams with smaller numbers."""
 
 
 class Source(ABC):
@@ -45,9 +62,21 @@ class Source(ABC):
         """Kinds of messages; the field `kind` of a message is the number of its kind here."""
         return ("message",)
 
+    @property
+    def write_jitter(self) -> float:
+        """Largest lateness of a write [s]: of each it is uniform from 0 to this; writes keep their order.
+
+        Timers of applications fire late: by up to a millisecond if a program waits in `epoll_wait`, whose timeout is in
+        milliseconds. A delay counts from the late write.
+        """
+        return 0.0
+
     @abstractmethod
     def generate(self, seed: int) -> Blocks:
-        """Yield all messages of a seed in arrays of type `MESSAGE` and of any lengths, in the order of time."""
+        """Yield all messages of a seed in arrays of type `MESSAGE` and of any lengths, in the order of time.
+
+        The times are those of punctual writes.
+        """
 
     @property
     @abstractmethod
@@ -110,7 +139,7 @@ class Source(ABC):
         InvalidValueError
             If the bitrate is not above 0, or the mean bitrate is not known; a ValueError.
         """
-        if not is_number(bitrate) or not 0 < bitrate < float("inf"):
+        if not is_number(bitrate) or not 0 < bitrate <= sys.float_info.max:
             raise InvalidValueError("bitrate", bitrate, "be a number of bit/s above 0")
         if not self.mean_bitrate > 0:
             raise InvalidValueError("source", self, "have a mean bitrate to be scaled to another bitrate")
@@ -158,11 +187,11 @@ class Source(ABC):
         import numpy as np
 
         for name, value, least in (("seed", seed, 0), ("size", size, 1)):
-            if not is_number(value) or value != int(value) or value < least:
+            if not is_number(value) or not least <= value < float("inf") or value != int(value):
                 raise InvalidValueError(name, value, f"be a whole number, {least} or more")
         waiting: list[NDArray[np.void]] = []
         count = 0
-        for part in self.generate(seed):
+        for part in self._written(seed):
             waiting.append(part)
             count += part.size
             if count >= size:
@@ -172,6 +201,23 @@ class Source(ABC):
                 waiting, count = [together[whole:]], count - whole
         if count:
             yield np.concatenate(waiting)
+
+    def _written(self, seed: int) -> Blocks:
+        """Yield the messages of a seed at the times of their writes, which are late."""
+        import numpy as np
+
+        if self.write_jitter == 0:
+            yield from self.generate(seed)
+            return
+        random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(LATENESS,)))
+        latest = 0.0
+        for part in self.generate(seed):
+            written = part.copy()
+            late = part["time"] + self.write_jitter * random.random(part.size)
+            # A write waits for the write before it.
+            written["time"] = np.maximum.accumulate(np.append(latest, late))[1:]
+            latest = max(latest, *written["time"][-1:])
+            yield written
 
     def plot(self, ax: Axes | None = None, *, duration: float = SHOWN_DURATION, seed: int = 0) -> Axes:
         """Draw the messages over time, with the parameters of `tcpdelay.report.source_chart.plot_messages`."""

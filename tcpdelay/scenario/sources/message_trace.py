@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
+from tcpdelay.files import one_line
 from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described, shown
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array, whole_bytes
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 from tcpdelay.scenario.sources.sizes import checked_sizes
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Trace(Source):
         its last message.
     labels : array_like of str, optional
         Kind of each message, such as "key frame"; by default all messages are of one kind. At most 256 kinds.
+    write_jitter : float
+        Largest lateness of a write [s], 0 to 1, beyond the times of the trace; see `Source.write_jitter`.
 
     Raises
     ------
@@ -132,6 +135,7 @@ class Trace(Source):
         | None
     ) = None
     labels: Annotated[Any, Content(meaning="Kind of each message.", check=checked_labels)] = None
+    write_jitter: WriteJitter = 0.0
 
     def __post_init__(self) -> None:
         counts = {"sizes": self.sizes.size} | ({} if self.labels is None else {"labels": self.labels.codes.size})
@@ -186,12 +190,13 @@ class Trace(Source):
 
     def __repr__(self) -> str:
         period = "" if self.period is None else f", period={self.period:g}"
-        return f"Trace({self.times.size} messages in {self.times[-1]:g} s{period})"
+        late = f", write_jitter={self.write_jitter:g}" if self.write_jitter else ""
+        return f"Trace({self.times.size} messages in {self.times[-1]:g} s{period}{late})"
 
     @property
     def _content(self) -> tuple[object, ...]:
         kinds = () if self.labels is None else (self.labels.names, self.labels.codes.tobytes())
-        return self.times.tobytes(), self.sizes.tobytes(), self.period, *kinds
+        return self.times.tobytes(), self.sizes.tobytes(), self.period, self.write_jitter, *kinds
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -264,9 +269,11 @@ def _content_of(path: FilePath) -> tuple[NDArray[np.float64], NDArray[np.int64],
                     raise ValueError(f"{path}: column {LABEL_COLUMN!r} has more than {MOST_KINDS} different kinds")
                 codes.append(np.array(numbers, np.uint8)[coded.indices.to_numpy()])
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
+        raise ValueError(f"{path}: cannot be read: {one_line(error)}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is neither Parquet nor text in UTF-8") from None
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: is no trace: {str(error).splitlines()[0]:.200}") from None
+        raise ValueError(f"{path}: is no trace: {one_line(error)}") from None
     if not any(part.size for part in times):
         raise ValueError(f"{path}: has no messages")
     labels = Labels(tuple(names), _joined(codes)) if names else None
@@ -294,22 +301,23 @@ def _batches(path: FilePath) -> Iterator[Any]:
 
     with path.open("rb") as opened:
         is_parquet = opened.read(4) == b"PAR1"
-        opened.seek(0)
-        if is_parquet:
-            parquet = pq.ParquetFile(opened)
+    if is_parquet:
+        with pq.ParquetFile(path) as parquet:
             yield from parquet.iter_batches(columns=_required_columns(path, parquet.schema_arrow.names))
-        else:
-            types = {"time": pa.float64(), "size": pa.float64(), LABEL_COLUMN: pa.string()}
-            # The header is read first, because blanks about a name belong to the name.
-            given = pyarrow.csv.open_csv(opened).schema.names
-            names = [name.strip() for name in given]
-            wanted = [given[names.index(name)] for name in _required_columns(path, names)]
-            convert = pyarrow.csv.ConvertOptions(
-                include_columns=wanted, column_types={name: types[name.strip()] for name in wanted}
-            )
-            opened.seek(0)
-            for batch in pyarrow.csv.open_csv(opened, convert_options=convert):
-                yield batch.rename_columns([name.strip() for name in wanted])
+        return
+    types = {"time": pa.float64(), "size": pa.float64(), LABEL_COLUMN: pa.string()}
+    # The header is read first, because blanks about a name belong to the name. Each reader opens the file: PyArrow's
+    # threads read ahead, and would take blocks of a shared one from each other.
+    with pyarrow.csv.open_csv(path) as header:
+        given = header.schema.names
+    names = [name.strip() for name in given]
+    wanted = [given[names.index(name)] for name in _required_columns(path, names)]
+    convert = pyarrow.csv.ConvertOptions(
+        include_columns=wanted, column_types={name: types[name.strip()] for name in wanted}
+    )
+    with pyarrow.csv.open_csv(path, convert_options=convert) as reader:
+        for batch in reader:
+            yield batch.rename_columns([name.strip() for name in wanted])
 
 
 def _required_columns(path: FilePath, names: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Distributions of message sizes: lognormal, Pareto with an upper limit, and measured sizes."""
+"""Distributions of message sizes, and messages at random times."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described
-from tcpdelay.scenario.sources.message_stream import whole_bytes
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
 
 LARGEST_SIZE = 1e9
 """Largest size of a message [bytes]."""
@@ -247,3 +248,66 @@ def size_distribution(sizes: SizeDistribution | float | Sequence[int]) -> SizeDi
     if isinstance(sizes, (int, float)) and not isinstance(sizes, bool):
         return EmpiricalSizes([sizes])
     raise InvalidValueError("sizes", sizes, "be LognormalSizes, ParetoSizes, EmpiricalSizes, or one size in bytes")
+
+
+# Messages at random times, of random sizes.
+
+
+@described
+class Messages(Source):
+    """Messages that arrive at random (a Poisson process), with independent random sizes.
+
+    Parameters
+    ----------
+    rate : float
+        Mean number of messages per second [1/s], 1e-4 to 1e6.
+    sizes : LognormalSizes, ParetoSizes, EmpiricalSizes or int
+        Distribution of the sizes, or the size of all messages [bytes].
+    write_jitter : float
+        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.sizes import LognormalSizes
+    >>> Messages(50, LognormalSizes(1000)).mean_bitrate
+    400000.0
+    """
+
+    rate: Annotated[
+        float,
+        Quantity(
+            kind="number", meaning="Mean number of messages per second.", low=1e-4, high=1e6, unit="1/s", example="50"
+        ),
+    ]
+    sizes: Annotated[Any, Content(meaning="Distribution of the message sizes.", check=size_distribution)]
+    write_jitter: WriteJitter = 0.0
+
+    @property
+    def message_rate(self) -> float:
+        """Mean number of messages per second [1/s]."""
+        return self.rate
+
+    @property
+    def mean_bitrate(self) -> float:
+        """Mean application bits per second [bit/s]."""
+        return float(8 * self.rate * self.sizes.mean_size)
+
+    def at_bitrate(self, bitrate: float) -> Messages:
+        """Return the source at another mean bitrate [bit/s]: the distribution of the sizes is scaled."""
+        return replace(self, sizes=self.sizes.scaled(self.scale_to(bitrate)))
+
+    def generate(self, seed: int) -> Blocks:
+        """Yield the messages of a seed."""
+        import numpy as np
+
+        times_random, sizes_random = (np.random.default_rng(stream) for stream in np.random.SeedSequence(seed).spawn(2))
+        now = 0.0
+        while True:
+            times = np.cumsum(np.append(now, times_random.standard_exponential(BLOCK) / self.rate))[1:]
+            yield message_array(times, self.sizes.sizes(sizes_random.random(BLOCK)))
+            now = float(times[-1])

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tcpdelay.scenario.applications import source_of
-from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, declarations, is_number
+from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, declarations, effective_fields, is_number
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.random_messages import Messages
-from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, ParetoSizes, SizeDistribution
+from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes, SizeDistribution
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.units import parse_size
@@ -43,7 +42,8 @@ HIGHEST_RATE = 1000.0
 """Largest mean number of messages per second in the testbed [1/s], as of its flows with the shortest interval."""
 DIGEST = 12
 """Hexadecimal digits of a digest."""
-_PERIOD = declarations(Trace)["period"]
+_OF_TRACE = tuple(name for name, declared in declarations(Trace).items() if not isinstance(declared, Content))
+"""Settings of a trace beside its file."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ class TraceFile:
         First digits of the SHA-256 of the file.
     period : float, optional
         Time after which the messages repeat [s].
+    write_jitter : float
+        Largest lateness of a write [s].
     path : Path, optional
         Place of the file; None in the settings of a capture.
     """
@@ -65,13 +67,14 @@ class TraceFile:
     name: str
     digest: str
     period: float | None = None
+    write_jitter: float = 0.0
     path: Path | None = field(default=None, compare=False)
 
     def read(self) -> Trace:
         """Return the trace; raise ValueError if the file cannot be read or has changed."""
         if self.path is None:
             raise ValueError(f"the trace {self.name!r} is not at hand; a capture has its messages")
-        return _read_trace(self.path, self.digest, self.period)
+        return dataclasses.replace(_read_trace(self.path, self.digest, self.period), write_jitter=self.write_jitter)
 
 
 @lru_cache(maxsize=1)
@@ -171,11 +174,13 @@ class SourceSettings:
     def table(self) -> dict[str, Any]:
         """All settings, as a table for `from_table`."""
         if isinstance(self.content, TraceFile):
-            kept = {"file": self.content.name, "digest": self.content.digest, "period": self.content.period}
+            kept = {name: value for name in _OF_TRACE if (value := getattr(self.content, name))}
             return {
                 "kind": self.kind,
                 "seed": self.seed,
-                **{key: value for key, value in kept.items() if value is not None},
+                "file": self.content.name,
+                "digest": self.content.digest,
+                **kept,
             }
         return {"kind": self.kind, "seed": self.seed, **_parameters(self.content)}
 
@@ -185,7 +190,8 @@ class SourceSettings:
         if isinstance(self.content, TraceFile):
             stem = re.sub(r"[^A-Za-z0-9]+", "", Path(self.content.name).stem)[:40]
             parts = [self.kind, *([stem] if stem else []), self.content.digest]
-            parts += [] if self.content.period is None else [f"period{self.content.period:.10g}"]
+            own = ((name.replace("_", ""), getattr(self.content, name)) for name in _OF_TRACE)
+            parts += [f"{name}{value:.10g}" for name, value in own if value]
         else:
             parts = [self.kind, *_labels(self.content)]
         return "-".join(parts + ([f"seed{self.seed}"] if self.seed else []))
@@ -235,44 +241,35 @@ def _sizes(value: object) -> SizeDistribution:
 
 def _trace_file(values: Mapping[str, Any], folder: Path) -> TraceFile:
     """Return the file of a trace; it is read once, unless its digest is known."""
-    known = {"file", "digest", "period"}
     for key in values:
-        if key not in known:
-            raise ValueError(f"{key!r} is no parameter of {TRACE!r}; there are file and period")
+        if key not in ("file", "digest", *_OF_TRACE):
+            raise ValueError(f"{key!r} is no parameter of {TRACE!r}; there are file, {' and '.join(_OF_TRACE)}")
     file = values.get("file")
     if not isinstance(file, str) or not file:
         raise InvalidValueError("file", file, "be the name of a CSV or Parquet file")
-    period = None if "period" not in values else float(_PERIOD.read("period", values["period"]))
+    own = {name: _value(Trace, name, values[name]) for name in _OF_TRACE if name in values}
     if "digest" in values:
-        return TraceFile(Path(file).name, str(values["digest"]), period)
+        return TraceFile(Path(file).name, str(values["digest"]), **own)
     path = folder / file
-    return TraceFile(path.name, _digest(path), period, path)
+    return TraceFile(path.name, _digest(path), path=path, **own)
 
 
 def source_parameters(source: Source) -> dict[str, Any]:
-    """Return the kind and the parameters of a source, as values of JSON; of a trace its extent.
-
-    Examples
-    --------
-    >>> source_parameters(Trace([0.0, 0.5], [100, 200], period=1.0))
-    {'kind': 'trace', 'messages': 2, 'duration': 1.0, 'period': 1.0}
-    >>> source_parameters(Speech(174, 0.020))
-    {'kind': 'speech', 'packet_size': 174, 'interval': 0.02, 'talk': 1.0, 'silence': 1.35}
-    """
+    """Return the kind and the parameters of a source, as values of JSON; of a trace its extent."""
     kind = {"kind": type(source).__name__.lower()}
     if isinstance(source, Trace):
-        return {**kind, "messages": source.times.size, "duration": source.duration, "period": source.period}
+        late = {"write_jitter": source.write_jitter} if source.write_jitter else {}
+        return {**kind, "messages": source.times.size, "duration": source.duration, "period": source.period, **late}
     return {**kind, **(_parameters(source) if type(source) in KINDS.values() else {})}
 
 
 def _parameters(described: object) -> dict[str, Any]:
-    """Return the parameters of a source or a distribution, as values of JSON."""
+    """Return the parameters of a source or a distribution, as values of JSON, without those that have no effect."""
     found: dict[str, Any] = {}
-    for each in dataclasses.fields(described):  # type: ignore[arg-type]
-        value = getattr(described, each.name)
+    for name, value in effective_fields(described).items():
         if isinstance(value, SizeDistribution):
             value = {"distribution": _word_of(DISTRIBUTIONS, value), **_parameters(value)}
-        found[each.name] = value.tolist() if hasattr(value, "tolist") else value
+        found[name] = value.tolist() if hasattr(value, "tolist") else value
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 
 from tcpdelay.scenario.fields import Quantity, described
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array
 
 BURSTS = 256
 """Bursts that are drawn together."""
@@ -116,6 +116,8 @@ class Speech(_Bursts):
         Mean length of a talk spurt [s], 0.001 to 1000.
     silence : float
         Mean length of a silence [s], 0.001 to 1000.
+    write_jitter : float
+        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
 
     Raises
     ------
@@ -142,6 +144,7 @@ class Speech(_Bursts):
     interval: Annotated[float, _time("Time between two packets of a talk spurt.", 1e-4, 60.0, "20ms")]
     talk: Annotated[float, _time("Mean length of a talk spurt.", 0.001, 1000.0, "1s")] = 1.0
     silence: Annotated[float, _time("Mean length of a silence.", 0.001, 1000.0, "1350ms")] = 1.35
+    write_jitter: WriteJitter = 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -151,7 +154,7 @@ class Speech(_Bursts):
     @property
     def without_silence(self) -> Flow:
         """The flow that sends a packet in every interval: the speech of a party that never stops talking."""
-        return Flow(self.packet_size, self.interval)
+        return Flow(self.packet_size, self.interval, self.write_jitter)
 
     @property
     def _mean_length(self) -> float:
@@ -182,6 +185,8 @@ class Utterances(_Bursts):
         Mean length of the audio of a reply [s], 0.001 to 1000.
     pause : float
         Mean time from the end of the audio to the first write of the next reply [s], 0.001 to 1000.
+    write_jitter : float
+        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
 
     Raises
     ------
@@ -218,6 +223,7 @@ class Utterances(_Bursts):
     pause: Annotated[
         float, _time("Mean time from the end of a reply's audio to the next reply.", 0.001, 1000.0, "4s")
     ] = 4.0
+    write_jitter: WriteJitter = 0.0
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array, whole_bytes
+from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 from tcpdelay.scenario.sources.message_trace import Trace
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class Video(Source):
     frame_sizes : {"lognormal", "weibull"}
         Distribution of the sizes about the two means. "weibull" has the shape of the evaluation methodology of IEEE
         802.11ax, k = 0.8099, so that the standard deviation is 1.24 times the mean.
+    write_jitter : float
+        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
 
     Raises
     ------
@@ -126,6 +128,7 @@ class Video(Source):
     frame_sizes: Annotated[
         FrameSizes, Choice(meaning="Distribution of the frame sizes: lognormal, or weibull as for IEEE 802.11ax.")
     ] = "lognormal"
+    write_jitter: WriteJitter = 0.0
 
     def __post_init__(self) -> None:
         smallest = self.mean_sizes[0]

@@ -68,13 +68,7 @@ class VideoParameters(NamedTuple):
 
 
 def fitted_parameters(trace: Trace) -> VideoParameters:
-    """Return the parameters of `Video` for the frames of a trace; the method is described at `Video.fit`.
-
-    Raises
-    ------
-    InvalidValueError
-        If `trace` is no `Trace`, or its messages are no frames at a constant rate.
-    """
+    """Return the parameters of `Video` for the frames of a trace; the method is described at `Video.fit`."""
     if not isinstance(trace, Trace):
         raise InvalidValueError("trace", trace, "be a Trace")
     frame_rate = _frame_rate(trace)
@@ -101,21 +95,6 @@ def key_frames(sizes: NDArray[np.float64]) -> Numbers:
     The frames are divided into two classes, by a fixed distance of the larger frames or by a mixture of two lognormal
     distributions, whichever is more likely. The class of larger frames is divided again until one class is more likely:
     in a video with bidirectional frames, the first division separates these from the others.
-
-    Parameters
-    ----------
-    sizes : ndarray of float64
-        Size of each frame [bytes], 1 or more.
-
-    Returns
-    -------
-    ndarray of int64
-        Indices in ascending order; empty if there are no key frames, or fewer than five.
-
-    Examples
-    --------
-    >>> key_frames(np.tile([9000.0, 1000, 1200, 900, 1100], 10))
-    array([ 0,  5, 10, 15, 20, 25, 30, 35, 40, 45])
     """
     logs = np.log(sizes)
     found = NO_SPLIT.larger
