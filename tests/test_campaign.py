@@ -12,7 +12,13 @@ import pytest
 import tcpdelay as td
 from synthetic_captures import capture, flow_run, write
 from tcpdelay import __version__
-from tcpdelay.capture.flow_capture import NOT_READ, SAMPLE_FIELDS, read_capture, write_capture
+from tcpdelay.capture.flow_capture import (
+    NOT_READ,
+    SAMPLE_FIELDS,
+    CaptureFile,
+    read_capture,
+    write_capture,
+)
 from tcpdelay.testbed import campaign
 from tcpdelay.testbed.backends import HostBackend, SessionFailedError, UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.campaign import Progress, run_campaign, targets_of
@@ -257,6 +263,21 @@ def test_a_failure_keeps_what_was_finished_and_the_next_run_goes_on(backend, tmp
     run_campaign(FOUR, output)
     assert measured(output) == measured(uninterrupted)
     assert {name: stamp for name, stamp in stamps(output).items() if name in before} == before
+
+
+def test_a_set_gets_the_captures_that_it_lacks(backend, tmp_path):
+    file = tmp_path / "four.parquet"
+    run_campaign(replace(FOUR, experiments=FOUR.experiments[:2]), file)
+    backend.fails_at = FOUR.experiments[3].name
+    with pytest.raises(SessionFailedError):
+        run_campaign(replace(FOUR, side_by_side=1), file)
+    backend.fails_at = None
+    assert run_campaign(replace(FOUR, side_by_side=1), file) == [file]
+    # The lines of a specification are the captures of its set, and only what was missing has run.
+    assert CaptureFile(file).names == sorted(f"{experiment.name}-hz250" for experiment in FOUR.experiments)
+    assert not (tmp_path / "four").exists()
+    ran = [experiment.name for plan in backend.sessions for experiment in plan.experiments]
+    assert [ran.count(experiment.name) for experiment in FOUR.experiments] == [1, 1, 1, 2]
 
 
 def test_an_interrupt_ends_the_sessions_and_keeps_what_was_finished(backend, tmp_path):

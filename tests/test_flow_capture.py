@@ -18,11 +18,14 @@ from tcpdelay.capture.flow_capture import (
     NOT_READ,
     SAMPLE_FIELDS,
     SCHEMA,
+    CaptureFile,
     FlowCapture,
     FlowRun,
     WrittenMessages,
     read_capture,
+    read_captures,
     write_capture,
+    write_captures,
 )
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -342,13 +345,13 @@ def names_in(directory):
     return sorted(path.name for path in directory.iterdir())
 
 
-@pytest.mark.parametrize("failing", ["write_table", "fsync"])
+@pytest.mark.parametrize("failing", ["writing", "fsync"])
 def test_an_exception_while_writing_leaves_the_old_file(written, monkeypatch, failing):
     before = written.read_bytes()
-    write_table = pq.write_table
+    write_table = pq.ParquetWriter.write_table
 
-    def fail_late(*arguments, **options):
-        write_table(*arguments, **options)
+    def fail_late(writer, table):
+        write_table(writer, table)
         # By this name a campaign finds what is left when a process is killed here.
         (unfinished,) = set(names_in(written.parent)) - {"some.parquet"}
         assert re.fullmatch(r"\..*\.part", unfinished)
@@ -357,14 +360,46 @@ def test_an_exception_while_writing_leaves_the_old_file(written, monkeypatch, fa
     def fail(*_):
         raise OSError("disk full")
 
-    if failing == "write_table":
-        monkeypatch.setattr(flow_capture.pq, "write_table", fail_late)
+    if failing == "writing":
+        monkeypatch.setattr(flow_capture.pq.ParquetWriter, "write_table", fail_late)
     else:
         monkeypatch.setattr(flow_capture.os, "fsync", fail)
     with pytest.raises((KeyboardInterrupt, OSError)):
         write_capture(written, capture([0.1]))
     assert written.read_bytes() == before
     assert names_in(written.parent) == ["some.parquet"]
+
+
+def test_captures_of_a_set_are_read_one_by_one(tmp_path):
+    one = replace(capture([flow_run([0.1, 0.2]), flow_run([0.3], run=1)]), name="cbr-rtt20ms")
+    video = video_capture(of_messages())
+    for each in (one, video):
+        write_capture(tmp_path / f"{each.name}.parquet", each)
+    one = read_capture(tmp_path / "cbr-rtt20ms.parquet")
+    file = tmp_path / "sets" / "calls.parquet"
+    file.parent.mkdir()
+    write_captures(file, read_captures(tmp_path))
+    assert CaptureFile(file).names == ["cbr-rtt20ms", "video"]
+    for found in (list(read_captures(file)), [read_capture(file, "cbr-rtt20ms"), read_capture(file, "video")]):
+        assert_same(found[0], one)
+        assert found[1].delays_by_kind()["key frame"][0].tolist() == video.delays_by_kind()["key frame"][0].tolist()
+    assert [found.name for found in read_captures(tmp_path, "cbr-*20ms")] == ["cbr-rtt20ms"] * 2
+    for wrong in (None, "audio"):
+        with pytest.raises(ValueError, match=f"calls.parquet: name must be one of its 2 captures.*got {wrong!r}"):
+            read_capture(file, wrong)
+
+
+def test_a_damaged_capture_of_a_set_is_named(tmp_path):
+    made = capture([flow_run([0.1])])
+    broken = replace(made, name="broken", settings={"application": "cbr"})
+    write_captures(tmp_path / "set.parquet", [made, broken])
+    found = read_captures(tmp_path / "set.parquet")
+    assert next(found).name == made.name
+    with pytest.raises(ValueError, match=r"set\.parquet: broken: is a damaged capture: "):
+        next(found)
+    write_captures(tmp_path / "twice.parquet", [made, made])
+    with pytest.raises(ValueError, match="is a damaged set: each row group must have one name of its own"):
+        read_capture(tmp_path / "twice.parquet")
 
 
 def test_what_cannot_be_stored_leaves_nothing(file):

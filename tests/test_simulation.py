@@ -19,7 +19,7 @@ from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.simulator.window import cube_root
 from tcpdelay.scenario.scenario import Scenario
 
-CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
+CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss.parquet"
 
 
 def delays_after_one_loss(interval=0.020, rtt=0.100, lost=100, packets=200):
@@ -145,7 +145,7 @@ def test_quiet_times_are_leapt_over():
     ],
 )
 def test_the_kernel_agrees(name):
-    capture = read_capture(CAPTURES / f"{name}.parquet")
+    capture = read_capture(CAPTURES, name)
     measured = capture.delays()
     stack = td.Stack.linux(congestion_control=capture.settings["congestion_control"], hz=1000)
     simulated = simulate(capture.flow, capture.path, stack, packets=400_000, seed=1)

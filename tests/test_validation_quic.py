@@ -1,6 +1,5 @@
 """Captures of QUIC: what is simulated for each, and the comparison of stored captures with the simulator."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -9,7 +8,7 @@ import pandas as pd
 import pytest
 
 import quic
-from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.capture.flow_capture import read_capture, read_captures, write_captures
 from tcpdelay.models.accuracy import QUIC_ERROR
 from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.captures import measure
@@ -17,14 +16,14 @@ from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, si
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Stack
 
-CAPTURES = FilePath(__file__).parents[1] / "validation" / "quic-captures"
-STREAM = "voice/{}-stream-174B-20ms-rtt60ms-loss3pct-reno-hz250.parquet"
+CAPTURES = FilePath(__file__).parents[1] / "validation" / "quic-captures" / "voice.parquet"
+STREAM = "{}-stream-174B-20ms-rtt60ms-loss3pct-reno-hz250"
 
 
 @pytest.fixture(scope="module")
 def captured():
     """The same flow over both implementations."""
-    return {name: measure(read_capture(CAPTURES / STREAM.format(name)), "voice") for name in ("aioquic", "quic-go")}
+    return {name: measure(read_capture(CAPTURES, STREAM.format(name)), "voice") for name in ("aioquic", "quic-go")}
 
 
 def test_the_question_is_the_implementation_and_the_delivery_of_the_capture(captured):
@@ -62,9 +61,7 @@ def test_the_stated_error_is_that_of_the_captures():
 
 
 def test_the_script_writes_a_table_and_a_page(tmp_path, monkeypatch):
-    (tmp_path / "voice").mkdir()
-    for name in ("aioquic", "quic-go"):
-        shutil.copy(CAPTURES / STREAM.format(name), tmp_path / "voice")
+    write_captures(tmp_path / "voice.parquet", read_captures(CAPTURES, STREAM.format("*")))
     monkeypatch.setattr("sys.argv", ["quic.py", "--captures", str(tmp_path), "--output", str(tmp_path)])
     quic.main()
     table = pd.read_csv(tmp_path / "quic.csv")

@@ -25,7 +25,7 @@ from tcpdelay.http_service import Address
 from tcpdelay.report.watch import prometheus_metrics
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss"
+CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss.parquet"
 RECORDED = EXAMPLES / "ss-minute.txt"
 VOIP = ("--app", "voip")
 
@@ -66,7 +66,7 @@ def test_the_recording_has_the_counters_of_the_kernel():
 @pytest.mark.parametrize("case", ["rtt100ms-loss10pct-cubic", "rtt20ms-loss2pct-reno"])
 def test_the_losses_are_those_that_the_path_dropped(case):
     # One retransmission repeats several segments in the first capture; a third of them is spurious in the second.
-    capture = read_capture(CAPTURES / f"cbr-174B-20ms-{case}-hz250.parquet")
+    capture = read_capture(CAPTURES, f"cbr-174B-20ms-{case}-hz250")
     last, dropped = run_samples(capture, capture.runs[0])[-1], capture.runs[0].packets["data_dropped"]
     assert last.lost == pytest.approx(dropped, rel=0.005)
     assert abs(capture.runs[0].counters["RetransSegs"] - dropped) > 100

@@ -18,7 +18,7 @@ import pandas as pd
 
 from bursts import PACKETS, SEEDS, STEPS, scenarios
 from scoring.chain_errors import errors, row
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.accuracy import linux_table_file
 from tcpdelay.models.predict import predict
@@ -86,8 +86,7 @@ def retransmitted(capture: FlowCapture) -> float:
 def against_captures() -> pd.DataFrame:
     """Return one row per capture and model: predicted / measured - 1 of the quantiles and the mean."""
     rows = []
-    for file in sorted((HERE / "captures" / "drop-tail").glob("*.parquet")):
-        recorded = read_capture(file)
+    for recorded in read_captures(HERE / "captures" / "drop-tail.parquet"):
         capture = measure(recorded)
         experiment = capture.experiment
         case = {

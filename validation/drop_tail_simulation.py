@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import tcpdelay as td
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
@@ -137,9 +137,8 @@ def compare(capture: FlowCapture) -> dict[str, str | float]:
 def main() -> None:
     """Write the table of all comparisons, and print a summary."""
     rows = []
-    files = sorted((HERE / "captures" / "drop-tail").glob("*.parquet"))
     with ProcessPoolExecutor() as pool:
-        for row in pool.map(compare, map(read_capture, files)):
+        for row in pool.map(compare, read_captures(HERE / "captures" / "drop-tail.parquet")):
             rows.append(row)
             figures = ", ".join(
                 f"{name} {row[f'{name}_measured']:.4g} {row[f'{name}_simulated']:.4g}"

@@ -160,9 +160,9 @@ def compared() -> list[CapturePair]:
     newer = measure_all(NEWER, sys.exit)
     cases = {case(measured) for measured in newer}
     references = {case(one): one for one in newer if kernel_name(one) == REFERENCE}
-    folders = [CAPTURES / name for name in sorted({measured.collection for measured in newer})]
-    for folder in filter(FilePath.is_dir, folders):
-        for one in measure_all(folder, sys.exit):
+    sets = [CAPTURES / f"{name}.parquet" for name in sorted({measured.collection for measured in newer})]
+    for file in filter(FilePath.exists, sets):
+        for one in measure_all(file, sys.exit):
             if case(one) in cases and one.backend == VIRTUAL_TIME and kernel_of_release(one.kernel) == REFERENCE:
                 references.setdefault(case(one), one)
     return [

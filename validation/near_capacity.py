@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tcpdelay.capture.flow_capture import MICROSECONDS, FlowRun, read_capture
+from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_captures
 from tcpdelay.confidence import mean_interval, quantile_interval
 from tcpdelay.distribution import ExpectedError, Spread
 from tcpdelay.models.accuracy import BACKLOG_ERRORS, spread_of
@@ -56,9 +56,8 @@ def saturated_rate(runs: Sequence[FlowRun], delays: Sequence[NDArray[np.float64]
     return float(both.sum() / np.diff(read)[both].sum())
 
 
-def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
+def compared(capture: FlowCapture) -> list[dict[str, float | str | bool]]:
     """Return, for each target, the verdict on the scenario of a capture beside what the capture shows."""
-    capture = read_capture(file)
     experiment = Experiment.from_table(capture.settings)
     run = capture.runs[0]
     stack = Stack.linux(experiment.congestion_control, hz=run.hz, kernel=kernel_of_release(run.kernel))
@@ -84,7 +83,7 @@ def compared(file: FilePath) -> list[dict[str, float | str | bool]]:
         off = measured.value / p95 - 1
         rows.append(
             {
-                "capture": file.stem,
+                "capture": capture.name,
                 "share of capacity": round(share, 3),
                 "limit": target.limit,
                 "quantile": target.quantile,
@@ -195,7 +194,7 @@ def summary(table: pd.DataFrame) -> str:
 def main() -> None:
     """Write the comparison of all captures of a folder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("captures", type=FilePath, nargs="?", help="folder of the captures")
+    parser.add_argument("captures", type=FilePath, nargs="?", help="set or folder of the captures")
     parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
     arguments = parser.parse_args()
     if arguments.captures is None:
@@ -205,11 +204,10 @@ def main() -> None:
         print("{} of {} are covered by the errors without the captures of their path".format(*covered_elsewhere(cases)))
         return
     rows = []
-    for file in sorted(arguments.captures.glob("*.parquet")):
-        rows += compared(file)
-        print(
-            file.stem, *(f"{row['capture shows']} {row['verdict']}" for row in rows[-len(TARGETS) :]), file=sys.stderr
-        )
+    for capture in read_captures(arguments.captures):
+        rows += compared(capture)
+        shown = [f"{row['capture shows']} {row['verdict']}" for row in rows[-len(TARGETS) :]]
+        print(capture.name, *shown, file=sys.stderr)
     table = pd.DataFrame(rows)
     table.to_csv(arguments.output / "near-capacity.csv", index=False)
     (arguments.output / "near-capacity.md").write_text(summary(table), encoding="utf-8")

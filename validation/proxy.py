@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.flow_capture import read_capture
 
-CAPTURES = Path(__file__).with_name("captures") / "random-loss"
+CAPTURES = Path(__file__).with_name("captures") / "random-loss.parquet"
 LOCAL = "127.0.0.1"
 SETTLING = 5.0
 """Time at the beginning of each connection that is not counted [s]."""
@@ -165,7 +165,7 @@ def aims(log: Path) -> NDArray[np.float64]:
 def row(case: Case, log: Path, duration: float) -> str:
     """Return a case as a row of the table."""
     loss = case.loss.replace("%", "pct")
-    capture = read_capture(CAPTURES / f"cbr-{SIZE}B-20ms-rtt{case.rtt}-loss{loss}-cubic-hz250.parquet")
+    capture = read_capture(CAPTURES, f"cbr-{SIZE}B-20ms-rtt{case.rtt}-loss{loss}-cubic-hz250")
     runs = [run.delays[round(SETTLING / INTERVAL) :] for run in capture.runs]
     captured = np.concatenate(runs)
     aimed = aims(log)

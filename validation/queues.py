@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from drop_tail_simulation import BURST, sources_of, together
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.confidence import quantile_interval
 from tcpdelay.network.bottleneck import Bottleneck
 from tcpdelay.network.result import NetworkResult
@@ -126,11 +127,10 @@ def summary(rows: pd.DataFrame) -> str:
 
 def main() -> None:
     """Write the tables."""
-    folders = [HERE / "queue-captures" / queue.replace("_", "-") for queue in QUEUES]
-    files = [file for folder in folders for file in sorted(folder.glob("*.parquet"))]
+    sets = [HERE / "queue-captures" / f"{queue.replace('_', '-')}.parquet" for queue in QUEUES]
     rows = []
     with ProcessPoolExecutor() as pool:
-        for found in pool.map(compare, map(read_capture, files)):
+        for found in pool.map(compare, chain.from_iterable(map(read_captures, sets))):
             rows.append(found)
             print(
                 f"{found['capture']}: "

@@ -16,9 +16,9 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation.captures import SUFFIX, measure
+from tcpdelay.questions.validation.captures import measure
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
@@ -69,14 +69,13 @@ def captured(capture: FlowCapture) -> dict[str, float]:
     return {name: getattr(measured, name).value for name in ("mean", "p95", "p99")} | counted
 
 
-def rows(folder: FilePath) -> Iterator[dict[str, object]]:
+def rows(place: FilePath) -> Iterator[dict[str, object]]:
     """Yield one row per capture and figure: the capture, the simulations, and how far they differ."""
-    for file in sorted(folder.glob(f"*{SUFFIX}")):
-        capture = read_capture(file)
+    for capture in read_captures(place):
         measured, found, kernel = measure(capture), simulated(capture), captured(capture)
         for name, value in kernel.items():
             mean, deviation = found[name].mean(), found[name].std()
-            row = {"case": file.stem, "figure": name, "kernel": value, "simulator": mean, "deviation": deviation}
+            row = {"case": capture.name, "figure": name, "kernel": value, "simulator": mean, "deviation": deviation}
             # Where no simulation has such an event, a single one in the capture differs by any measure.
             score = (value - mean) / deviation if deviation > 0 else 0.0 if value == mean else np.inf
             row["score"] = score

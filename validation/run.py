@@ -14,8 +14,8 @@ from rich.console import Console
 from scoring.drop_tail import published_figures
 from scoring.results import evaluate, figures
 from scoring.simulator_tables import ablation_table, farthest, in_bursts, in_states, repeats_table
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
-from tcpdelay.questions.validation.captures import SUFFIX, MeasuredDelay, measure_all
+from tcpdelay.capture.flow_capture import SUFFIX, FlowCapture, read_capture
+from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
 
 HERE = Path(__file__).parent
 CAPTURES, RESULTS = HERE / "captures", HERE / "results"
@@ -32,7 +32,7 @@ def show(done: int, total: int) -> None:
 
 def read(capture: MeasuredDelay) -> FlowCapture:
     """Return a capture with its single delays."""
-    return read_capture(CAPTURES / capture.collection / f"{capture.name}{SUFFIX}")
+    return read_capture(CAPTURES / f"{capture.collection}{SUFFIX}", capture.name)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Compare chain and simulator with captures of sparse flows: `python validation/sparse.py validation/captures/sparse`.
+"""Compare chain and simulator with captures of sparse flows, such as `captures/sparse.parquet`.
 
 It writes `results/sparse.csv` with one line per capture, and `results/sparse.md` with the mean errors by kernel and
 smallest timeout. `validation/specs/sparse.toml` makes the captures again. A retransmission is spurious if the path has

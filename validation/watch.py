@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from scoring.figures import COLORS, draw_svg
 from tcpdelay.advice.watched_path import HOLD, WINDOW, Advice, WatchedPath
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.capture.get_stats import run_samples
 from tcpdelay.capture.path_sample import PathWindow
 from tcpdelay.confidence import share_interval
@@ -32,7 +32,7 @@ from tcpdelay.scenario.target import Target
 
 HERE = FilePath(__file__).parent
 RESULTS = HERE / "results"
-SETS = {"random losses": "random-loss/cbr-174B-20ms-*-hz250.parquet", "losses in bursts": "loss-in-time/*.parquet"}
+SETS = {"random losses": ("random-loss", "cbr-174B-20ms-*-hz250"), "losses in bursts": ("loss-in-time", "*")}
 HORIZONS = (10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Times after the start of a watch at which it is scored [s]."""
 STARTS = 6
@@ -248,9 +248,8 @@ def main() -> None:
     output = parser.parse_args().output
     rows: list[dict[str, object]] = []
     followed: list[dict[str, object]] = []
-    for group, pattern in SETS.items():
-        for file in sorted((HERE / "captures").glob(pattern)):
-            capture = read_capture(file)
+    for group, (name, pattern) in SETS.items():
+        for capture in read_captures(HERE / "captures" / f"{name}.parquet", pattern):
             measured = measure(capture)
             rows += watches(capture, measured, group)
             if group == next(iter(SETS)) and capture.settings["rtt"] == 0.1:

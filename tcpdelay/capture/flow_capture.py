@@ -1,11 +1,14 @@
-"""Captures of the testbed: a Parquet file holds the measurements of one experiment, one row per flow and run."""
+"""Captures of the testbed: Parquet files of one experiment or of several, with one row per flow and run."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -65,6 +68,9 @@ MESSAGE_SCHEMA = pa.schema(
     [*_COLUMNS, ("message_size", _LIST), ("message_kind", _LIST), ("kinds", pa.list_(pa.string()))]
 )
 """Columns of a capture of messages."""
+SET_SCHEMA = pa.schema([("name", pa.string()), *MESSAGE_SCHEMA])
+"""Columns of a set of captures; those of messages are null in captures of packets of one size."""
+SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True)
@@ -164,7 +170,7 @@ class FlowCapture:
     Attributes
     ----------
     name : str
-        Name of the capture: its file name without the suffix.
+        Name of the capture: that in its set, or its file name without the suffix.
     settings : dict
         Settings of the experiment, as in `tcpdelay.testbed.experiment.Experiment`.
     runs : list of FlowRun
@@ -298,11 +304,55 @@ class FlowCapture:
 
 def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
     """Write a capture to a Parquet file, atomically."""
-    settings = json.dumps(capture.settings, sort_keys=True)
     schema = SCHEMA if capture.runs[0].messages is None else MESSAGE_SCHEMA
+    _write(FilePath(file), schema, [_table(capture, schema)])
+
+
+def write_captures(file: str | os.PathLike[str], captures: Iterable[FlowCapture]) -> None:
+    """Write a set of captures to one Parquet file, atomically.
+
+    Each capture has a row group of its own, so that one of them is read without the others.
+
+    Parameters
+    ----------
+    file : str or path-like
+        The file to write.
+    captures : iterable of FlowCapture
+        The captures, each with a name of its own.
+
+    Examples
+    --------
+    >>> write_captures("calls.parquet", read_captures("captures/calls"))  # doctest: +SKIP
+    """
+    _write(FilePath(file), SET_SCHEMA, (_table(capture, SET_SCHEMA) for capture in captures))
+
+
+def _write(file: FilePath, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    delta = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in schema.names if schema.field(name).type == _LIST}
+    with (
+        written_durably(file) as unfinished,
+        pq.ParquetWriter(
+            unfinished,
+            schema,
+            compression="zstd",
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=False,
+            column_encoding=delta,
+            write_statistics=[name for name in schema.names if name == "name"],
+            write_page_checksum=True,
+        ) as writer,
+    ):
+        for table in tables:
+            writer.write_table(table)
+
+
+def _table(capture: FlowCapture, schema: pa.Schema) -> pa.Table:
+    """Return the rows of a capture, one per flow and run."""
+    settings = json.dumps(capture.settings, sort_keys=True)
     rows = []
     for run in capture.runs:
         row = {
+            "name": capture.name,
             "settings": settings,
             "offered": run.written.size,
             "counters": list(run.counters.items()),
@@ -312,28 +362,18 @@ def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
         if (messages := run.messages) is not None:
             row |= {"message_size": messages.sizes, "message_kind": messages.kind_numbers, "kinds": messages.kinds}
         rows.append(row | {name: getattr(run, name) for name in SCHEMA.names if name not in row})
-    table = pa.Table.from_pylist(rows, schema=schema)
-    delta = {f"{name}.list.element": "DELTA_BINARY_PACKED" for name in schema.names if schema.field(name).type == _LIST}
-    with written_durably(FilePath(file)) as unfinished:
-        pq.write_table(
-            table,
-            unfinished,
-            compression="zstd",
-            compression_level=COMPRESSION_LEVEL,
-            use_dictionary=False,
-            column_encoding=delta,
-            write_statistics=False,
-            write_page_checksum=True,
-        )
+    return pa.Table.from_pylist(rows, schema=schema)
 
 
-def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
+def read_capture(file: str | os.PathLike[str], name: str | None = None) -> FlowCapture:
     """Read a capture of the testbed.
 
     Parameters
     ----------
     file : str or path-like
-        A Parquet file that `write_capture` wrote.
+        A Parquet file of one capture, or of a set of captures.
+    name : str, optional
+        The name of the capture in a set; a file of one capture needs none.
 
     Returns
     -------
@@ -343,7 +383,7 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
     Raises
     ------
     ValueError
-        If the file cannot be read or is no capture.
+        If the file cannot be read, is no capture, or does not hold exactly one of this name.
 
     Examples
     --------
@@ -351,26 +391,120 @@ def read_capture(file: str | os.PathLike[str]) -> FlowCapture:
     Traceback (most recent call last):
     ValueError: no-such-capture.parquet: cannot be read: No such file or directory
     """
-    path = FilePath(file)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror or error}") from None
-    try:
-        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise ValueError(f"{path}: is no Parquet file: {one_line(error)}") from None
-    if not any(table.schema.equals(schema) for schema in (SCHEMA, MESSAGE_SCHEMA)) or table.num_rows == 0:
-        raise ValueError(f"{path}: is no capture of the testbed: its columns differ, or it has no row")
-    try:
-        settings = json.loads(table["settings"][0].as_py())
-        runs = [_flow_run(table, row) for row in range(table.num_rows)]
-        capture = FlowCapture(path.name.removesuffix(".parquet"), settings, runs)
-        # A damaged file raises here, where its errors can be distinguished from errors of the program.
-        _ = runs[0].messages is not None or capture.flow, capture.path, settings["application"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path}: is a damaged capture: {error}") from None
-    return capture
+    opened = CaptureFile(file)
+    found = [own for own in opened.names if name in (None, own)]
+    if len(found) != 1:
+        known = f"one of its {len(opened.names)} captures, such as {opened.names[0]!r}"
+        raise ValueError(f"{opened.path}: name must be {known}, got {name!r}")
+    return opened.read(found[0])
+
+
+def read_captures(place: str | os.PathLike[str], names: str = "*") -> Iterator[FlowCapture]:
+    """Read the captures of a file, or of all files in a folder and below, one after another.
+
+    Parameters
+    ----------
+    place : str or path-like
+        A Parquet file of one capture or of a set of captures, or a folder of such files.
+    names : str
+        Only captures of these names, with ``*`` and ``?`` as in file names.
+
+    Yields
+    ------
+    FlowCapture
+        Each capture, in the order of files and names.
+
+    Raises
+    ------
+    ValueError
+        If a file cannot be read or is no capture.
+
+    Examples
+    --------
+    >>> [capture.name for capture in read_captures("captures/calls", "*-rtt100ms-*")]  # doctest: +SKIP
+    """
+    for file in map(CaptureFile, capture_files(FilePath(place))):
+        yield from map(file.read, filter(partial(fnmatchcase, pat=names), file.names))
+
+
+def capture_files(place: FilePath) -> list[FilePath]:
+    """Return a file as it is, or the files in a folder and below that are named as captures."""
+    if not place.is_dir():
+        return [place]
+    return sorted(file for file in place.rglob(f"*{SUFFIX}") if not file.name.startswith("."))
+
+
+class CaptureFile:
+    """A file of one capture or of a set of captures, which are read one by one.
+
+    Parameters
+    ----------
+    file : str or path-like
+        A Parquet file that `write_capture` or `write_captures` wrote.
+
+    Attributes
+    ----------
+    path : pathlib.Path
+        The file.
+    is_set : bool
+        Whether it is a set.
+    names : list of str
+        The names of its captures, in the order of the set.
+
+    Raises
+    ------
+    ValueError
+        If the file cannot be read or is no capture.
+
+    Examples
+    --------
+    >>> CaptureFile("captures/calls.parquet").names  # doctest: +SKIP
+    """
+
+    def __init__(self, file: str | os.PathLike[str]) -> None:
+        self.path = FilePath(file)
+        self._metadata = None
+        with self._opened() as opened:
+            schema, self._metadata = opened.schema_arrow, opened.metadata
+            if not any(map(schema.equals, (SCHEMA, MESSAGE_SCHEMA, SET_SCHEMA))) or opened.metadata.num_rows == 0:
+                raise ValueError(f"{self.path}: is no capture of the testbed: its columns differ, or it has no row")
+            self.is_set = "name" in schema.names
+            if not self.is_set:
+                self.names = [self.path.name.removesuffix(SUFFIX)]
+                return
+            groups = [opened.read_row_group(group, ["name"])["name"] for group in range(opened.num_row_groups)]
+        self.names = [group[0].as_py() for group in groups]
+        if any(len(group.unique()) != 1 for group in groups) or len(set(self.names)) < len(self.names):
+            raise ValueError(f"{self.path}: is a damaged set: each row group must have one name of its own")
+
+    def read(self, name: str) -> FlowCapture:
+        """Read the capture of a name in `names`; raises ValueError if it is damaged."""
+        with self._opened() as opened:
+            table = opened.read_row_group(self.names.index(name)) if self.is_set else opened.read()
+        try:
+            settings = json.loads(table["settings"][0].as_py())
+            runs = [_flow_run(table, row) for row in range(table.num_rows)]
+            capture = FlowCapture(name, settings, runs)
+            # A damaged file raises here, where its errors can be distinguished from errors of the program.
+            _ = runs[0].messages is not None or capture.flow, capture.path, settings["application"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            place = f"{self.path}: {name}" if self.is_set else self.path
+            raise ValueError(f"{place}: is a damaged capture: {error}") from None
+        return capture
+
+    @contextmanager
+    def _opened(self) -> Iterator[pq.ParquetFile]:
+        """Open the file; its errors become one line that names it."""
+        try:
+            with (
+                self.path.open("rb") as file,
+                pq.ParquetFile(file, metadata=self._metadata, page_checksum_verification=True) as opened,
+            ):
+                yield opened
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise ValueError(f"{self.path}: cannot be read: {os.strerror(error.errno)}") from None
+            raise ValueError(f"{self.path}: is no Parquet file: {one_line(error)}") from None
 
 
 def _flow_run(table: pa.Table, row: int) -> FlowRun:
@@ -387,7 +521,7 @@ def _flow_run(table: pa.Table, row: int) -> FlowRun:
     if len({sampled.size for sampled in samples.values()}) > 1:
         raise ValueError(f"row {row} has samples without some of their values")
     messages = None
-    if "kinds" in table.schema.names:
+    if "kinds" in table.schema.names and table["kinds"][row].is_valid:
         sizes, kinds = numbers("message_size"), numbers("message_kind")
         names = tuple(map(str, table["kinds"][row].as_py()))
         if not sizes.size == kinds.size == written.size or not ((kinds >= 0) & (kinds < len(names))).all():

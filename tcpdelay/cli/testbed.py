@@ -166,8 +166,8 @@ def run(
         typer.Option(
             "--output",
             "-o",
-            metavar="DIR",
-            help="Directory for the captures. Existing captures are kept.",
+            metavar="PLACE",
+            help="Directory for the captures, or a .parquet file of all of them. Existing captures are kept.",
             show_default="captures/NAME",
         ),
     ] = None,
@@ -213,7 +213,7 @@ def run(
 
 @app.command("show", cls=GroupedHelp)
 def show(
-    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE", help="Captures of the testbed.")],
+    captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE", help="Captures of the testbed, or sets.")],
     chart: Annotated[
         Path | None,
         typer.Option(
@@ -230,10 +230,10 @@ def show(
     """Print the content of captures: quantiles with their 95 % intervals, loss, and the counters of the kernel."""
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file([("CAPTURE", file) for file in captures], [("--chart", chart)])
-    from tcpdelay.capture.flow_capture import read_capture
+    from tcpdelay.capture.flow_capture import read_captures
 
     with argument_errors("CAPTURE"):
-        read = [read_capture(file) for file in captures]
+        read = [capture for file in captures for capture in read_captures(file)]
         rows = [capture_record(capture) for capture in read]
     if chart is not None:
         with argument_errors("--chart"):

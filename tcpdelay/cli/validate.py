@@ -34,8 +34,8 @@ def validate(
     captures: Annotated[
         Path,
         typer.Option(
-            metavar="DIR",
-            help="Directory of captures that `tcpdelay testbed run` wrote, in .parquet files there or further below.",
+            metavar="PLACE",
+            help="Captures that `tcpdelay testbed run` wrote: a .parquet file, or a directory of such files.",
         ),
     ] = CAPTURES,
     output: Annotated[

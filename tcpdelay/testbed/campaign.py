@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay import __version__
-from tcpdelay.capture.flow_capture import NOT_READ, FlowCapture, FlowRun, WrittenMessages, read_capture, write_capture
+from tcpdelay.capture.flow_capture import (
+    NOT_READ,
+    SUFFIX,
+    CaptureFile,
+    FlowCapture,
+    FlowRun,
+    WrittenMessages,
+    read_capture,
+    write_capture,
+    write_captures,
+)
 from tcpdelay.confidence import BATCHES, quantile_interval
 from tcpdelay.files import UNFINISHED, locked
 from tcpdelay.models.tcp import RTO_MIN
@@ -176,14 +187,15 @@ def run_campaign(
     specification : Specification
         The specification.
     output : Path
-        Directory of the captures; it is made if it does not exist.
+        Directory of the captures, which is made if it does not exist; or a set of captures, a file ending in .parquet.
+        Until a run has ended, the new captures of a set are in a directory beside it, by the same name.
     on_progress : callable
         Called a few times a second with the progress.
 
     Returns
     -------
     list of Path
-        All captures of the specification, in its order.
+        All captures of the specification, in its order; or the set.
 
     Raises
     ------
@@ -200,12 +212,14 @@ def run_campaign(
     for problem in quic_problems(specification.experiments):
         raise ValueError(problem)
     quic_programs = _quic_programs(specification.experiments)
-    output.mkdir(parents=True, exist_ok=True)
-    with locked(output, "another run writes its captures there"), workplace() as place:
-        for unfinished in output.glob(UNFINISHED):
+    folder = output.with_suffix("") if output.suffix == SUFFIX else output
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, "another run writes its captures there"), workplace() as place:
+        for unfinished in folder.glob(UNFINISHED):
             unfinished.unlink()
-        captures = {target.name: _existing(target, output) for target in targets}
-        campaign = _Campaign(specification, output, place, captures, on_progress, quic_programs)
+        earlier = CaptureFile(output) if folder != output and output.exists() else None
+        captures = {target.name: _existing(target, folder, earlier) for target in targets}
+        campaign = _Campaign(specification, folder, place, captures, on_progress, quic_programs)
         number = 0
         while True:
             due = [target for target in targets if campaign.is_due(target, number)]
@@ -213,7 +227,23 @@ def run_campaign(
                 break
             campaign.run_round(number, due)
             number += 1
-    return [output / f"{target.name}.parquet" for target in targets]
+        if folder != output:
+            _add_to_set(output, earlier, folder)
+            return [output]
+    return [output / f"{target.name}{SUFFIX}" for target in targets]
+
+
+def _add_to_set(output: Path, earlier: CaptureFile | None, folder: Path) -> None:
+    """Move the captures of a folder into a set; the folder goes unless it holds packet traces."""
+    added = {file.name.removesuffix(SUFFIX): file for file in folder.glob(f"*{SUFFIX}")}
+    if added:
+        kept = dict.fromkeys(earlier.names, earlier) if earlier else {}
+        files = kept | {name: CaptureFile(file) for name, file in added.items()}
+        write_captures(output, (files[name].read(name) for name in sorted(files)))
+    for file in added.values():
+        file.unlink()
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _quic_programs(experiments: Sequence[Experiment]) -> dict[str, str]:
@@ -225,18 +255,22 @@ def _quic_programs(experiments: Sequence[Experiment]) -> dict[str, str]:
         raise ValueError(str(error)) from error
 
 
-def _existing(target: Target, output: Path) -> FlowCapture | None:
-    file = output / f"{target.name}.parquet"
-    if not file.exists():
+def _existing(target: Target, folder: Path, earlier: CaptureFile | None) -> FlowCapture | None:
+    """Return the capture of a target that is in the folder or in the set; None if there is none yet."""
+    file = folder / f"{target.name}{SUFFIX}"
+    if file.exists():
+        capture = read_capture(file)
+    elif earlier is not None and target.name in earlier.names:
+        capture, file = earlier.read(target.name), earlier.path
+    else:
         return None
-    capture = read_capture(file)
     # A capture of an older version lacks newer settings, which have their defaults.
     defaults = {field.name: field.default for field in fields(Experiment)}
     settings, expected = capture.settings, json.loads(target.experiment.to_json())
     if any(settings.get(name, defaults.get(name)) != expected.get(name) for name in expected | settings):
-        raise ValueError(f"{file}: is a capture of other settings; remove it or choose another directory")
+        raise ValueError(f"{file}: {target.name} is a capture of other settings; remove it or choose another place")
     if any(run.backend != target.backend.name for run in capture.runs):
-        raise ValueError(f"{file}: is a capture of another backend; remove it or choose another directory")
+        raise ValueError(f"{file}: {target.name} is a capture of another backend; remove it or choose another place")
     return capture
 
 
@@ -367,7 +401,7 @@ class _Campaign:
         earlier = self._captures[target.name]
         settings = json.loads(target.experiment.to_json())
         capture = FlowCapture(target.name, settings, [*(earlier.runs if earlier else []), *runs])
-        write_capture(self._output / f"{target.name}.parquet", capture)
+        write_capture(self._output / f"{target.name}{SUFFIX}", capture)
         self._captures[target.name] = capture
 
     def _keep_traces(self, directory: Path, index: int, target: Target, number: int) -> None:

@@ -198,8 +198,7 @@ def capture_cases() -> Cases:
             asked = ["analyze", str(file), str(other), "--format", "json"]
             found[f"{file.name} and receiver"] = partial(in_directory, asked)
     for folder in sorted(each for each in ROOT.glob("validation/*captures/") if each.is_dir()):
-        smallest = sorted(folder.rglob("*.parquet"), key=lambda each: (each.stat().st_size, each.name))[:2]
-        for file in smallest:
+        for file in sorted(folder.rglob("*.parquet"), key=lambda each: (each.stat().st_size, each.name))[:2]:
             asked = ["testbed", "show", str(file.relative_to(ROOT)), "--format", "json"]
             found[f"{folder.name} {file.name}"] = partial(in_directory, asked)
     return found

@@ -17,7 +17,7 @@ import numpy as np
 from comparison import write_table
 
 import tcpdelay as td
-from tcpdelay.capture.flow_capture import read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.models.simulator.batches import merge
@@ -79,9 +79,9 @@ def lone(
     return simulate_network([source], FAST, duration=seconds, warm_up=CAPTURE_WARM_UP, seed=seed).flows[0]
 
 
-def compare_capture(file: Path) -> Row:
+def compare_capture(capture: FlowCapture) -> Row:
     """Return the measured and the simulated delays, with random phases of the kernel's clock."""
-    measured = measure(read_capture(file))
+    measured = measure(capture)
     experiment = measured.experiment
     stack = td.Stack.linux(experiment.congestion_control, hz=measured.hz)  # type: ignore[arg-type]
     results = [
@@ -124,8 +124,8 @@ def compare_capture(file: Path) -> Row:
 
 def capture_tasks() -> list[tuple[Callable[..., Row], tuple[Any, ...]]]:
     """Return the comparisons with captures."""
-    files = sorted((HERE.parent / "captures" / "heuristics").glob("cbr-*.parquet"))
-    return [(compare_capture, (file,)) for file in files]
+    captures = read_captures(HERE.parent / "captures" / "heuristics.parquet", "cbr-*")
+    return [(compare_capture, (capture,)) for capture in captures]
 
 
 def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> Row:

@@ -20,7 +20,7 @@ import numpy as np
 from comparison import Figure, interval_over_seeds, published_figures, write_comparison, write_table
 
 import tcpdelay as td
-from tcpdelay.capture.flow_capture import FlowCapture, read_capture
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.confidence import Interval, student
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.network.literature.timelined import MinBuf
@@ -29,7 +29,7 @@ from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Transfers
 from tcpdelay.network.stacks import Classic, Udp
 
-CAPTURES = Path(__file__).parents[1] / "captures" / "heuristics"
+CAPTURES = Path(__file__).parents[1] / "captures" / "heuristics.parquet"
 SEEDS = range(1, 5)
 PROCESSES = 2
 
@@ -307,9 +307,8 @@ def capture_scenario(capture: FlowCapture, **admission: object) -> tuple[list[So
     return sources, Bottleneck(experiment["bottleneck_rate"], experiment["queue_packets"], burst=2000)
 
 
-def compare(file: Path) -> list[dict[str, object]]:
+def compare(capture: FlowCapture) -> list[dict[str, object]]:
     """Return the measured figures, and the simulated figures with the same limit and with each MIN_BUF."""
-    capture = read_capture(file)
     experiment = capture.settings
     limit = experiment["notsent_lowat"]
     measured = np.concatenate([run.delays for run in capture.runs])
@@ -360,9 +359,8 @@ def compare(file: Path) -> list[dict[str, object]]:
 
 def write_captures() -> None:
     """Compare all captures of the adaptive source."""
-    files = sorted(CAPTURES.glob("adaptive-*.parquet"))
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-        rows = [row for rows in pool.map(compare, files) for row in rows]
+        rows = [row for rows in pool.map(compare, read_captures(CAPTURES, "adaptive-*")) for row in rows]
     write_table("notsent_lowat", rows, digits=5)
 
 

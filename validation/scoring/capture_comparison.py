@@ -25,7 +25,7 @@ def write_comparison(
     Writes `NAME.csv` and `NAME.md`, and prints each row and the summary.
     """
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
-    parser.add_argument("captures", type=FilePath, help="folder of the captures")
+    parser.add_argument("captures", type=FilePath, help="set or folder of the captures")
     parser.add_argument("--output", type=FilePath, default=RESULTS, help="folder of the results (%(default)s)")
     arguments = parser.parse_args()
     rows = []

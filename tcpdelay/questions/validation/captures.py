@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_capture
+from tcpdelay.capture.flow_capture import (
+    MICROSECONDS,
+    SUFFIX,
+    CaptureFile,
+    FlowCapture,
+    FlowRun,
+    capture_files,
+)
 from tcpdelay.confidence import BATCHES, Interval, mean_interval, quantile_interval
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.throughput import connection_utilization
@@ -36,7 +43,6 @@ MOST_UNREAD = 0.01
 """Largest share of unread packets at the end of a run with which a flow counts as carried."""
 WRITE_DELAY = 1e-3
 """Largest time by which a guest in virtual time writes a message late [s]."""
-SUFFIX = ".parquet"
 
 
 @dataclass(frozen=True)
@@ -343,34 +349,41 @@ def _growth(sequence: NDArray[np.float64], duration: float) -> float:
     return (last - first) / (0.75 * duration)
 
 
-_WRITTEN = "name a folder to which 'tcpdelay testbed run' wrote captures"
+_WRITTEN = "name a folder or a set to which 'tcpdelay testbed run' wrote captures"
 
 
 def measure_all(
-    directory: str | os.PathLike[str],
+    place: str | os.PathLike[str],
     on_broken: Callable[[str], None],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[MeasuredDelay]:
-    """Measure every capture in a directory and in its subdirectories."""
-    root = FilePath(directory)
-    if not root.is_dir():
-        raise ValueError(f"{str(root)!r} is {'a file' if root.exists() else 'not a directory'}; {_WRITTEN}")
-    files = sorted(file for file in root.rglob(f"*{SUFFIX}") if not file.name.startswith("."))
-    if not files:
+    """Measure every capture of a set, or of the sets and captures in a directory and in its subdirectories."""
+    root = FilePath(place)
+    if not root.exists():
+        raise ValueError(f"{str(root)!r} is not a directory; {_WRITTEN}")
+    if not (files := capture_files(root)):
         raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}; {_WRITTEN}")
+    found: list[tuple[CaptureFile, str]] = []
     measured, broken = [], []
-    for done, file in enumerate(files):
-        on_progress(done, len(files))
-        collection = "" if file.parent == root else file.parent.name
+    for file in files:
         try:
-            capture = read_capture(file)
+            opened = CaptureFile(file)
+        except ValueError as error:
+            broken.append(str(error))
+            continue
+        found += [(opened, name) for name in opened.names]
+    for done, (opened, name) in enumerate(found):
+        on_progress(done, len(found))
+        try:
+            capture = opened.read(name)
         except ValueError as error:
             broken.append(str(error))
             continue
         try:
-            measured.append(measure(capture, collection))
+            measured.append(measure(capture, _collection(opened, root)))
         except ValueError as error:
-            broken.append(f"{file}: cannot be used: {error}")
+            place = f"{opened.path}: {name}" if opened.is_set else opened.path
+            broken.append(f"{place}: cannot be used: {error}")
     if not measured:
         first = broken[0].removeprefix(f"{root}{os.sep}")
         raise ValueError(
@@ -380,3 +393,10 @@ def measure_all(
     for message in broken:
         on_broken(message)
     return measured
+
+
+def _collection(file: CaptureFile, root: FilePath) -> str:
+    """Return the name of a set, or of the folder in which single captures are."""
+    if file.is_set:
+        return file.path.name.removesuffix(SUFFIX)
+    return "" if file.path.parent == root else file.path.parent.name
