@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -108,6 +109,34 @@ def test_the_error_says_what_is_allowed(call, said):
     assert str(refused.value).startswith(said)
 
 
+RECORDS = {
+    td.Bottleneck: {"rate": 1e6, "capacity": 50},
+    td.SharedPath: {"access_delay": 0.01},
+    td.CallTarget: {},
+    **{source: {"path": td.SharedPath(0.01), "stack": LEG[1]} for source in (td.Bulk, td.Transfers, td.Web)},
+    td.ConstantRate: {"path": td.SharedPath(0.01), "stack": LEG[1], "flow": FLOW},
+}
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [(record, field) for record in RECORDS for field in fields(record)],
+    ids=lambda value: getattr(value, "name", None) or value.__name__,
+)
+def test_a_field_of_a_wrong_type_is_refused_in_one_line_that_names_it(record, field):
+    annotation = str(field.type)
+    for kind, value in (WRONG | {"a broken number": 1.5}).items():
+        number = isinstance(value, (int, float))
+        allowed = (value is None and "None" in annotation) or (isinstance(value, str) and "str" in annotation)
+        if allowed or (number and "float" in annotation):
+            continue
+        with pytest.raises(InvalidValueError) as refused:
+            record(**(RECORDS[record] | {field.name: value}))
+        said = str(refused.value)
+        assert said.startswith(f"{field.name} must be ") or kind == "a number below 0", (kind, said)
+        assert "\n" not in said
+
+
 DELAYS = td.DelayDistribution(np.array([0.05, 0.15]), np.array([0.7, 0.3]) * (1 - 1e-10), one_way_delay=0.05)
 
 
@@ -143,6 +172,29 @@ def test_errors_of_simulations_refuse_what_is_no_number(value):
 def test_huge_numbers_and_lists_are_refused_like_other_values(call, said):
     with pytest.raises(InvalidValueError, match=f"^{said}"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (td.Target(0.2).allows, "late_fraction must be a number"),
+        (td.LognormalSizes(1000, 0.5).at, "probability must be a number"),
+        (td.ParetoSizes(100, 1.5).at, "probability must be a number"),
+        (td.EmpiricalSizes([100, 200]).at, "probability must be a number"),
+        (lambda value: td.DelayModel(FLOW, PATH, LEG[1]).lateness(value, 0.95), "limit must be a number of seconds"),
+    ],
+)
+def test_methods_refuse_what_is_no_number(call, said):
+    for value in ("0.5", None, object(), 1j):
+        with pytest.raises(InvalidValueError, match=f"^{said}"):
+            call(value)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, math.nan])
+def test_sizes_have_quantiles_of_probabilities_below_1(value):
+    for sizes in (td.LognormalSizes(1000, 0.5), td.ParetoSizes(100, 1.5), td.EmpiricalSizes([100, 200])):
+        with pytest.raises(InvalidValueError, match=r"^probability must be at least 0 and below 1"):
+            sizes.at([0.5, value])
 
 
 def test_every_packet_is_later_than_a_negative_delay():

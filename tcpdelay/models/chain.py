@@ -55,7 +55,7 @@ from tcpdelay.models.solver.stationary import (
     probability_at_bound,
     solve_within,
 )
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
@@ -349,6 +349,8 @@ class DelayModel:
 
         It is as precise as that comparison takes: exact where the two nearly agree.
         """
+        if not is_number(limit) or not limit >= 0:
+            raise InvalidValueError("limit", limit, "be a number of seconds, 0 or more")
         if (late := self._lateness_in_narrow(limit, quantile)) is not None:
             return late
         extrapolates = self._profile.grows and not self._profile.lossless

@@ -35,7 +35,7 @@ from tcpdelay.network.queues.waiting import (
     conforms,
     next_departure,
 )
-from tcpdelay.scenario.fields import InvalidValueError, is_number, require_flag
+from tcpdelay.scenario.fields import InvalidValueError, check_field_types, is_number
 from tcpdelay.scenario.path import check_losses
 from tcpdelay.scenario.path_presets import Discipline
 
@@ -294,12 +294,11 @@ class Bottleneck:
     flows: int = MOST_QUEUES
 
     def __post_init__(self) -> None:
-        if self.unit not in get_args(Unit):
-            raise InvalidValueError("unit", self.unit, "be 'packets' or 'bytes'")
-        if self.discipline not in get_args(Discipline):
-            raise InvalidValueError("discipline", self.discipline, f"be one of {', '.join(map(repr, DISCIPLINES))}")
+        check_field_types(self)
         scale = SMALLEST_PACKET if self.unit == "bytes" else 1
         check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
+        check_range("quantum", self.quantum, 256, 65_535, "bytes")
+        check_range("flows", self.flows, 1, MOST_QUEUES, "queues")
         if self.managed:
             self._check_managed()
         else:
@@ -345,8 +344,6 @@ class Bottleneck:
         check_range("capacity", self.limit, 1, LARGEST_LIMIT, "packets")
         check_range("target", self.queue_target, 1e-4, 5, "s")
         check_range("interval", self.queue_interval, 1e-3, 100, "s")
-        check_range("quantum", self.quantum, 256, 65_535, "bytes")
-        check_range("flows", self.flows, 1, MOST_QUEUES, "queues")
         if self.discipline == "cake" and self.burst:
             raise InvalidValueError("burst", self.burst, "be 0 bytes with 'cake', which has no token bucket")
 
@@ -420,7 +417,7 @@ class SharedPath:
     bad_loss: float = 1.0
 
     def __post_init__(self) -> None:
-        require_flag("in_host", self.in_host)
+        check_field_types(self)
         check_range("access_delay", self.access_delay, 0, 60, "s")
         check_range("exit_delay", self.exit_delay, 0, 60, "s")
         check_range("return_delay", self.back, 0, 60, "s")

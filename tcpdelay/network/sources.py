@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from tcpdelay.network.bottleneck import SharedPath, check_range
 from tcpdelay.network.dispatching import MOST_CONNECTIONS
@@ -13,7 +13,7 @@ from tcpdelay.network.linux import SendBufferLimit, require_limit
 from tcpdelay.network.stacks import LARGEST_DEADLINE, LEAST_DEADLINE, Dctcp
 from tcpdelay.network.transport import Feature, Transport, segment_size
 from tcpdelay.network.transports import stacks_with, transport_of
-from tcpdelay.scenario.fields import InvalidValueError, require_flag
+from tcpdelay.scenario.fields import InvalidValueError, check_field_types
 from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
@@ -70,6 +70,7 @@ class Source:
     forging: bool = False
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         transport = transport_of(self.stack)
         if transport is None or (self.feature is not None and self.feature not in transport.features):
             names = " or ".join(stacks_with(self.feature))
@@ -79,14 +80,12 @@ class Source:
             raise InvalidValueError("stop", self.stop, f"be later than start, {self.start:g} s")
         flags: tuple[Feature, ...] = ("ecn", "l4s")
         for name in flags:
-            require_flag(name, getattr(self, name))
             if getattr(self, name) and not self.supports(name):
                 raise InvalidValueError(name, getattr(self, name), f"be False with {type(self.stack).__name__}")
         if isinstance(self.stack, Dctcp) and not (self.ecn or self.l4s):
             raise InvalidValueError("ecn", self.ecn, "be True with Dctcp, unless l4s is")
         if self.header is not None:
             check_range("header", self.header, 0, 1000, "bytes")
-        require_flag("forging", self.forging)
         if self.forging and not (self.supports("forging") and getattr(self.stack, "ack_delay", 0.0) == 0):
             self._refuse_forging()
 
@@ -169,7 +168,7 @@ class ConstantRate(Source):
 
     feature: ClassVar[Feature | None] = "constant rate"
 
-    flow: MessageSource
+    flow: Flow | MessageSource
     pieces: int = 1
     connections: int = 1
     scheduling: Scheduling = "blind"
@@ -183,16 +182,12 @@ class ConstantRate(Source):
     def __post_init__(self) -> None:
         # `super()` without arguments does not work in a dataclass with slots.
         Source.__post_init__(self)
-        if not isinstance(self.flow, MessageSource):
-            raise InvalidValueError("flow", self.flow, "be a Flow or another source of messages")
         pieces = MOST_PIECES
         if isinstance(self.flow, Flow):
             check_range("packet_size", self.flow.packet_size, 1, LARGEST_MESSAGE, "bytes")
             pieces = min(pieces, self.flow.packet_size)
         check_range("pieces", self.pieces, 1, pieces, "writes")
         check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
-        if self.scheduling not in get_args(Scheduling):
-            raise InvalidValueError("scheduling", self.scheduling, "be 'blind' or 'intelligent'")
         if self.discard_after is not None:
             check_range("discard_after", self.discard_after, 0, 60, "s")
         require_limit(self.min_buf)
@@ -380,8 +375,6 @@ class Transfers(Source):
         check_range("mean_size", self.mean_size, 1, 1e6, "bytes")
         check_range("largest_size", self.largest_size, 1, 2e6, "bytes")
         check_range("mean_pause", self.mean_pause, 0, 1e5, "s")
-        if self.opened_by not in get_args(Opener):
-            raise InvalidValueError("opened_by", self.opened_by, "be 'receiver' or 'sender'")
         if self.shape is not None and not 1 < self.shape <= 10:
             raise InvalidValueError("shape", self.shape, "be above 1 and at most 10")
 

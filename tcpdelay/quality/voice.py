@@ -18,7 +18,7 @@ from tcpdelay.quality.emodel import (
     wideband_terms,
 )
 from tcpdelay.quality.player import Player
-from tcpdelay.scenario.fields import InvalidValueError, bounds, is_number
+from tcpdelay.scenario.fields import InvalidValueError, bounds, check_field_types, is_number
 
 # The rating of a call over TCP by the E-model, and the speech codecs as data.
 #
@@ -436,6 +436,7 @@ class CallTarget:
     mos: float | None = None
 
     def __post_init__(self) -> None:
+        check_field_types(self)
         if isinstance(self.codec, str):
             codec_named(self.codec)
         if self.mos is not None and not 1 <= self.mos <= 4.5:

@@ -8,10 +8,19 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
 from tcpdelay.scenario.applications import constant_rate, source_of
-from tcpdelay.scenario.fields import Choice, Content, Field, InvalidValueError, declarations
+from tcpdelay.scenario.fields import (
+    Choice,
+    Content,
+    Field,
+    InvalidValueError,
+    alternatives_of,
+    declarations,
+    is_of_type,
+    types_in_words,
+)
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -190,8 +199,8 @@ def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         given = signature.bind(*args, **kwargs).arguments
         for name, alternatives in _checkable_types(function).items():
-            if name in given and not any(_fits(given[name], declared) for declared in alternatives):
-                raise InvalidValueError(name, given[name], f"be {_in_words(alternatives)}")
+            if name in given and not any(is_of_type(given[name], declared) for declared in alternatives):
+                raise InvalidValueError(name, given[name], f"be {types_in_words(alternatives)}")
         return function(*args, **kwargs)
 
     return checked
@@ -210,7 +219,7 @@ def _checkable_types(function: Callable[..., Any]) -> Mapping[str, tuple[Any, ..
         except NameError:
             # The class is imported for type checkers only.
             continue
-        alternatives = get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
+        alternatives = alternatives_of(declared)
         if set(get_args(ArrayLike)) <= set(alternatives):
             continue
         own = all((get_origin(each) or each) in (str, Mapping, types.NoneType) for each in alternatives)
@@ -225,23 +234,3 @@ def _is_checkable(declared: Any) -> bool:
     if kind in (Literal, Callable, Mapping) or declared is bool:
         return True
     return isinstance(kind, type) and kind is not Any and not issubclass(kind, CHECKED_BY_FUNCTION)
-
-
-def _fits(value: object, declared: Any) -> bool:
-    kind = get_origin(declared) or declared
-    if kind is Literal:
-        return isinstance(value, str) and value in get_args(declared)
-    return callable(value) if kind is Callable else isinstance(value, kind)
-
-
-def _in_words(alternatives: tuple[Any, ...]) -> str:
-    """Return what is allowed in words; an optional argument is left out, and not given as None."""
-    return " or ".join(_named(declared) for declared in alternatives if declared is not types.NoneType)
-
-
-def _named(declared: Any) -> str:
-    kind = get_origin(declared) or declared
-    if kind is Literal:
-        return f"one of {', '.join(map(repr, get_args(declared)))}"
-    known = {bool: "True or False", str: "a text", Callable: "a function", Mapping: "a mapping"}
-    return known.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"

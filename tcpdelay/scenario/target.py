@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, overload
 
-from tcpdelay.scenario.fields import Quantity, described
+from tcpdelay.scenario.fields import Quantity, as_numbers, described
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,4 +104,7 @@ class Target:
         >>> Target(limit=0.2).allows(0.05), Target(limit=0.2).allows(0.051)
         (True, False)
         """
-        return late_fraction <= 1 - self.quantile + SHARE_ROUNDING
+        # Searches ask with a float, thousands of times.
+        late = late_fraction if isinstance(late_fraction, float) else as_numbers("late_fraction", late_fraction)
+        allowed = late <= 1 - self.quantile + SHARE_ROUNDING
+        return allowed if isinstance(allowed, bool) or allowed.ndim else bool(allowed)

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described
+from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, as_numbers, described
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 
 LARGEST_SIZE = 1e9
@@ -34,13 +34,21 @@ class SizeDistribution(ABC):
     def scaled(self, factor: float) -> SizeDistribution:
         """Return the distribution of sizes that are larger by a factor, above 0."""
 
-    @abstractmethod
-    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(self, probability: ArrayLike) -> NDArray[np.float64]:
         """Return the quantiles of probabilities [bytes], which are at least 0 and below 1."""
+        probabilities = as_numbers("probability", probability)
+        # In this form NaN is refused too.
+        if not ((probabilities >= 0) & (probabilities < 1)).all():
+            raise InvalidValueError("probability", probability, "be at least 0 and below 1")
+        return self._at(probabilities)
+
+    @abstractmethod
+    def _at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the quantiles of probabilities that have been checked [bytes]."""
 
     def sizes(self, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return whole sizes [bytes], at least 1, from random numbers that are uniform from 0 to below 1."""
-        return whole_bytes(self.at(uniform))
+        return whole_bytes(self._at(uniform))
 
 
 def _bytes(meaning: str, example: str, largest: float = LARGEST_SIZE) -> Quantity:
@@ -91,8 +99,7 @@ class LognormalSizes(SizeDistribution):
         """Return the distribution of sizes that are larger by a factor."""
         return replace(self, mean=factor * self.mean)
 
-    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the quantiles of probabilities [bytes]."""
+    def _at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         import numpy as np
         from scipy.special import ndtri
 
@@ -161,8 +168,7 @@ class ParetoSizes(SizeDistribution):
         """Return the distribution of sizes that are larger by a factor."""
         return replace(self, smallest=factor * self.smallest, largest=factor * self.largest)
 
-    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the quantiles of probabilities [bytes]."""
+    def _at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         import numpy as np
 
         return np.asarray(self.smallest * (1 - self._kept * probability) ** (-1 / self.shape), np.float64)
@@ -228,8 +234,7 @@ class EmpiricalSizes(SizeDistribution):
         """Return the distribution of sizes that are larger by a factor, to whole bytes."""
         return EmpiricalSizes(whole_bytes(factor * self.values))
 
-    def at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the quantiles of probabilities [bytes]."""
+    def _at(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         import numpy as np
 
         return np.asarray(np.sort(self.values)[(probability * self.values.size).astype(np.int64)], np.float64)
