@@ -512,9 +512,10 @@ def test_show_refuses_what_is_no_capture(refused, captures, tmp_path):
     broken.write_bytes(captures().read_bytes()[:-50])
     foreign = tmp_path / "notes.txt"
     foreign.write_text("notes\n" * 50)
+    (tmp_path / "empty").mkdir()
     for file, message in (
         (tmp_path / "none.parquet", "cannot be read: No such file or directory"),
-        (tmp_path, "cannot be read: Is a directory"),
+        (tmp_path / "empty", "holds no capture"),
         (foreign, "is no Parquet file: "),
         (broken, "is no Parquet file: "),
     ):

@@ -87,9 +87,9 @@ def refused(result):
 
 
 def test_captures_that_are_not_there(run, tmp_path):
-    hint = "name a folder to which 'tcpdelay testbed run' wrote captures\n"
-    assert refused(run()) == f"tcpdelay validate: --captures: 'captures' is not a directory; {hint}"
-    assert refused(run("--captures", "nowhere")).endswith(f"'nowhere' is not a directory; {hint}")
+    hint = "name a folder or a set to which 'tcpdelay testbed run' wrote captures\n"
+    assert refused(run()) == f"tcpdelay validate: --captures: 'captures' does not exist; {hint}"
+    assert refused(run("--captures", "nowhere")).endswith(f"'nowhere' does not exist; {hint}")
     (tmp_path / "empty").mkdir()
     assert refused(run("--captures", "empty")).startswith("tcpdelay validate: --captures: 'empty' holds no capture, ")
 
@@ -107,7 +107,7 @@ def test_nothing_but_broken_captures(run, tmp_path):
     (error,) = refused(run("--captures", "broken")).splitlines()
     said = "tcpdelay validate: --captures: 'broken' holds no capture that can be used among 3 files"
     assert error.startswith(f"{said}, the first of which is a.parquet: is no Parquet file")
-    assert error.endswith("; name a folder to which 'tcpdelay testbed run' wrote captures")
+    assert error.endswith("; name a folder or a set to which 'tcpdelay testbed run' wrote captures")
 
 
 def test_an_output_that_is_a_file(run, captures, tmp_path):

@@ -447,9 +447,9 @@ def test_captures_are_found_in_directories_and_broken_ones_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda path: None, "is not a directory"),
+        (lambda path: None, "does not exist"),
         (lambda path: path.mkdir(), "holds no capture, that is, no file ending in .parquet"),
-        (lambda path: path.write_text("x"), "is a file"),
+        (lambda path: path.write_text("x"), "is no Parquet file"),
     ],
 )
 def test_a_directory_without_captures_is_refused(tmp_path, prepare, message):

@@ -417,13 +417,16 @@ def read_captures(place: str | os.PathLike[str], names: str = "*") -> Iterator[F
     Raises
     ------
     ValueError
-        If a file cannot be read or is no capture.
+        If a file cannot be read or is no capture, or a folder holds none.
 
     Examples
     --------
     >>> [capture.name for capture in read_captures("captures/calls", "*-rtt100ms-*")]  # doctest: +SKIP
     """
-    for file in map(CaptureFile, capture_files(FilePath(place))):
+    files = capture_files(FilePath(place))
+    if not files:
+        raise ValueError(f"{place}: holds no capture, that is, no file ending in {SUFFIX}")
+    for file in map(CaptureFile, files):
         yield from map(file.read, filter(partial(fnmatchcase, pat=names), file.names))
 
 

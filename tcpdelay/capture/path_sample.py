@@ -308,6 +308,9 @@ class SsQuery:
         ends = connection.local, connection.peer
         for found in self.connections():
             if (found.local, found.peer) == ends:
+                # After a close the kernel keeps the addresses for a minute (FIN-WAIT-2, TIME-WAIT), without a state.
+                if not found.congestion_control:
+                    return None
                 return PathSample.of_connection(found, time.time()), found
         return None
 

@@ -360,7 +360,7 @@ def measure_all(
     """Measure every capture of a set, or of the sets and captures in a directory and in its subdirectories."""
     root = FilePath(place)
     if not root.exists():
-        raise ValueError(f"{str(root)!r} is not a directory; {_WRITTEN}")
+        raise ValueError(f"{str(root)!r} does not exist; {_WRITTEN}")
     if not (files := capture_files(root)):
         raise ValueError(f"{str(root)!r} holds no capture, that is, no file ending in {SUFFIX}; {_WRITTEN}")
     found: list[tuple[CaptureFile, str]] = []
