@@ -88,7 +88,6 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
     The datagrams of a message leave at once. The message is read when enough of them have arrived, and lost if too
     many of them are lost.
     """
-    random = np.random.default_rng(seed)
     connection, wire = new_connection(Trace([0.0], [1]), path, Linux(), seed)
     required = -(-sizes // stack.largest_payload)
     sent = required + stack.parity
@@ -107,7 +106,7 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
 
 @kernel()
 def _datagram_delays(c: Any, wire: Any, times: Any, payloads: Any) -> Any:
-    """Return the delays of datagrams that are sent at `times` [us], with `payloads` [bytes]; infinite if one is lost."""
+    """Return the delays of datagrams [us], infinite if lost, that are sent at `times` [us] with `payloads` [bytes]."""
     delays = np.full(times.size, np.inf)
     for number in range(times.size):
         c.now = times[number]

@@ -38,8 +38,8 @@ _FLOATS = (
     *("tokens", "token_limit", "packet_time"),
 )
 _GROUPS = {
-    "scenario": "packet_size interval mss one_way_delay jitter tabled in_order rtt correlated byte_queue until_loss state_time "
-    "in_burst loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
+    "scenario": "packet_size interval mss one_way_delay jitter tabled in_order rtt correlated byte_queue until_loss "
+    "state_time in_burst loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
     "rules": " ".join(rule.name for rule in fields(QuicRules) if rule.name not in _FLOATS),
     "application": "now next_write packets_written written packets_read messages_known",
     "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
