@@ -121,7 +121,7 @@ def summary(table: pd.DataFrame) -> str:
         + ", ".join(f"{name} {own['beyond'].mean():.1%}" for name, own in delays.groupby("figure"))
         + ".\n",
         by_group(delays),
-        "\nThe root of the mean square of the scores, which is 1.02 where only chance makes the capture differ from "
+        "\nThe root of the mean square of the scores, which is about 1.08 where only chance makes a capture differ from "
         f"{SIMULATIONS} simulations: "
         + ", ".join(f"{name} {rms(own['score']):.2f}" for name, own in table.groupby("figure", sort=False))
         + ".\n\nDelays in ms, counts per 1000 new segments, and in parentheses by how many standard deviations of the "

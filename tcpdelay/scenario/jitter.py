@@ -54,6 +54,12 @@ TABLE_SIZE, TABLE_SCALE = 4096, 8192
 """Entries of a table of netem, and its units in a standard deviation (NETEM_DIST_SCALE)."""
 SHORTEST, LONGEST = -(1 << 15), (1 << 15) - 1
 """Range of an entry of a table (SHRT_MIN, SHRT_MAX): four standard deviations."""
+RELEASE_RATE = 1e9
+"""Rate at which packets leave that have waited for the packets ahead [bit/s].
+
+Without a rate they would leave in one instant, and RACK would take a retransmission that leaves together with a new
+segment for older (`tcp_rack_sent_after`).
+"""
 GRID = 0.00005
 """Step of the grid from -10 standard deviations on, on which iproute2 inverts the normal distribution."""
 PARETO_SHAPE = 3.0

@@ -86,6 +86,14 @@ class Path:
     jitter : float
         Largest additional delay of a data segment [s], 0 to 1. The additional delay is uniformly distributed from 0 to
         this value, so it also reorders segments. With another distribution, half of this value is netem's jitter.
+    reordering : float
+        Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
+    bad_time : float
+        Mean duration of a bad state of the path [s], 0 to 60. Above 0 the losses come from a Gilbert model in time,
+        as on a radio link: a good state without losses and a bad state alternate, each with an exponentially
+        distributed duration. Their mean durations are such that `loss` is the mean loss over time.
+    bad_loss : float
+        Probability that a segment is lost in the bad state, above `loss` to 1.
     jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
         Distribution of the additional delay: uniform, or a table of netem scaled so that mean and standard deviation
         are about half of the jitter. Such an additional delay is up to 2.3 to 2.5 times the jitter, and a normal one
@@ -95,14 +103,6 @@ class Path:
         delay has the same distribution as without correlation. netem's own correlation has no effect on delays.
     in_order : bool
         Whether segments keep their order despite the jitter: a segment arrives no earlier than the segments ahead.
-    reordering : float
-        Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
-    bad_time : float
-        Mean duration of a bad state of the path [s], 0 to 60. Above 0 the losses come from a Gilbert model in time,
-        as on a radio link: a good state without losses and a bad state alternate, each with an exponentially
-        distributed duration. Their mean durations are such that `loss` is the mean loss over time.
-    bad_loss : float
-        Probability that a segment is lost in the bad state, above `loss` to 1.
 
     Raises
     ------
@@ -202,9 +202,6 @@ class Path:
             hint="the jitter is given in seconds: 5 ms is 0.005",
         ),
     ] = 0.0
-    jitter_distribution: DistributionOfJitter = "uniform"
-    jitter_correlation: CorrelationOfJitter = 0.0
-    in_order: InOrder = False
     reordering: Annotated[
         float,
         _fraction(
@@ -227,6 +224,9 @@ class Path:
             allowed="be a fraction above 0, up to 1",
         ),
     ] = 1.0
+    jitter_distribution: DistributionOfJitter = "uniform"
+    jitter_correlation: CorrelationOfJitter = 0.0
+    in_order: InOrder = False
 
     def __post_init__(self) -> None:
         check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)

@@ -152,12 +152,6 @@ class EmulatedPath:
     jitter : float
         Largest additional delay of a packet [s], 0 to 1. Each is drawn uniformly from 0 to this value, so packets may
         overtake each other.
-    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
-        Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
-    jitter_correlation : float
-        Correlation between the additional delays of a packet and the packet ahead, a fraction from 0 to below 1.
-    in_order : bool
-        Whether packets keep their order despite the jitter.
     reordering : float
         Share of the packets that pass without the delay of the path, a fraction from 0 to 0.5: netem's `reorder`. They
         overtake all packets that are in flight.
@@ -183,6 +177,12 @@ class EmulatedPath:
     trace : LinkTrace, optional
         What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
         a fifo. `tcpdelay.network.link_trace.read_link_trace` reads one.
+    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
+        Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
+    jitter_correlation : float
+        Correlation between the additional delays of a packet and the packet ahead, a fraction from 0 to below 1.
+    in_order : bool
+        Whether packets keep their order despite the jitter.
 
     Raises
     ------
@@ -273,9 +273,6 @@ class EmulatedPath:
             hint="the jitter is given in seconds: 5 ms is 0.005",
         ),
     ] = 0.0
-    jitter_distribution: DistributionOfJitter = "uniform"
-    jitter_correlation: CorrelationOfJitter = 0.0
-    in_order: InOrder = False
     reordering: Annotated[
         float,
         Quantity(
@@ -376,6 +373,9 @@ class EmulatedPath:
         Any,
         Content(meaning="What the bottleneck carries over time, in place of a rate.", check=_checked_trace),
     ] = None
+    jitter_distribution: DistributionOfJitter = "uniform"
+    jitter_correlation: CorrelationOfJitter = 0.0
+    in_order: InOrder = False
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):

@@ -127,6 +127,8 @@ class LossSwitch:
 # The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
 # their queues at any end of this process.
 
+LONGEST_LINKWATCH = 5000
+"""Longest time until a device is up [ms]; the kernel looks once a second at most (net/core/link_watch.c)."""
 PORT = 5001
 SENDER, RECEIVER = "sender", "receiver"
 """Hosts of the network of an experiment."""
@@ -272,6 +274,9 @@ class Network:
                 if len(own) == 1:
                     self.addresses[name] = own[0].address(node)
                     _add_routes(self._segments, node, own[0])
+            for segment in self._segments:
+                for node in (segment.left, segment.right):
+                    _await_carrier(node.netlink, segment.device(node))
         except BaseException:
             self.close()
             raise
@@ -418,6 +423,15 @@ class Network:
             switch.close()
         for node in (*self.nodes.values(), *self._between):
             node.close()
+
+
+def _await_carrier(netlink: IPRoute, device: int) -> None:
+    """Wait until the kernel has noticed that the other end of a device is up: it drops packets before (linkwatch)."""
+    for _ in range(LONGEST_LINKWATCH):
+        if netlink.link("get", index=device)[0].get_attr("IFLA_OPERSTATE") == "UP":
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"the device {device} is not up")
 
 
 def _part_of_netem(way: Link) -> Link:

@@ -29,14 +29,12 @@ from pyroute2.netlink.rtnl.tcmsg import (
 
 from tcpdelay.models.tcp import gilbert_probabilities
 from tcpdelay.scenario.fields import InvalidValueError
-from tcpdelay.scenario.jitter import jitter_table
+from tcpdelay.scenario.jitter import RELEASE_RATE, jitter_table
 from tcpdelay.testbed.emulated_path import Link
 
 TICK = 64
 """Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""
 CERTAIN = 2**32 - 1
-ENDLESS_RATE = 2**62
-"""Rate at which a packet takes no time [bytes/s]. With a rate, netem keeps the order of packets (`netem_enqueue`)."""
 NETEM_LIMIT = 200_000
 """Limit of netem's queue [packets]: far above the number of packets in flight, so that the queue is never full."""
 ROOT_HANDLE = 0x10000
@@ -215,7 +213,8 @@ def set_netem(
     if link.jitter_distribution != "uniform":
         block["attrs"].append(("TCA_NETEM_DELAY_DIST", jitter_table(link.jitter_distribution).tobytes()))
     if link.in_order:
-        block["attrs"].append(("TCA_NETEM_RATE64", ENDLESS_RATE))
+        # With a rate, netem keeps the order of packets (`netem_enqueue`).
+        block["attrs"].append(("TCA_NETEM_RATE64", round(RELEASE_RATE / 8)))
     if link.reordering:
         block["attrs"].append(("TCA_NETEM_REORDER", {"prob_reorder": round(link.reordering * CERTAIN)}))
     if link.loss_burst > 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tcpdelay.scenario.jitter import JitterDraw
+from tcpdelay.scenario.jitter import RELEASE_RATE, JitterDraw
 from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
 
 # When the packets of a queue leave a link whose rate varies, in plain Python: the guest has no compiled kernels.
@@ -115,7 +115,7 @@ class JitteredDelays:
     draw : JitterDraw
         Draws the delay of each packet.
     in_order : bool
-        Whether no packet overtakes another one.
+        Whether no packet overtakes another one. Packets that have waited leave at a rate of 1 Gbit/s.
 
     Examples
     --------
@@ -133,7 +133,7 @@ class JitteredDelays:
         """Return when a packet that comes at a time [ns] has left the link, and when it has arrived: both are equal."""
         arrival = time + self._draw()
         if self._in_order:
-            arrival = self._arrived = max(arrival, self._arrived)
+            arrival = self._arrived = max(arrival, self._arrived) + round(8 * size / RELEASE_RATE * NANOSECONDS)
         return arrival, arrival
 
 

@@ -203,8 +203,8 @@ def arrival_time(c: Any, wire: Any) -> int:
     """Draw when a transmission that is sent now arrives [us]."""
     arrival = c.now + network_delay(c, wire)
     if c.in_order:
-        # As in netem with a rate, nothing leaves before the packets ahead (`netem_enqueue`).
-        arrival = max(arrival, c.last_arrival)
+        # As in netem with a rate, nothing leaves before the packets ahead (`netem_enqueue`), or together with them.
+        arrival = max(arrival, c.last_arrival + 1)
         c.last_arrival = arrival
     return int(arrival)
 
