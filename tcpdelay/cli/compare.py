@@ -226,13 +226,13 @@ def _with_preset(
     own, path = preset.link, scenario.path
     if own is not None and "rtt" not in options.values:
         loss, jitter = options["loss"] or 0.0, options["jitter"] or 0.0
-        path = replace(path, rtt=own.rtt, one_way_delay=own.rtt / 2, loss=loss, jitter=jitter)
+        path = path.without_jitter(rtt=own.rtt, one_way_delay=own.rtt / 2, loss=loss, jitter=jitter)
         link = link if traced else link or own.rate
         queue, discipline = own.queue if queue is None else queue, discipline or own.discipline
         bulk = bulk or own.bulk
     elif path.jitter and options["jitter"] is None:
-        mean = path.jitter / 2
-        path = replace(path, rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean, jitter=0.0)
+        mean = path.mean_jitter
+        path = path.without_jitter(rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean)
         print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
     return replace(scenario, path=path), link, queue, discipline, bulk
 

@@ -38,6 +38,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.files import error_in_words
 from tcpdelay.scenario.fields import InvalidValueError, declarations
+from tcpdelay.scenario.jitter import JitterDistribution
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.testbed.emulated_path import EmulatedPath, QueueKind
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
@@ -96,6 +97,9 @@ def run(
     bad_time: Annotated[float | None, _path_option("bad_time")] = None,
     bad_loss: Annotated[float | None, _path_option("bad_loss")] = None,
     jitter: Annotated[float | None, _path_option("jitter")] = None,
+    jitter_distribution: Annotated[JitterDistribution | None, _path_option("jitter_distribution")] = None,
+    jitter_correlation: Annotated[float | None, _path_option("jitter_correlation")] = None,
+    in_order: Annotated[bool, _path_option("in_order")] = False,
     reordering: Annotated[float | None, _path_option("reordering")] = None,
     rate: Annotated[float | None, _path_option("rate")] = None,
     burst: Annotated[int | None, _path_option("burst")] = None,
@@ -208,6 +212,9 @@ def run(
         "bad_time": bad_time,
         "bad_loss": bad_loss,
         "jitter": jitter,
+        "jitter_distribution": jitter_distribution,
+        "jitter_correlation": jitter_correlation,
+        "in_order": in_order or None,
         "reordering": reordering,
         "rate": rate if trace is None else None,
         "trace": trace,

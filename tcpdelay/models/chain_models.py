@@ -27,7 +27,7 @@ from tcpdelay.models.interface import (
     requested_figures,
 )
 from tcpdelay.models.linux import parameters as linux
-from tcpdelay.models.linux.delays import constant_paths, filled_bins, jitter_refusals, with_jitter
+from tcpdelay.models.linux.delays import JITTER_FIELDS, constant_paths, filled_bins, jitter_refusals, with_jitter
 from tcpdelay.models.linux.parameters import PATH_FIELDS, linux_refusals
 from tcpdelay.models.linux.transitions import compile_kernels
 from tcpdelay.models.published import transitions as published
@@ -245,7 +245,7 @@ class LinuxChain(_ChainModel):
     """The Markov chain of a current Linux kernel; with jitter, the mean of chains with constant round-trip times."""
 
     stack = Linux
-    path_fields = linux.PATH_FIELDS | {"jitter"}
+    path_fields = linux.PATH_FIELDS | JITTER_FIELDS
     assumed: ClassVar[Mapping[str, Any]] = {"window_validation": True, "delayed_ack": False}
 
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
@@ -253,7 +253,7 @@ class LinuxChain(_ChainModel):
         assert isinstance(stack, Linux)
         if _may_be_simulated(flow, path, stack):
             yield from linux.refused_beyond_initial_window(flow, stack)
-        yield from linux.linux_refusals(flow, replace(path, jitter=0.0), stack)
+        yield from linux.linux_refusals(flow, path.without_jitter(), stack)
         yield from jitter_refusals(flow, path, stack)
 
     def _solve(

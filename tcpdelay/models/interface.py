@@ -136,7 +136,8 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
     """
     for name, default in _defaults_except(known):
         value = getattr(path, name)
-        if value != default:
+        # Constant delays keep the order in any case.
+        if value != default and not (name == "in_order" and path.jitter == 0):
             yield UnsupportedError(name, value, f"be {shown(default)} {where}", hint)
 
 

@@ -14,7 +14,7 @@ from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.batches import SUBBATCHES, UNKNOWN, Batches, read_share
 from tcpdelay.models.simulator.engine import WARM_UP, advance, compile_loop, new_connection
-from tcpdelay.models.simulator.path import is_dropped
+from tcpdelay.models.simulator.path import arrival_time, is_dropped
 from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, available_messages, requested_budget, source_refusals
 from tcpdelay.models.simulator.writes import WriteSchedule
 from tcpdelay.models.tcp import SECOND
@@ -88,7 +88,6 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
     The datagrams of a message leave at once. The message is read when enough of them have arrived, and lost if too
     many of them are lost.
     """
-    random = np.random.default_rng(seed)
     connection, wire = new_connection(Trace([0.0], [1]), path, Linux(), seed)
     required = -(-sizes // stack.largest_payload)
     sent = required + stack.parity
@@ -97,10 +96,7 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
     rest = sizes[message] - (np.arange(message.size) - starts[message]) * stack.largest_payload
     # A parity datagram is as large as the largest datagram of its message.
     payloads = np.minimum(np.where(rest > 0, rest, sizes[message]), stack.largest_payload)
-    delays = np.full(message.size, connection.one_way_delay, np.float64)
-    if connection.jitter:
-        delays += random.integers(connection.jitter + 1, size=message.size)
-    delays[_losses(connection, wire.record, times[message], payloads)] = np.inf
+    delays = _datagram_delays(connection, wire.record, times[message], payloads)
     # Of the datagrams of a message, the last required one completes it.
     ordered = delays[np.lexsort((delays, message))]
     completed = ordered[starts + required - 1]
@@ -109,13 +105,14 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
 
 
 @kernel()
-def _losses(c: Any, wire: Any, times: Any, payloads: Any) -> Any:
-    """Return which datagrams are lost, given the time at which each is sent [us] and its payload [bytes]."""
-    lost = np.zeros(times.size, np.bool_)
+def _datagram_delays(c: Any, wire: Any, times: Any, payloads: Any) -> Any:
+    """Return the delays of datagrams [us], infinite if lost, that are sent at `times` [us] with `payloads` [bytes]."""
+    delays = np.full(times.size, np.inf)
     for number in range(times.size):
         c.now = times[number]
-        lost[number] = is_dropped(c, wire, payloads[number])
-    return lost
+        if not is_dropped(c, wire, payloads[number]):
+            delays[number] = arrival_time(c, wire) - c.now
+    return delays
 
 
 # Simulate a relay that ends TCP on one side or on both: TURN over TCP, a WebSocket proxy, an RTMP server.

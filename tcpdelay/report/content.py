@@ -151,8 +151,8 @@ def other_fields(path: Path) -> list[tuple[str, str]]:
         if name not in SHOWN_FIELDS and getattr(path, name) != field.default
     }
     if "jitter" in words:
-        mean = format_time(path.jitter / 2)
-        words["jitter"] = f"up to {words['jitter']} per segment, {mean} in the mean"
+        mean, most = format_time(path.mean_jitter), format_time(path.largest_jitter)
+        words["jitter"] = f"up to {most} per segment, {mean} in the mean"
     return [(name.replace("_", " ").capitalize(), value) for name, value in words.items()]
 
 

@@ -9,7 +9,7 @@ from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
 
-FIELDS = ("rtt", "one_way_delay", "jitter", "loss", "bad_time", "bad_loss")
+FIELDS = ("rtt", "one_way_delay", "jitter", "in_order", "loss", "bad_time", "bad_loss")
 """Fields of a path that presets set."""
 
 
@@ -20,13 +20,15 @@ def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
     --------
     >>> from tcpdelay.scenario.path_presets import PATH_PRESETS
     >>> print(presets_table([PATH_PRESETS["lte"]]).to_csv(), end="")
-    name,title,rtt,one_way_delay,jitter,loss,bad_time,bad_loss
-    lte,"LTE, moving",0.045,0.0225,0.02,0.002,0.05,1.0
+    name,title,rtt,one_way_delay,jitter,in_order,loss,bad_time,bad_loss
+    lte,"LTE, moving",0.045,0.0225,0.02,True,0.002,0.05,1.0
     """
     rows = []
     for preset in presets:
         path = Path.preset(preset.name)
         values = {name: getattr(path, name) for name in FIELDS} | {"one_way_delay": path.forward_delay}
+        if not path.jitter:
+            values["in_order"] = None
         if not path.bad_time:
             values |= {"bad_time": None, "bad_loss": None}
         rows.append({"name": preset.name, "title": preset.title, **values})
@@ -35,13 +37,15 @@ def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
         Column("title", "what it is"),
         Column("rtt", "RTT", "time"),
         Column("jitter", "jitter", "time"),
+        Column("in_order", "in order"),
         Column("loss", "loss", "fraction"),
         Column("bad_time", "bad time", "time"),
         Column("bad_loss", "bad loss", "fraction"),
     ]
     note = (
-        f"Take care: {WARNING}. The jitter is the largest additional delay. All losses are in bad states of this mean "
-        "duration, or random without a bad time. tcpdelay paths NAME has the source of each value."
+        f"Take care: {WARNING}. The jitter is the largest additional delay; in order, no segment overtakes another "
+        "one. All losses are in bad states of this mean duration, or random without a bad time. tcpdelay paths "
+        "NAME has the source of each value."
     )
     return ResultTable("paths", "Paths that people have", columns, rows, note)
 

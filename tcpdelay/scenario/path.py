@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.scenario.jitter import (
+    CorrelationOfJitter,
+    DistributionOfJitter,
+    InOrder,
+    check_jitter,
+    largest_jitter,
+    mean_jitter,
+)
 from tcpdelay.scenario.path_presets import path_preset
 
 LossPattern = Literal["random", "correlated"]
@@ -76,7 +85,7 @@ class Path:
         Probability that an acknowledgement is lost, a fraction from 0 to below 1.
     jitter : float
         Largest additional delay of a data segment [s], 0 to 1. The additional delay is uniformly distributed from 0 to
-        this value, so it also reorders segments.
+        this value, so it also reorders segments. With another distribution, half of this value is netem's jitter.
     reordering : float
         Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
     bad_time : float
@@ -85,6 +94,15 @@ class Path:
         distributed duration. Their mean durations are such that `loss` is the mean loss over time.
     bad_loss : float
         Probability that a segment is lost in the bad state, above `loss` to 1.
+    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
+        Distribution of the additional delay: uniform, or a table of netem scaled so that mean and standard deviation
+        are about half of the jitter. Such an additional delay is up to 2.3 to 2.5 times the jitter, and a normal one
+        may be negative; a delay below 0 is 0.
+    jitter_correlation : float
+        Correlation between the additional delays of a segment and the segment ahead, a fraction from 0 to below 1. Each
+        delay has the same distribution as without correlation. netem's own correlation has no effect on delays.
+    in_order : bool
+        Whether segments keep their order despite the jitter: a segment arrives no earlier than the segments ahead.
 
     Raises
     ------
@@ -206,9 +224,13 @@ class Path:
             allowed="be a fraction above 0, up to 1",
         ),
     ] = 1.0
+    jitter_distribution: DistributionOfJitter = "uniform"
+    jitter_correlation: CorrelationOfJitter = 0.0
+    in_order: InOrder = False
 
     def __post_init__(self) -> None:
         check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
+        check_jitter(self.jitter, self.jitter_distribution, self.jitter_correlation, self.in_order, self.reordering)
         if self.loss_pattern == "correlated":
             hint = "loss_pattern 'random' allows bursts of a given length"
             for name, value, single in (("loss_burst", self.loss_burst, 1), ("bad_time", self.bad_time, 0)):
@@ -249,8 +271,23 @@ class Path:
 
     @property
     def mean_rtt(self) -> float:
-        """Mean round-trip time of a segment and its acknowledgement [s]: `rtt` and half of the `jitter`."""
-        return self.rtt + self.jitter / 2
+        """Mean round-trip time of a segment and its acknowledgement [s]: `rtt` and the `mean_jitter`."""
+        return self.rtt + self.mean_jitter
+
+    @property
+    def mean_jitter(self) -> float:
+        """Mean additional delay of a segment [s] that no segment ahead holds: half of the `jitter` if uniform."""
+        return mean_jitter(self.forward_delay, self.jitter, self.jitter_distribution)
+
+    @property
+    def largest_jitter(self) -> float:
+        """Largest additional delay of a segment [s]: the `jitter` if uniform."""
+        return largest_jitter(self.jitter, self.jitter_distribution)
+
+    def without_jitter(self, **changes: Any) -> Path:
+        """Return the path with constant delays, and with other parameters changed."""
+        plain: dict[str, Any] = {"jitter_distribution": "uniform", "jitter_correlation": 0.0, "in_order": False}
+        return replace(self, **{"jitter": 0.0, **plain, **changes})
 
     @property
     def good_time(self) -> float:

@@ -72,7 +72,7 @@ class PathPreset:
         The name.
     title : str
         The path in a few words.
-    values : mapping of str to float
+    values : mapping of str to float or bool
         Parameters of `tcpdelay.Path` [s, fractions].
     basis : tuple of Basis
         Where the parameters come from; each parameter has an entry.
@@ -84,7 +84,7 @@ class PathPreset:
 
     name: str
     title: str
-    values: Mapping[str, float]
+    values: Mapping[str, float | bool]
     basis: tuple[Basis, ...]
     not_modelled: str
     link: PresetLink | None = None
@@ -110,6 +110,8 @@ HUSTON = (
 HOME_LOSS = Basis(
     ("loss",), "assumed: 0.1 % on the rest of the path; the queue drops almost no packet of a sparse flow"
 )
+
+ONE_QUEUE = Basis(("in_order",), "assumed: the packets of a connection wait in one queue, which is first in, first out")
 
 _PRESETS = (
     PathPreset(
@@ -151,7 +153,7 @@ _PRESETS = (
     PathPreset(
         "home-fq-codel",
         "Home router with FQ-CoDel, during an upload",
-        {"rtt": 0.020, "loss": 0.001, "one_way_delay": 0.010, "jitter": 0.0015},
+        {"rtt": 0.020, "loss": 0.001, "one_way_delay": 0.010, "jitter": 0.0015, "in_order": True},
         (
             Basis(
                 ("rtt", "one_way_delay", "jitter"),
@@ -160,6 +162,7 @@ _PRESETS = (
                 HOME_QUEUES,
                 "2026",
             ),
+            ONE_QUEUE,
             Basis(
                 ("rtt",),
                 "for comparison: 15 to 30 ms under load with the AQM of cable modems (DOCSIS-PIE), which has no queue "
@@ -176,7 +179,7 @@ _PRESETS = (
     PathPreset(
         "home-bufferbloat",
         "Home router with a long FIFO queue, during an upload",
-        {"rtt": 0.190, "loss": 0.001, "one_way_delay": 0.180, "jitter": 0.060},
+        {"rtt": 0.190, "loss": 0.001, "one_way_delay": 0.180, "jitter": 0.060, "in_order": True},
         (
             Basis(
                 ("rtt", "one_way_delay", "jitter"),
@@ -185,6 +188,7 @@ _PRESETS = (
                 HOME_QUEUES,
                 "2026",
             ),
+            ONE_QUEUE,
             Basis(
                 ("rtt",),
                 "about 250 ms under load in the mean of cable modems without AQM",
@@ -200,7 +204,7 @@ _PRESETS = (
     PathPreset(
         "wifi-busy",
         "Busy Wi-Fi, server nearby",
-        {"rtt": 0.010, "loss": 0.01, "jitter": 0.040, "bad_time": 0.100, "bad_loss": 0.5},
+        {"rtt": 0.010, "loss": 0.01, "jitter": 0.040, "in_order": True, "bad_time": 0.100, "bad_loss": 0.5},
         (
             Basis(
                 ("jitter",),
@@ -208,6 +212,12 @@ _PRESETS = (
                 "jitter has the median",
                 "C. Pei et al., WiFi Can Be the Weakest Link of Round Trip Network Latency in the Wild, INFOCOM 2016",
                 "2016",
+            ),
+            Basis(
+                ("in_order",),
+                "the receiver of a block acknowledgement puts the frames in order before it passes them on",
+                "IEEE Std 802.11-2020, HT-immediate block ack extensions: receive reordering buffer control",
+                "2021, February",
             ),
             Basis(("rtt",), "assumed: the rest of the path is that of same-city"),
             Basis(
@@ -219,13 +229,12 @@ _PRESETS = (
                 "2005, August",
             ),
         ),
-        "the tail beyond 40 ms; aggregation, which lets segments arrive together and in order, where the model lets "
-        "them overtake each other",
+        "the tail beyond 40 ms; aggregation, which lets segments arrive together",
     ),
     PathPreset(
         "lte",
         "LTE, moving",
-        {"rtt": 0.045, "loss": 0.002, "jitter": 0.020, "bad_time": 0.050},
+        {"rtt": 0.045, "loss": 0.002, "jitter": 0.020, "in_order": True, "bad_time": 0.050},
         (
             Basis(
                 ("rtt", "jitter"),
@@ -235,6 +244,12 @@ _PRESETS = (
                 "Opensignal, State of Mobile USA, https://www.opensignal.com/2019/05/31/"
                 "state-of-mobile-usa-quantifying-the-bar-for-5g-to-beat",
                 "2019, first quarter",
+            ),
+            Basis(
+                ("in_order",),
+                "the receiver of the radio link delivers in sequence: it holds packets until those ahead are repeated",
+                "3GPP TS 36.322, Radio Link Control (RLC) protocol specification, and TS 36.323, PDCP",
+                "2009 and later",
             ),
             Basis(
                 ("bad_time",),
@@ -247,13 +262,12 @@ _PRESETS = (
                 ("loss",), "assumed: such a handover every 25 s in the mean; the radio link repeats all other losses"
             ),
         ),
-        "a rate that changes from millisecond to millisecond, and queues of seconds (simulate a link with a trace); "
-        "the radio link delivers in order, where the model lets segments overtake each other",
+        "a rate that changes from millisecond to millisecond, and queues of seconds (simulate a link with a trace)",
     ),
     PathPreset(
         "5g",
         "5G, moving",
-        {"rtt": 0.025, "loss": 0.002, "jitter": 0.010, "bad_time": 0.100},
+        {"rtt": 0.025, "loss": 0.002, "jitter": 0.010, "in_order": True, "bad_time": 0.100},
         (
             Basis(
                 ("rtt", "jitter"),
@@ -269,6 +283,12 @@ _PRESETS = (
                 "2022, August",
             ),
             Basis(
+                ("in_order",),
+                "PDCP reorders: it delivers in sequence unless out-of-order delivery is configured",
+                "3GPP TS 38.323, Packet Data Convergence Protocol (PDCP) specification, 5.2.2",
+                "2018 and later",
+            ),
+            Basis(
                 ("bad_time",),
                 "handovers of 5G interrupt for 50 to 150 ms",
                 "5G/6G Academy, Mobility analysis, "
@@ -280,12 +300,12 @@ _PRESETS = (
             ),
         ),
         "a rate that changes from millisecond to millisecond, changes between 5G and LTE, and millimetre waves that a "
-        "hand blocks; the radio link delivers in order, where the model lets segments overtake each other",
+        "hand blocks",
     ),
     PathPreset(
         "starlink",
         "Starlink, fixed dish",
-        {"rtt": 0.030, "loss": 0.01, "jitter": 0.020, "bad_time": 0.300, "bad_loss": 0.5},
+        {"rtt": 0.030, "loss": 0.01, "jitter": 0.020, "in_order": True, "bad_time": 0.300, "bad_loss": 0.5},
         (
             Basis(
                 ("rtt", "jitter"),
@@ -293,6 +313,7 @@ _PRESETS = (
                 HUSTON,
                 "2024, May",
             ),
+            Basis(("in_order",), "assumed: all packets take the same satellite, and wait in one queue for their slots"),
             Basis(("loss",), "1 to 2 % lost without congestion", HUSTON, "2024, May"),
             Basis(
                 ("bad_time", "bad_loss"),

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
+from tcpdelay.scenario.jitter import (
+    CorrelationOfJitter,
+    DistributionOfJitter,
+    InOrder,
+    JitterDistribution,
+    check_jitter,
+)
 from tcpdelay.scenario.path import BadTime, check_losses
 from tcpdelay.testbed.trace_shaper import Schedule
 
@@ -32,6 +39,9 @@ class Link:
         Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
     jitter : float
         Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
+    jitter_distribution, jitter_correlation, in_order
+        Distribution and correlation of the additional delays, and whether packets keep their order; see
+        `tcpdelay.Path`.
     reordering : float
         Share of the packets that pass without the delay, and so overtake the packets in flight.
     bad_time, bad_loss : float
@@ -74,6 +84,9 @@ class Link:
     bad_time: float = 0.0
     bad_loss: float = 1.0
     trace: Schedule | None = None
+    jitter_distribution: JitterDistribution = "uniform"
+    jitter_correlation: float = 0.0
+    in_order: bool = False
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Link:
@@ -164,6 +177,12 @@ class EmulatedPath:
     trace : LinkTrace, optional
         What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
         a fifo. `tcpdelay.network.link_trace.read_link_trace` reads one.
+    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
+        Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
+    jitter_correlation : float
+        Correlation between the additional delays of a packet and the packet ahead, a fraction from 0 to below 1.
+    in_order : bool
+        Whether packets keep their order despite the jitter.
 
     Raises
     ------
@@ -354,10 +373,16 @@ class EmulatedPath:
         Any,
         Content(meaning="What the bottleneck carries over time, in place of a rate.", check=_checked_trace),
     ] = None
+    jitter_distribution: DistributionOfJitter = "uniform"
+    jitter_correlation: CorrelationOfJitter = 0.0
+    in_order: InOrder = False
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
             check_losses(loss, self.loss_burst, self.bad_time, self.bad_loss)
+        check_jitter(self.jitter, self.jitter_distribution, self.jitter_correlation, self.in_order, self.reordering)
+        if self.jitter_correlation > 0 and self.reordering > 0:
+            raise InvalidValueError("reordering", self.reordering, "be 0 with correlated jitter")
         if self.trace is not None:
             if self.rate is not None:
                 raise InvalidValueError("rate", self.rate, "be absent with a trace of the link")
@@ -410,6 +435,9 @@ class EmulatedPath:
             bad_time=self.bad_time,
             bad_loss=self.bad_loss,
             trace=None if self.trace is None else _schedule(self.trace),
+            jitter_distribution=self.jitter_distribution,
+            jitter_correlation=self.jitter_correlation,
+            in_order=self.in_order,
         )
 
 

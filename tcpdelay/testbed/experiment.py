@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.fields import InvalidValueError, bounds
+from tcpdelay.scenario.jitter import JitterDistribution, check_jitter
 from tcpdelay.scenario.path import Path, check_losses
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
@@ -87,6 +88,13 @@ class Experiment:
     jitter : float
         Largest additional delay of a packet from the sender to the receiver [s], 0 to 1; each is drawn uniformly from 0
         to this, so packets may overtake each other.
+    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
+        Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
+    jitter_correlation : float
+        Correlation between the additional delays of a packet and the packet ahead, 0 to 0.999. A process in a node of
+        its own adds such delays, because netem's correlation has no effect on delays.
+    in_order : bool
+        Whether packets keep their order despite the jitter.
     bottleneck_rate : float, optional
         Rate of a bottleneck link [bit/s], 1e4 to 1e9.
     queue_packets, queue_bytes : int, optional
@@ -162,6 +170,9 @@ class Experiment:
     bad_loss: float = 1.0
     ack_loss: float = 0.0
     jitter: float = 0.0
+    jitter_distribution: JitterDistribution = "uniform"
+    jitter_correlation: float = 0.0
+    in_order: bool = False
     bottleneck_rate: float | None = None
     queue_packets: int | None = None
     queue_bytes: int | None = None
@@ -192,11 +203,12 @@ class Experiment:
             ("implementation", Implementation),
             ("delivery", Delivery),
             ("queue", QueueKind),
+            ("jitter_distribution", JitterDistribution),
         ):
             value = getattr(self, name)
             if value not in get_args(allowed) and not (value is None and name in _OPTIONAL):
                 raise InvalidValueError(name, value, f"be one of {', '.join(map(repr, get_args(allowed)))}")
-        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "ecn", "l4s"):
+        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "ecn", "l4s", "in_order"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidValueError(name, getattr(self, name), "be true or false")
         for name, (low, high, unit) in _RANGES.items():
@@ -217,6 +229,7 @@ class Experiment:
 
     def _check_combination(self) -> None:
         check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
+        check_jitter(self.jitter, self.jitter_distribution, self.jitter_correlation, self.in_order)
         self._check_queue()
         if self.application == "source" and self.source is None:
             raise ValueError("the application 'source' needs a source")
@@ -344,6 +357,9 @@ class Experiment:
             loss_burst=self.loss_burst,
             ack_loss=self.ack_loss,
             jitter=self.jitter,
+            jitter_distribution=self.jitter_distribution,
+            jitter_correlation=self.jitter_correlation,
+            in_order=self.in_order,
             bad_time=self.bad_time,
             bad_loss=self.bad_loss,
         )
@@ -376,7 +392,7 @@ class Experiment:
         settings = {field.name: getattr(self, field.name) for field in fields(self)}
         unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
         unused += _OF_TCP if self.application == "quic" else _OF_QUIC
-        unused += tuple(name for name in _ADDED_LATER if not getattr(self, name))
+        unused += tuple(name for name in _ADDED_LATER if getattr(self, name) == _DEFAULTS[name])
         if self.queue == "fifo":
             unused += _OF_QUEUE
         if self.source is not None:
@@ -395,7 +411,8 @@ _OF_PACKETS = ("packet_size", "interval")
 _OF_QUIC = ("implementation", "delivery", "group")
 _OF_QUEUE = ("queue", "queue_target", "ecn", "l4s")
 _OF_BUCKET = ("burst", "peak_rate")
-_ADDED_LATER = ("rto_min", "jitter", "l4s", "cross_control", *_OF_BUCKET)
+_OF_JITTER = ("jitter_distribution", "jitter_correlation", "in_order")
+_ADDED_LATER = ("rto_min", "jitter", "l4s", "cross_control", *_OF_BUCKET, *_OF_JITTER)
 """Settings that earlier captures lack: without an effect they stay out, so that names and hashes do not change."""
 _OF_TCP = (
     *("pieces", "connections", "scheduling", "nodelay", "notsent_lowat", "delayed_ack", "sack"),
@@ -417,6 +434,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "bad_loss": (*bounds(Path, "bad_loss"), "of the packets"),
     "ack_loss": (0, 0.5, "of the packets"),
     "jitter": (*bounds(Path, "jitter"), "s"),
+    "jitter_correlation": (0, 0.999, "(a correlation)"),
     "bottleneck_rate": (1e4, 1e9, "bit/s"),
     "queue_packets": (1, 100_000, "packets"),
     "queue_bytes": (1514, 100_000_000, "bytes"),
@@ -445,6 +463,9 @@ _LABELS = {
     "bad_loss": "badloss{}",
     "ack_loss": "ackloss{}",
     "jitter": "jitter{}s",
+    "jitter_distribution": "{}",
+    "jitter_correlation": "corr{}",
+    "in_order": "inorder-{}",
     "bottleneck_rate": "rate{}",
     "queue_packets": "queue{}p",
     "queue_bytes": "queue{}B",

@@ -16,11 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path as FilePath
+from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.jitter import JitterDraw
 from tcpdelay.scenario.path import Path
 from tcpdelay.testbed.emulated_path import DEVICE_LIMIT, DuplexLink, Link
 from tcpdelay.testbed.event_loop import (
@@ -33,8 +35,8 @@ from tcpdelay.testbed.event_loop import (
     unshare_network,
 )
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.queues import add_bottleneck, packet_counts, set_netem
-from tcpdelay.testbed.trace_shaper import Crossing, TraceShaper
+from tcpdelay.testbed.queues import NETEM_LIMIT, add_bottleneck, packet_counts, set_netem
+from tcpdelay.testbed.trace_shaper import Crossing, Departures, JitteredDelays, Shaper
 
 # Losses in time: a timer switches the loss of an experiment's path between a good and a bad state.
 
@@ -111,7 +113,7 @@ class LossSwitch:
         def set_loss(loss: float) -> None:
             set_netem(netlink, "change", device, replace(link, loss=loss))
 
-        path = Path(2 * link.delay, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
+        path = Path(1.0, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
         LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
         loop.run(lambda: False)
 
@@ -125,6 +127,8 @@ class LossSwitch:
 # The namespaces have no names. Only open descriptors hold them, so the kernel removes the namespaces, their devices and
 # their queues at any end of this process.
 
+LONGEST_LINKWATCH = 5000
+"""Longest time until a device is up [ms]; the kernel looks once a second at most (net/core/link_watch.c)."""
 PORT = 5001
 SENDER, RECEIVER = "sender", "receiver"
 """Hosts of the network of an experiment."""
@@ -255,10 +259,10 @@ class Network:
         self._between: list[Node] = []
         self._segments: list[Segment] = []
         self._queues: dict[str, tuple[Node, int]] = {}
-        self._shapers: dict[str, TraceShaper] = {}
+        self._shapers: dict[str, Shaper] = {}
         self._switches: list[LossSwitch] = []
         self._seed = seed
-        self._forward = links[0].forward
+        self._forward = _part_of_netem(links[0].forward)
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         try:
             for name in dict.fromkeys(end for link in links for end in (link.first, link.second)):
@@ -270,6 +274,9 @@ class Network:
                 if len(own) == 1:
                     self.addresses[name] = own[0].address(node)
                     _add_routes(self._segments, node, own[0])
+            for segment in self._segments:
+                for node in (segment.left, segment.right):
+                    _await_carrier(node.netlink, segment.device(node))
         except BaseException:
             self.close()
             raise
@@ -296,14 +303,20 @@ class Network:
             l4s=experiment.l4s,
             burst=experiment.burst,
             peak_rate=experiment.peak_rate,
+            jitter_distribution=experiment.jitter_distribution,
+            jitter_correlation=experiment.jitter_correlation,
+            in_order=experiment.in_order,
         )
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
         return cls([link], _sysctls(experiment), traced or experiment.jitter > 0, f"{seed}/{experiment.digest}")
 
     def _add(self, link: DuplexLink, sysctls: dict[str, str], middle: bool) -> None:
         """Add the nodes, devices and queues of a link between two nodes."""
-        routed = any(way.rate is not None or way.trace is not None for way in (link.forward, link.backward))
-        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(middle + routed)]
+        ways = (link.forward, link.backward)
+        routed = any(way.rate is not None or way.trace is not None for way in ways)
+        # netem cannot correlate delays: a process in a node of its own adds them.
+        correlated = any(way.jitter_correlation > 0 for way in ways)
+        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(middle + correlated + routed)]
         self._between += between
         chain = [
             _join(left, right, number)
@@ -322,13 +335,26 @@ class Network:
         for queue, way in (("data", link.forward), ("ack", link.backward)):
             node, device = queues[queue]
             seed = f"{self._seed}/{link.name}/{queue}"
-            good = replace(way, loss=0.0) if way.bad_time > 0 else way
+            own = _part_of_netem(way)
+            good = replace(own, loss=0.0) if way.bad_time > 0 else own
             set_netem(node.netlink, "add", device, good, random.Random(seed).getrandbits(64))
             if way.bad_time > 0 and way.loss > 0:
                 with node.entered():
-                    self._switches.append(LossSwitch(device, way, seed))
-        # The router of the bottleneck is the last node before the second end.
+                    self._switches.append(LossSwitch(device, own, seed))
         before = f"{link.name}_" if link.name else ""
+        if correlated:
+            entry, exit_ = chain[middle], chain[middle + 1]
+            for queue, way, crossing in (
+                ("jitter", link.forward, _crossing(entry.right, entry, exit_)),
+                ("jitter_back", link.backward, _crossing(entry.right, exit_, entry)),
+            ):
+                if way.jitter_correlation > 0:
+                    seed = f"{self._seed}/{link.name}/{queue}"
+                    draw = JitterDraw(way.delay, way.jitter, way.jitter_distribution, way.jitter_correlation, seed)
+                    with entry.right.entered():
+                        delays = JitteredDelays(draw, way.in_order)
+                        self._shapers[before + queue] = Shaper(crossing, delays, NETEM_LIMIT)
+        # The router of the bottleneck is the last node before the second end.
         for queue, way, entry, exit_ in (
             ("bottleneck", link.forward, ahead, last),
             ("bottleneck_back", link.backward, last, ahead),
@@ -340,7 +366,8 @@ class Network:
             if way.trace is not None:
                 with last.left.entered():
                     crossing = _crossing(last.left, entry, exit_)
-                    self._shapers[before + queue] = TraceShaper(crossing, way.trace, way.queue_packets or DEVICE_LIMIT)
+                    limit = way.queue_packets or DEVICE_LIMIT
+                    self._shapers[before + queue] = Shaper(crossing, Departures(way.trace), limit)
         self._queues |= {f"{before}{queue}": place for queue, place in queues.items()}
 
     @property
@@ -398,6 +425,23 @@ class Network:
             node.close()
 
 
+def _await_carrier(netlink: IPRoute, device: int) -> None:
+    """Wait until the kernel has noticed that the other end of a device is up: it drops packets before (linkwatch)."""
+    for _ in range(LONGEST_LINKWATCH):
+        if netlink.link("get", index=device)[0].get_attr("IFLA_OPERSTATE") == "UP":
+            return
+        time.sleep(0.001)
+    raise TimeoutError(f"the device {device} is not up")
+
+
+def _part_of_netem(way: Link) -> Link:
+    """Return what netem does of a direction: with correlated jitter only the losses, as a process adds the delays."""
+    if way.jitter_correlation == 0:
+        return way
+    plain: dict[str, Any] = {"jitter_distribution": "uniform", "jitter_correlation": 0.0, "in_order": False}
+    return replace(way, delay=0.0, jitter=0.0, **plain)
+
+
 def _sysctls(experiment: Experiment) -> dict[str, str]:
     return {
         "net.ipv4.tcp_sack": str(int(experiment.sack)),
@@ -425,8 +469,9 @@ def _add_routes(segments: Sequence[Segment], host: Node, own: Segment) -> None:
 
 
 def _hardware_address(address: str) -> str:
-    """Return the hardware address of the device with an address."""
-    return f"02:00:00:00:{address.split('.')[2]:0>2}:{address.split('.')[3]:0>2}"
+    """Return the hardware address of the device with an address, whose third number is below 160."""
+    _, _, segment, device = map(int, address.split("."))
+    return f"02:00:00:00:{segment // 10:x}{segment % 10}:{device:02d}"
 
 
 def _crossing(router: Node, entry: Segment, exit_: Segment) -> Crossing:

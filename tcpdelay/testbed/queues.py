@@ -29,6 +29,7 @@ from pyroute2.netlink.rtnl.tcmsg import (
 
 from tcpdelay.models.tcp import gilbert_probabilities
 from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.jitter import RELEASE_RATE, jitter_table
 from tcpdelay.testbed.emulated_path import Link
 
 TICK = 64
@@ -64,14 +65,16 @@ INTERVAL_OVER_TARGET = 20
 
 
 class NetemOptions(sched_netem.options):  # type: ignore[misc]
-    """netem's options with the Gilbert-Elliott loss model and the seed of linux/pkt_sched.h."""
+    """netem's options with the Gilbert-Elliott loss model, and further ones of linux/pkt_sched.h."""
 
     nla_map = (
-        *sched_netem.options.nla_map[:5],
+        *sched_netem.options.nla_map[:2],
+        ("TCA_NETEM_DELAY_DIST", "cdata"),
+        *sched_netem.options.nla_map[3:5],
         ("TCA_NETEM_LOSS", "loss_model"),
         *sched_netem.options.nla_map[6:],
         ("TCA_NETEM_ECN", "none"),
-        ("TCA_NETEM_RATE64", "none"),
+        ("TCA_NETEM_RATE64", "uint64"),
         ("TCA_NETEM_PAD", "none"),
         ("TCA_NETEM_LATENCY64", "none"),
         ("TCA_NETEM_JITTER64", "none"),
@@ -193,7 +196,8 @@ def set_netem(
     **place: int,
 ) -> None:
     """Delay and drop the packets that a device sends, as on a link; its rate has no effect here."""
-    # netem draws a delay uniformly from the mean less the jitter to the mean plus the jitter.
+    # netem draws a delay uniformly from the mean less the jitter to the mean plus the jitter. With a table, the jitter
+    # is the standard deviation.
     spread = link.jitter / 2
     block: dict[str, Any] = {
         "delay": round((link.delay + spread) * 1e9 / TICK),
@@ -206,6 +210,11 @@ def set_netem(
     }
     if seed is not None:
         block["attrs"].append(("TCA_NETEM_PRNG_SEED", seed))
+    if link.jitter_distribution != "uniform":
+        block["attrs"].append(("TCA_NETEM_DELAY_DIST", jitter_table(link.jitter_distribution).tobytes()))
+    if link.in_order:
+        # With a rate, netem keeps the order of packets (`netem_enqueue`).
+        block["attrs"].append(("TCA_NETEM_RATE64", round(RELEASE_RATE / 8)))
     if link.reordering:
         block["attrs"].append(("TCA_NETEM_REORDER", {"prob_reorder": round(link.reordering * CERTAIN)}))
     if link.loss_burst > 1:

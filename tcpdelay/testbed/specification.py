@@ -44,6 +44,7 @@ _PARSERS: dict[str, Any] = {
     "bad_loss": partial(parse_fraction, allow_one=True),
     "ack_loss": parse_fraction,
     "jitter": parse_time,
+    "jitter_correlation": parse_fraction,
     "bottleneck_rate": parse_rate,
     "packet_size": parse_size,
     "queue_bytes": parse_size,

@@ -17,7 +17,7 @@ from tcpdelay.units import parse_time
 
 CLIENT, SERVER = "client", "server"
 MOST_LINKS = 32
-"""Largest number of links: each has up to three segments, whose numbers have two digits."""
+"""Largest number of links: each has up to four segments, whose numbers are below 160 (`network`)."""
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 ALLOWED_NAME = "be a small letter, then up to 30 small letters, digits and hyphens"
 LATEST_START = 3600.0

@@ -1,4 +1,4 @@
-"""A link whose rate varies: when packets leave it, and the process that carries them between two devices."""
+"""A link whose rate or delay varies: when packets leave it, and the process that carries them between two devices."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from tcpdelay.scenario.jitter import RELEASE_RATE, JitterDraw
 from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
 
 # When the packets of a queue leave a link whose rate varies, in plain Python: the guest has no compiled kernels.
@@ -104,7 +105,39 @@ class Departures:
             now = end
 
 
-# A router's way over a link whose rate varies: a process takes packets at one device and sends them at another.
+class JitteredDelays:
+    """The departures of packets from a link with jitter and without a rate.
+
+    netem does the same in the kernel, except that its correlation has no effect (`tcpdelay.scenario.jitter`).
+
+    Parameters
+    ----------
+    draw : JitterDraw
+        Draws the delay of each packet.
+    in_order : bool
+        Whether no packet overtakes another one. Packets that have waited leave at a rate of 1 Gbit/s.
+
+    Examples
+    --------
+    >>> link = JitteredDelays(JitterDraw(0.050, 0.020, "normal", 0.9, seed=1), in_order=True)
+    >>> arrivals = [link.after(1_000_000 * number, 800)[1] for number in range(100)]
+    >>> arrivals == sorted(arrivals)
+    True
+    """
+
+    def __init__(self, draw: JitterDraw, in_order: bool) -> None:
+        self._draw, self._in_order = draw, in_order
+        self._arrived = 0
+
+    def after(self, time: int, size: int) -> tuple[int, int]:
+        """Return when a packet that comes at a time [ns] has left the link, and when it has arrived: both are equal."""
+        arrival = time + self._draw()
+        if self._in_order:
+            arrival = self._arrived = max(arrival, self._arrived) + round(8 * size / RELEASE_RATE * NANOSECONDS)
+        return arrival, arrival
+
+
+# A router's way over such a link: a process takes packets at one device and sends them at another.
 
 ETH_P_IP = 0x0800
 SO_RCVBUFFORCE = 33
@@ -135,17 +168,17 @@ class Crossing:
     target: bytes
 
 
-class TraceShaper:
-    """A process that forwards packets in place of the kernel, when the schedule of a link lets them pass.
+class Shaper:
+    """A process that forwards packets in place of the kernel, when a link lets them pass; its time begins now.
 
-    The queue is first in, first out. The process must be made in the router's namespace; it ends with its parent.
+    The process must be made in the router's namespace; it ends with its parent.
 
     Parameters
     ----------
     crossing : Crossing
         The devices.
-    schedule : Schedule
-        What the link carries; it begins now.
+    link : Departures or JitteredDelays
+        The link.
     limit : int
         Limit of the queue [packets].
 
@@ -155,7 +188,7 @@ class TraceShaper:
         If a privilege is missing.
     """
 
-    def __init__(self, crossing: Crossing, schedule: Schedule, limit: int) -> None:
+    def __init__(self, crossing: Crossing, link: Departures | JitteredDelays, limit: int) -> None:
         # The kernel must not forward them too.
         Path("/proc/sys/net/ipv4/conf", crossing.entry, "forwarding").write_text("0", encoding="ascii")
         # Sent, and dropped.
@@ -171,13 +204,18 @@ class TraceShaper:
                 own.setblocking(False)
                 own.bind((device, protocol))
             addresses = crossing.target + crossing.source
-            self._process = start_process(partial(self._forward, incoming, outgoing, addresses, schedule, limit))
+            self._process = start_process(partial(self._forward, incoming, outgoing, addresses, link, limit))
 
     def _forward(
-        self, incoming: socket.socket, outgoing: socket.socket, addresses: bytes, schedule: Schedule, limit: int
+        self,
+        incoming: socket.socket,
+        outgoing: socket.socket,
+        addresses: bytes,
+        link: Departures | JitteredDelays,
+        limit: int,
     ) -> None:
         """Forward packets for ever."""
-        loop, link, begin = EventLoop(), Departures(schedule), time.monotonic_ns()
+        loop, begin = EventLoop(), time.monotonic_ns()
         waiting: deque[int] = deque()
         sent = dropped = 0
 

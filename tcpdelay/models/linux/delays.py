@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -409,6 +408,11 @@ NEGLIGIBLE_SPREAD = 1e-13
 """Density, as a weight per jitter, below which there are no delays: the rounding error of sums."""
 
 
+JITTER_FIELDS = frozenset({"jitter", "in_order"})
+"""Fields of a path that only the mean of chains takes into account. Segments of packets that leave with their writes
+keep their order in any case, because the jitter is no longer than the interval."""
+
+
 def jitter_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
     """Yield an error for each field of a scenario with jitter that the chain refuses because of the jitter.
 
@@ -431,6 +435,10 @@ def jitter_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
             "jitter", path.jitter, f"be at most {longest[0]:g} s, {longest[1]}, in the chain", SIMULATED
         )
     where = "in the chain with jitter"
+    if path.jitter_distribution != "uniform":
+        yield UnsupportedError("jitter_distribution", path.jitter_distribution, "be 'uniform' in the chain", SIMULATED)
+    if path.jitter_correlation > 0:
+        yield UnsupportedError("jitter_correlation", path.jitter_correlation, "be 0 in the chain", SIMULATED)
     if flow.packet_size > stack.mss:
         yield UnsupportedError("packet_size", flow.packet_size, f"be at most {stack.mss} bytes {where}", SIMULATED)
     if path.loss_pattern != "random":
@@ -444,7 +452,7 @@ def constant_paths(path: Path) -> tuple[Path, ...]:
     if path.jitter == 0:
         return (path,)
     forward = path.forward_delay
-    return tuple(replace(path, rtt=path.rtt + node * path.jitter, one_way_delay=forward, jitter=0.0) for node in NODES)
+    return tuple(path.without_jitter(rtt=path.rtt + node * path.jitter, one_way_delay=forward) for node in NODES)
 
 
 def with_jitter(

@@ -95,7 +95,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "pacing_at": NEVER,
         "receiver_timer": NEVER,
         "free_piece": NONE,
-        **path_settings(path),
+        **path_settings(path, wire),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.quic.implementations import QuicRules
-from tcpdelay.models.simulator.records import BBR_GROUPS, LOSS_FIELDS, SNAPSHOT, TRANSIT
+from tcpdelay.models.simulator.records import BBR_GROUPS, JITTER_FIELDS, JITTER_TABLE, LOSS_FIELDS, SNAPSHOT, TRANSIT
 
 FRAMES = 16
 """Most frames of a packet: one of a stream for each message of 64 bytes or more."""
@@ -32,13 +32,14 @@ NEVER_READ = 1 << 40
 
 _FLOATS = (
     *LOSS_FIELDS,
+    *JITTER_FIELDS,
     *("ack_loss", "reordering", "loss_factor", "pacing_gain", "smoothed_rtt", "rtt_variation", "latest_rtt"),
     *("congestion_window", "slow_start_threshold", "window_before_loss", "cubic_k", "estimated_window"),
     *("tokens", "token_limit", "packet_time"),
 )
 _GROUPS = {
-    "scenario": "packet_size interval mss one_way_delay jitter rtt correlated byte_queue until_loss state_time "
-    "in_burst loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
+    "scenario": "packet_size interval mss one_way_delay jitter tabled in_order rtt correlated byte_queue until_loss "
+    "state_time in_burst loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
     "rules": " ".join(rule.name for rule in fields(QuicRules) if rule.name not in _FLOATS),
     "application": "now next_write packets_written written packets_read messages_known",
     "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
@@ -49,7 +50,7 @@ _GROUPS = {
     **BBR_GROUPS,
     "bbr's view of the connection": "bbr tick tick_phase snd_cwnd snd_ssthresh ca_state packets_out sacked_out "
     "lost_out retrans_out delivered lost srtt min_rtt segments_sent",
-    "path": "first_transit next_transit",
+    "path": "first_transit next_transit last_arrival",
     "receiver": "received largest_received largest_received_at unacknowledged ack_due receiver_timer ranges "
     "completions",
     "acknowledgements": "first_ack next_ack",
@@ -111,6 +112,7 @@ def wire_type(packets: int, messages: int) -> np.dtype[Any]:
             ("messages", WRITTEN_MESSAGE, messages),
             ("delays", np.int64, (2, messages)),
             ("completed", np.int64, messages),
+            JITTER_TABLE,
             ("next_double", np.int64),
             ("random_state", np.int64),
         ]

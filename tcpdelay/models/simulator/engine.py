@@ -127,7 +127,7 @@ def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = Fals
         "rtt": rtt,
         "deferred": int(is_reordering(path)),
         "compression_delay": _compression_delay(stack.kernel, rtt),
-        **path_settings(path),
+        **path_settings(path, wire),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,15 @@ import numpy as np
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.simulator.receiver import arrive
-from tcpdelay.models.simulator.records import COLLAPSED, MASK, NEVER, uniform
+from tcpdelay.models.simulator.records import COLLAPSED, MASK, NEVER, Wire, uniform
 from tcpdelay.models.tcp import SECOND
+from tcpdelay.scenario.jitter import TABLE_SIZE, jitter_table, table_delay
 from tcpdelay.scenario.path import Path
 
+NANOSECONDS = 1000
+"""Nanoseconds per microsecond, the unit of a connection's times."""
+LARGEST_SHARE = 1.0 - 2.0**-53
+"""Largest number below 1."""
 ALWAYS = 1 << 60
 """Number of segments until the next loss on a path without loss."""
 PATH_FIELDS = frozenset(
@@ -27,6 +33,9 @@ PATH_FIELDS = frozenset(
         "bad_loss",
         "ack_loss",
         "jitter",
+        "jitter_distribution",
+        "jitter_correlation",
+        "in_order",
         "reordering",
     }
 )
@@ -39,6 +48,7 @@ def is_reordering(path: Path) -> bool:
 
 
 gilbert_probabilities = kernel()(tcp.gilbert_probabilities)
+_table_delay = kernel()(table_delay)
 
 
 @kernel()
@@ -54,11 +64,19 @@ def drop_tail_settings(path: Path) -> dict[str, int]:
     return {"correlated": int(path.loss_pattern == "correlated"), "byte_queue": int(path.bottleneck == "bytes")}
 
 
-def path_settings(path: Path) -> dict[str, float]:
+def path_settings(path: Path, wire: Wire) -> dict[str, float]:
     """Return the delays of a path, its reordering and its loss of ACKs, as fields of the record of a connection."""
+    tabled = path.jitter_distribution != "uniform"
+    if tabled:
+        wire.record.jitter_table[:] = jitter_table(path.jitter_distribution)
     return {
         "one_way_delay": round(path.forward_delay * SECOND),
         "jitter": round(path.jitter * SECOND),
+        "tabled": int(tabled),
+        "jitter_correlation": path.jitter_correlation,
+        # The first segment meets the stationary state of the correlated process.
+        "jitter_state": wire.random.standard_normal() if path.jitter_correlation else 0.0,
+        "in_order": int(path.in_order),
         "reordering": path.reordering,
         "ack_loss": path.ack_loss,
     }
@@ -171,15 +189,55 @@ def send(c: Any, wire: Any, number: int) -> int:
 def depart(c: Any, wire: Any, number: int, following: int) -> int:
     """Put a transmission that is sent now and not lost in transit; return when it arrives unless overtaken [us].
 
-    Each transmission takes longer by a random time up to the jitter, and may overtake the transmission ahead.
+    Each transmission takes longer by a random time, the jitter, and may overtake the transmission ahead.
     """
-    arrival = c.now + c.one_way_delay
-    if c.jitter > 0:
-        arrival += int(uniform(wire.next_double, wire.random_state) * (c.jitter + 1))
+    arrival = arrival_time(c, wire)
     put_in_transit(c, wire, number, following, arrival)
     if c.reordering > 0.0 and uniform(wire.next_double, wire.random_state) < c.reordering:
         overtake(c, wire)
     return int(arrival)
+
+
+@kernel()
+def arrival_time(c: Any, wire: Any) -> int:
+    """Draw when a transmission that is sent now arrives [us]."""
+    arrival = c.now + network_delay(c, wire)
+    if c.in_order:
+        # As in netem with a rate, nothing leaves before the packets ahead (`netem_enqueue`), or together with them.
+        arrival = max(arrival, c.last_arrival + 1)
+        c.last_arrival = arrival
+    return int(arrival)
+
+
+@kernel()
+def network_delay(c: Any, wire: Any) -> int:
+    """Draw the delay of a transmission, with its jitter [us]."""
+    if c.jitter == 0:
+        return int(c.one_way_delay)
+    share = uniform(wire.next_double, wire.random_state)
+    if c.jitter_correlation > 0.0:
+        share = correlated_share(c, wire, share)
+    if not c.tabled:
+        return int(c.one_way_delay + int(share * (c.jitter + 1)))
+    # Mean and standard deviation [ns] as in netem, whose table has the deviation from the mean.
+    deviation = NANOSECONDS // 2 * c.jitter
+    entry = int(wire.jitter_table[int(share * TABLE_SIZE)])
+    delay = _table_delay(NANOSECONDS * c.one_way_delay + deviation, deviation, entry)
+    return int((delay + NANOSECONDS // 2) // NANOSECONDS)
+
+
+@kernel()
+def correlated_share(c: Any, wire: Any, share: float) -> float:
+    """Return a number from 0 to below 1, uniformly distributed, and correlated with the number before.
+
+    The numbers are probabilities of a normal process z: z = r z' + sqrt(1 - r^2) e, with the correlation r and the
+    value z' before. The normal number e follows from two uniform numbers (Box and Muller, 1958).
+    """
+    angle = 2.0 * np.pi * uniform(wire.next_double, wire.random_state)
+    normal = np.sqrt(-2.0 * np.log(1.0 - share)) * np.cos(angle)
+    r = c.jitter_correlation
+    c.jitter_state = r * c.jitter_state + np.sqrt(1.0 - r * r) * normal
+    return float(min(0.5 * math.erfc(-c.jitter_state / math.sqrt(2.0)), LARGEST_SHARE))
 
 
 @kernel()

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tcpdelay.models import tcp
 from tcpdelay.models.compilation import kernel, records
 from tcpdelay.scenario.fields import require_flag
+from tcpdelay.scenario.jitter import TABLE_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +151,8 @@ BBR_GROUPS = {
 """What BBR keeps of a connection, by subject; a connection of QUIC has these fields too."""
 _GROUPS = {
     "scenario": "packet_size interval mss one_way_delay rtt tick tick_phase rto_min rto_max cubic window_validation "
-    "delayed_ack delack_max compression_delay jitter exact_ties leaping deferred tracing host_delay bbr scheduled "
-    "correlated byte_queue",
+    "delayed_ack delack_max compression_delay jitter tabled in_order exact_ties leaping deferred tracing host_delay "
+    "bbr scheduled correlated byte_queue",
     "rules": " ".join(rule.name for rule in fields(Rules)),
     "application": "now next_write packets_written written packets_read packets_sent messages_known answered last_read",
     "send buffer": "send_buffer drops_when_full write_blocked bytes_dropped",
@@ -172,8 +173,8 @@ _GROUPS = {
     "hystart": "hystart_found cubic_delay_min hystart_round_start hystart_last_ack hystart_end_seq hystart_curr_rtt "
     "hystart_samples",
     **BBR_GROUPS,
-    "path": "first_ack next_ack last_ack_arrival first_transit next_transit until_loss in_burst state_time "
-    "loss_round_end rest_lost",
+    "path": "first_ack next_ack last_ack_arrival last_arrival first_transit next_transit until_loss in_burst "
+    "state_time loss_round_end rest_lost",
     "receiver": "rcv_nxt rcv_segment arrivals out_of_order rcv_wup ts_recent unreported receiver_timer delayed_ack_at "
     "delayed_ack_timeout read_at merging_at compressed_at compressed_rcv_nxt dup_ack_counter rcv_mss last_seg_size "
     "pushed quick ato lrcvtime receiver_rto rcv_room",
@@ -182,8 +183,12 @@ _GROUPS = {
 }
 LOSS_FIELDS = ("loss", "loss_burst", "bad_time", "bad_loss")
 """Parameters of the losses, named as in `Path`; `bad_time` is in microseconds."""
+JITTER_FIELDS = ("jitter_correlation", "jitter_state")
+"""Correlation of the jitter, and the state of its normal process."""
+JITTER_TABLE = ("jitter_table", np.int16, TABLE_SIZE)
+"""Field of a record for the distribution of the jitter, unless it is uniform."""
 CONNECTION = np.dtype(
-    [(name, np.float64) for name in (*LOSS_FIELDS, "ack_loss", "reordering")]
+    [(name, np.float64) for name in (*LOSS_FIELDS, "ack_loss", "reordering", *JITTER_FIELDS)]
     + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
 )
 """A connection: the scenario, the state of sender and receiver, and counts of events.
@@ -232,6 +237,7 @@ WIRE = np.dtype(
         ("delays", np.int64, (3, KEPT)),
         ("messages", WRITTEN_MESSAGE, MESSAGES),
         ("events", EVENT, MOST_EVENTS),
+        JITTER_TABLE,
         ("next_double", np.int64),
         ("random_state", np.int64),
     ]
@@ -242,7 +248,8 @@ All are in one record, because compiled code would count references to separate 
 `acknowledgements` and `transit` are rings; only BBR uses `snapshots`, and `transit` is used only where arrivals are
 deferred. `delays` has an entry per packet, at its number modulo `KEPT`: the time from write to read, and from write to
 first transmission [us], and `held` of its message. `messages` is a ring of the messages of a source whose rate is not
-constant. `events` is the packet trace. `next_double` and `random_state` are the arguments of `uniform`.
+constant. `events` is the packet trace. `jitter_table` is netem's table of a jitter that is not uniform. `next_double`
+and `random_state` are the arguments of `uniform`.
 """
 
 

@@ -407,7 +407,7 @@ def segments_per_message(source: Source, stack: Linux | Quic) -> int:
 
 def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator[UnsupportedError]:
     """Yield the reasons for which the simulator cannot hold the segments or messages of a source, or not their path."""
-    segments = segments_per_message(source, stack) * ((path.rtt + path.jitter) * source.message_rate + 1)
+    segments = segments_per_message(source, stack) * ((path.rtt + path.largest_jitter) * source.message_rate + 1)
     if segments > LARGEST_FLIGHT / 2:
         allowed = f"span less than {LARGEST_FLIGHT // 2} segments of the flow in a simulation, not {segments:.0f}"
         yield UnsupportedError("rtt", path.rtt, allowed)
@@ -503,7 +503,7 @@ def _run(
         late_errors=batches.late_errors(),
         sender_delay=float(mean_sender),
         # The drawn jitter may be less than its mean.
-        head_of_line_delay=max(float(mean_delay - mean_sender - path.forward_delay - path.jitter / 2), 0.0),
+        head_of_line_delay=max(float(mean_delay - mean_sender - path.forward_delay - path.mean_jitter), 0.0),
         counts=connections.counts,
         by_kind={
             kind: replace(delays, settled=settled, carried=carried)
@@ -619,7 +619,7 @@ class Simulator:
             return answered("not settled", refusal=refusal)
         found = replace(found, scenario=(source, path, stack))
         parts = DelayParts(
-            path.forward_delay + path.jitter / 2, found.sender_delay, found.head_of_line_delay, timeouts=0.0
+            path.forward_delay + path.mean_jitter, found.sender_delay, found.head_of_line_delay, timeouts=0.0
         )
         target = requested.target
         return answered(
