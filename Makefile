@@ -25,7 +25,7 @@ KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help report testbed lint kernels test docs notebooks notebooks-store bench lock clean
+.PHONY: help report testbed lint kernels wheel test docs notebooks notebooks-store bench lock clean
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
@@ -45,12 +45,15 @@ lint: $(STAMPS)/dev ## lint, and check types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-kernels: $(KERNELS) ## compile the kernels, and record for which types; the tests check that
+kernels: $(KERNELS) ## compile the kernels into the package, and record for which types; the tests check that
 
-# Two processes that run the tests would both compile every kernel.
+# Two processes that run the tests would both compile every kernel. Checkout and wheel use what is compiled here.
 $(KERNELS): tests/kernel_runs.py $(SOURCES) $(STAMPS)/dev
 	@echo "Compiling the kernels ..."
-	@$(BIN)/python tests/kernel_runs.py variants >$@
+	@$(BIN)/python tests/kernel_runs.py store >$@
+
+wheel: $(KERNELS) ## build the wheel for this Python and system, with the compiled kernels, into dist/
+	@$(BIN)/python -m hatchling build -t wheel
 
 test: lint $(KERNELS) ## lint, check types and run the tests; --jobs=2 compiles the kernels meanwhile
 	$(BIN)/python -m pytest -n logical --dist loadfile
@@ -82,7 +85,7 @@ lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgra
 	echo uv | $(LOCK) - --constraints locks/dev.lock -o locks/uv.lock
 
 clean: ## remove .venv and everything that make wrote
-	rm -rf $(VENV) docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks
+	rm -rf $(VENV) dist tcpdelay/compiled_kernels docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
