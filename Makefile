@@ -20,7 +20,8 @@ LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-
 
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
-SOURCES := $(shell find tcpdelay -name '*.py')
+# As in tcpdelay/models/source_digest.py.
+KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/network tcpdelay/quality tcpdelay/distribution.py -name '*.py')
 KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help
@@ -48,7 +49,7 @@ lint: $(STAMPS)/dev ## lint, and check types
 kernels: $(KERNELS) ## compile the kernels into the package, and record for which types; the tests check that
 
 # Two processes that run the tests would both compile every kernel. Checkout and wheel use what is compiled here.
-$(KERNELS): tests/kernel_runs.py $(SOURCES) $(STAMPS)/dev
+$(KERNELS): tests/kernel_runs.py $(KERNEL_SOURCES) $(STAMPS)/package
 	@echo "Compiling the kernels ..."
 	@$(BIN)/python tests/kernel_runs.py store >$@
 

@@ -381,11 +381,15 @@ class _CompilationNotice(event.Listener):
         self._spent = 0.0
         self._timer: threading.Timer | None = None
         self._told = False
+        self.on_kernel: Callable[[], object] | None = None
 
     def on_start(self, event: event.Event) -> None:
         """Note that the compilation of a kernel begins."""
         module = str(event.data["dispatcher"].py_func.__module__)
         self._depth += 1
+        if self.on_kernel is not None:
+            self.on_kernel()
+            return
         if self._depth > 1 or self._told or not f"{module}.".startswith("tcpdelay."):
             return
         self._began, self._began_processor = time.monotonic(), time.process_time()
@@ -419,4 +423,15 @@ class _CompilationNotice(event.Listener):
 
 
 event.register("numba:compile", _CollectionPause())  # type: ignore[no-untyped-call]
-event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
+_notice = _CompilationNotice()
+event.register("numba:compile", _notice)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def shown_by(on_kernel: Callable[[], object]) -> Iterator[None]:
+    """Call a function whenever the compilation of a kernel begins, in place of the notice to the user."""
+    _notice.on_kernel = on_kernel
+    try:
+        yield
+    finally:
+        _notice.on_kernel = None

@@ -81,26 +81,31 @@ def stamp_here(features: tuple[str, ...] = CPU_FEATURES) -> Stamp:
     return Stamp(fingerprint().hex(), python, numba.__version__, llvmlite.__version__, system, features, _wheel_tag())
 
 
-@cache
 def unusable() -> str | None:
-    """Return why the kernels of the package cannot be used here, in words; None if they are used."""
-    return _fault()[1]
+    """Return why kernels of the package are not used here, in words; None if they are used."""
+    return _stamp()[1] or next(iter(_file_faults), None)
+
+
+_file_faults: list[str] = []
+"""Why single files of the package's kernels were not used in this process."""
 
 
 @cache
-def _fault() -> tuple[bytes, str | None]:
-    """Return the text of the package's stamp, and why its kernels cannot be used; None if they are used."""
+def _stamp() -> tuple[bytes, str | None]:
+    """Return the text of the package's stamp, and why none of its kernels can be used; None if they can."""
     if os.environ.get(SWITCH) == "compile":
         return b"", f"{SWITCH}=compile"
     try:
-        if (fault := _writer(FOLDER.lstat(), FOLDER)) is not None:
+        if (fault := fault_of_mode(FOLDER.lstat(), FOLDER)) is not None:
             return b"", fault
         text = _read(STAMP)
         found = Stamp(**json.loads(text))
     except FileNotFoundError:
         return b"", "this installation has no compiled kernels"
-    except (OSError, ValueError, TypeError, _WritableError) as error:
-        return b"", str(error) if isinstance(error, _WritableError) else f"{FOLDER / STAMP} cannot be read"
+    except _WritableError as error:
+        return b"", str(error)
+    except (OSError, ValueError, TypeError):
+        return b"", f"{FOLDER / STAMP} cannot be read"
     return text, _difference(found)
 
 
@@ -133,7 +138,7 @@ class _WritableError(Exception):
     """A file of kernels could have been written by somebody whose code must not run here."""
 
 
-def _writer(found: os.stat_result, file: Path) -> str | None:
+def fault_of_mode(found: os.stat_result, file: Path) -> str | None:
     """Return that others can write a file or folder, in words; None if nobody can who cannot change the sources.
 
     It must belong to root, to this user, or to the owner of the package's sources, and neither a link nor writable for
@@ -145,11 +150,11 @@ def _writer(found: os.stat_result, file: Path) -> str | None:
         return f"{file} is a link"
     if found.st_uid not in (0, os.geteuid(), Path(__file__).stat().st_uid):
         return f"{file} belongs to another user"
-    group = bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, found.st_uid)
+    group = bool(found.st_mode & stat.S_IWGRP) and not is_private_group(found.st_gid, found.st_uid)
     return f"others can write to {file}" if group or found.st_mode & stat.S_IWOTH else None
 
 
-def _is_private_group(group: int, user: int) -> bool:
+def is_private_group(group: int, user: int) -> bool:
     """Return whether a group has the user's name, and no other member."""
     import grp
     import pwd
@@ -166,7 +171,7 @@ def _read(name: str) -> bytes:
     file = FOLDER / name
     descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as opened:
-        if (fault := _writer(os.fstat(descriptor), file)) is not None:
+        if (fault := fault_of_mode(os.fstat(descriptor), file)) is not None:
             raise _WritableError(fault)
         return opened.read()
 
@@ -193,14 +198,19 @@ def _seal(stamp: bytes, content: bytes) -> bytes:
 
 def _stored_variants(function: Callable[..., Any]) -> Mapping[Any, bytes]:
     """Return the compiled variants of a function in the package; none if they cannot be used."""
-    stamp, fault = _fault()
+    stamp, fault = _stamp()
     if fault is not None:
         return {}
+    name = _file_name(function)
     try:
-        content = _read(_file_name(function))
-    except (OSError, _WritableError):
+        content = _read(name)
+    except FileNotFoundError:
+        return {}
+    except (OSError, _WritableError) as error:
+        _file_faults.append(str(error))
         return {}
     if content[:_DIGEST_SIZE] != _seal(stamp, content[_DIGEST_SIZE:]):
+        _file_faults.append(f"{FOLDER / name} is damaged")
         return {}
     variants: Mapping[Any, bytes] = pickle.loads(content[_DIGEST_SIZE:])
     return variants
