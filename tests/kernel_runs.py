@@ -44,6 +44,7 @@ from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Dctcp, Scp, Udp
+from tcpdelay.quality.player import Player, play
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
@@ -180,6 +181,7 @@ def call_all_kernels():
     simulate(Video(500_000), bursts, packets=2000, trace=True)
     simulate(VOICE, path, Stack.quic(), packets=2000)
     quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
+    play(np.arange(3.0), np.arange(3.0), Player(startup=0.2))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
     live_figures()
     simulate_network(
