@@ -68,7 +68,7 @@ def test_the_digest_does_not_depend_on_times(tmp_path, monkeypatch):
 def test_kernels_are_made_from_the_sources_only():
     sources = {file for pattern in SOURCES for file in PACKAGE.glob(pattern)}
     assert len(sources) > 80
-    packages = {file.relative_to(PACKAGE).with_suffix("").parts for file in sources}
+    modules = {".".join(["tcpdelay", *file.relative_to(PACKAGE).with_suffix("").parts]) for file in sources}
     found = set()
     for file in PACKAGE.rglob("*.py"):
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -77,7 +77,7 @@ def test_kernels_are_made_from_the_sources_only():
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tcpdelay.")
             for alias in node.names
-            if tuple(node.module.split(".")[1:]) not in packages
+            if not {node.module, f"{node.module}.{alias.name}"} & modules
         }
         kernels = [
             node
