@@ -18,6 +18,14 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--only-binary :all: --custom-compile-command "make lock" $(LOCK_FLAGS)
 
+# `tcpdelay report --ping examples/ping.txt --app voip`, and the same with `-o report.html`, in one process.
+define REPORTS
+from tcpdelay.cli.program import main
+command = "report --ping examples/ping.txt --app voip"
+raise SystemExit(main(command.split()) or main(f"{command} -o report.html --format html".split()))
+endef
+export REPORTS
+
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 # As in tcpdelay/models/source_digest.py.
@@ -33,8 +41,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 19
 
 report: $(STAMPS)/package ## set up .venv; print a guideline report from examples/ping.txt, write it to report.html
-	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip
-	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip -o report.html --format html
+	@$(BIN)/python -c "$$REPORTS"
 	@echo "The same report for a browser: $(CURDIR)/report.html"
 
 testbed: $(STAMPS)/package ## build the guest kernel with virtual time at 250 Hz, and say what works here

@@ -155,6 +155,7 @@ def call_all_kernels():
     """Call the models as users do, with whole numbers and with fractions."""
     warnings.simplefilter("ignore")
     path, bursts = Path(rtt=0.1, loss=0.02), Path(rtt=0.1, loss=0.01, loss_burst=2)
+    bbr = Stack.linux(congestion_control="bbr")
     scenarios = [(flow, path, stack) for flow in (VOICE, Flow(3000, 1)) for stack in STACKS]
     scenarios += [(VOICE, Path(rtt=1, loss=0), stack) for stack in STACKS]
     scenarios += [(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated"), stack) for stack in STACKS]
@@ -179,7 +180,9 @@ def call_all_kernels():
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
-    simulate(VOICE, path, Stack.quic(), packets=2000)
+    for stack in (Stack.quic(), bbr):
+        simulate(VOICE, path, stack, packets=2000)
+    LinuxChain().answer(Scenario(VOICE, path, bbr), Requested())
     quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
     play(np.arange(3.0), np.arange(3.0), Player(startup=0.2))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)

@@ -48,7 +48,7 @@ def parts() -> tuple[Part, ...]:
     from tcpdelay.scenario.target import Target
 
     flow, path, bursts = Flow(174, 0.020), Path(rtt=0.1, loss=0.02), Path(rtt=0.1, loss=0.01, loss_burst=2)
-    linux, quic = Stack.linux(), Stack.quic()
+    linux, bbr, quic = Stack.linux(), Stack.linux(congestion_control="bbr"), Stack.quic()
     messages = Stack.quic(delivery="stream_per_message")
 
     def call(stack: Any) -> ConstantRate:
@@ -57,10 +57,12 @@ def parts() -> tuple[Part, ...]:
     def others() -> None:
         for source in (Speech(174, 0.020), Video(500_000)):
             predict(Scenario(source, Path(rtt=0.02, loss=0.005), linux), method="chain")
+        predict(Scenario(flow, path, bbr), method="chain")
 
     def simulator() -> None:
         for source in (flow, Video(500_000)):
             simulate(source, bursts, linux, packets=2000, trace=True)
+        simulate(flow, path, bbr, packets=2000)
         LiveConnection(path, linux, seed=1).advance(0, 3000)
 
     def shared_links() -> None:
@@ -73,7 +75,7 @@ def parts() -> tuple[Part, ...]:
     return (
         Part("the chain of Linux", 40, lambda: findings(GuidelineRequest(Scenario(flow, path, linux), Target(0.2)))),
         Part("the published chain", 8, lambda: predict(Scenario(flow, path, Stack.newreno_2008()), method="chain")),
-        Part("the chains of speech and video", 8, others),
+        Part("the chains of speech, video and BBR", 8, others),
         Part("the simulator", 12, simulator),
         Part("the simulator of QUIC", 12, lambda: simulate(flow, path, quic, packets=2000)),
         Part("the chain of QUIC", 3, lambda: predict(Scenario(flow, path, messages), method="chain")),
