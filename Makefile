@@ -18,22 +18,30 @@ INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 LOCK := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--only-binary :all: --custom-compile-command "make lock" $(LOCK_FLAGS)
 
+# `tcpdelay report --ping examples/ping.txt --app voip`, and the same with `-o report.html`, in one process.
+define REPORTS
+from tcpdelay.cli.program import main
+command = "report --ping examples/ping.txt --app voip"
+raise SystemExit(main(command.split()) or main(f"{command} -o report.html --format html".split()))
+endef
+export REPORTS
+
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
-SOURCES := $(shell find tcpdelay -name '*.py')
+# As in tcpdelay/models/source_digest.py.
+KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/network tcpdelay/quality tcpdelay/distribution.py -name '*.py')
 KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help report testbed lint kernels test docs notebooks notebooks-store bench lock clean
+.PHONY: help report testbed lint kernels wheel test docs notebooks notebooks-store bench lock clean
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' Makefile | expand -t 19
 
 report: $(STAMPS)/package ## set up .venv; print a guideline report from examples/ping.txt, write it to report.html
-	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip
-	@$(BIN)/tcpdelay report --ping examples/ping.txt --app voip -o report.html --format html
+	@$(BIN)/python -c "$$REPORTS"
 	@echo "The same report for a browser: $(CURDIR)/report.html"
 
 testbed: $(STAMPS)/package ## build the guest kernel with virtual time at 250 Hz, and say what works here
@@ -45,12 +53,15 @@ lint: $(STAMPS)/dev ## lint, and check types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-kernels: $(KERNELS) ## compile the kernels, and record for which types; the tests check that
+kernels: $(KERNELS) ## compile the kernels into the package, and record for which types; the tests check that
 
-# Two processes that run the tests would both compile every kernel.
-$(KERNELS): tests/kernel_runs.py $(SOURCES) $(STAMPS)/dev
+# Two processes that run the tests would both compile every kernel. Checkout and wheel use what is compiled here.
+$(KERNELS): tests/kernel_runs.py $(KERNEL_SOURCES) $(STAMPS)/package
 	@echo "Compiling the kernels ..."
-	@$(BIN)/python tests/kernel_runs.py variants >$@
+	@$(BIN)/python tests/kernel_runs.py store >$@
+
+wheel: $(KERNELS) ## build the wheel for this Python and system, with the compiled kernels, into dist/
+	@$(BIN)/python -m hatchling build -t wheel
 
 test: lint $(KERNELS) ## lint, check types and run the tests; --jobs=2 compiles the kernels meanwhile
 	$(BIN)/python -m pytest -n logical --dist loadfile
@@ -82,7 +93,7 @@ lock: $(STAMPS)/dev ## write locks/ anew from pyproject.toml; LOCK_FLAGS=--upgra
 	echo uv | $(LOCK) - --constraints locks/dev.lock -o locks/uv.lock
 
 clean: ## remove .venv and everything that make wrote
-	rm -rf $(VENV) docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks
+	rm -rf $(VENV) dist tcpdelay/compiled_kernels docs/_build docs/generated report.html .mypy_cache .pytest_cache .ruff_cache .benchmarks
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -1,8 +1,9 @@
 """The first minute of a new user: `python benchmarks/first_minute.py [--format json] [--python python3.11]`.
 
 The script clones the repository, sets it up with make, and installs its wheel in a second virtual environment. Every
-first call begins with an empty cache of compiled kernels. It takes some minutes. Each row has the time by the clock and
-the processor time: other work on the machine increases the first, but hardly the second.
+first call begins with an empty cache of compiled kernels; with the kernels of the wheel and without them, in turn. It
+takes some minutes. Each row has the time by the clock, the processor time, and the largest memory of a process: other
+work on the machine increases the first, but hardly the second.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -40,29 +40,35 @@ print(time.perf_counter() - start)
 
 @dataclass(frozen=True)
 class Row:
-    """One row: the time by the clock, and the processor time [s]."""
+    """One row: the time by the clock and the processor time [s], and the largest memory of a process [MB]."""
 
     what: str
     clock: float
     processor: float
+    memory: float
 
 
-def run(*command: object, directory: Path, **environment: str) -> tuple[float, float, str]:
-    """Run a command; return its time by the clock, its processor time [s], and its output."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=directory,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    clock, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        raise SystemExit(f"{command}: {done.stdout}{done.stderr}")
-    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return clock, processor, done.stdout
+def run(*command: object, directory: Path, **environment: str) -> tuple[float, float, float, str]:
+    """Run a command; return its time by the clock, its processor time [s], its largest memory [MB], and its output."""
+    start = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as output:
+        started = subprocess.Popen(
+            [str(part) for part in command],
+            cwd=directory,
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        # The usage of this process and of those that it waited for.
+        _, status, used = os.wait4(started.pid, 0)
+        started.returncode = os.waitstatus_to_exitcode(status)
+        clock = time.perf_counter() - start
+        output.seek(0)
+        printed = output.read()
+    if started.returncode:
+        raise SystemExit(f"{command}: {printed}")
+    return clock, used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3, printed
 
 
 def from_a_clone(clone: Path, python: str) -> list[Row]:
@@ -76,15 +82,15 @@ def from_a_clone(clone: Path, python: str) -> list[Row]:
     ):
         # The caches of this machine's user are not used.
         caches = {"UV_CACHE_DIR": str(clone.with_name("uv")), "PIP_CACHE_DIR": str(clone.with_name("pip"))}
-        clock, processor, _ = run("make", f"PYTHON={python}", target, directory=clone, **caches)
-        rows.append(Row(what, clock, processor))
+        *used, _ = run("make", f"PYTHON={python}", target, directory=clone, **caches)
+        rows.append(Row(what, *used))
     return rows
 
 
-def build_wheel(clone: Path, directory: Path) -> Path:
-    """Build the wheel of a clone."""
-    run(clone / ".venv/bin/python", "-m", "hatchling", "build", "-t", "wheel", "-d", directory, directory=clone)
-    (wheel,) = directory.glob("*.whl")
+def build_wheel(clone: Path) -> Path:
+    """Compile the kernels of a clone, and build its wheel with them."""
+    run("make", "wheel", directory=clone)
+    (wheel,) = (clone / "dist").glob("*.whl")
     return wheel
 
 
@@ -100,17 +106,19 @@ def from_a_wheel(clone: Path, wheel: Path, directory: Path) -> list[Row]:
         "`tcpdelay compare`": [directory / "bin/tcpdelay", "compare", *SCENARIO],
     }
     rows = []
-    for number, (what, call) in enumerate(calls.items()):
+    for what, call in calls.items():
         for order in ("first", "second"):
-            cache = str(directory / f"kernels{number}")
-            clock, processor, _ = run(*call, directory=directory, NUMBA_CACHE_DIR=cache)
-            rows.append(Row(f"{order} {what}, in a new process", clock, processor))
-    imports = [float(run(python, "-c", IMPORT, directory=directory)[2]) for _ in range(REPEATS)]
-    rows.append(Row(f"`import tcpdelay`, median of {REPEATS}", median(imports), median(imports)))
+            for kernels in ("", "compile"):
+                cache = str(directory / f"kernels {what} {kernels}")
+                environment = {"NUMBA_CACHE_DIR": cache, "TCPDELAY_KERNELS": kernels}
+                *used, _ = run(*call, directory=directory, **environment)
+                rows.append(Row(f"{order} {what}" + (", kernels compiled here" if kernels else ""), *used))
+    imported = [run(python, "-c", IMPORT, directory=directory) for _ in range(REPEATS)]
+    seconds = median(float(printed) for *_, printed in imported)
+    rows.append(Row(f"`import tcpdelay`, median of {REPEATS}", seconds, seconds, median(row[2] for row in imported)))
     for option in ("--version", "--help"):
-        times = [run(directory / "bin/tcpdelay", option, directory=directory)[:2] for _ in range(REPEATS)]
-        clock, processor = (median(column) for column in zip(*times, strict=True))
-        rows.append(Row(f"`tcpdelay {option}`, median of {REPEATS}", clock, processor))
+        times = [run(directory / "bin/tcpdelay", option, directory=directory)[:3] for _ in range(REPEATS)]
+        rows.append(Row(f"`tcpdelay {option}`, median of {REPEATS}", *map(median, zip(*times, strict=True))))
     return rows
 
 
@@ -133,15 +141,15 @@ def main() -> None:
         directory = Path(name)
         clone = directory / "clone"
         rows = from_a_clone(clone, arguments.python)
-        wheel = build_wheel(clone, directory / "dist")
+        wheel = build_wheel(clone)
         rows += from_a_wheel(clone, wheel, directory / "installed")
         size, folders = wheel.stat().st_size, content(wheel)
     if arguments.format == "json":
         print(json.dumps({"rows": [asdict(row) for row in rows], "wheel": size, "content": folders}))
         return
-    print("| What | Clock [s] | Processor [s] |\n| --- | ---: | ---: |")
+    print("| What | Clock [s] | Processor [s] | Memory [MB] |\n| --- | ---: | ---: | ---: |")
     for row in rows:
-        print(f"| {row.what} | {row.clock:.2f} | {row.processor:.2f} |")
+        print(f"| {row.what} | {row.clock:.2f} | {row.processor:.2f} | {row.memory:.0f} |")
     print(f"\nThe wheel has {size / 1e3:.0f} kB; unpacked:\n")
     print("| Folder | kB |\n| --- | ---: |")
     for folder, unpacked in folders.items():

@@ -1,13 +1,17 @@
 """Runs of all models in a process of their own: `python kernel_runs.py figures` or `variants` prints JSON.
 
-`variants` prints nothing if kernels were in the cache: those do not say for which types the kernels were compiled that
-they call.
+`variants` prints nothing if kernels were stored: those do not say for which types the kernels were compiled that
+they call. `store` prints the same, and writes all kernels into the package, compiled for more processors than this one;
+if this processor cannot run them, the kernels are in the cache of this machine instead.
 """
 
 import importlib
 import json
+import os
 import pkgutil
+import subprocess
 import sys
+import tempfile
 import warnings
 
 import numpy as np
@@ -16,6 +20,7 @@ from numba.core.dispatcher import Dispatcher
 
 import tcpdelay.models
 import tcpdelay.network
+import tcpdelay.quality
 from tcpdelay import (
     DelayModel,
     Flow,
@@ -28,6 +33,7 @@ from tcpdelay import (
     simulate_network,
     simulate_relay,
 )
+from tcpdelay.models import stored_kernels
 from tcpdelay.models.chain_models import LinuxChain, PublishedChain
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.quic.engine import QuicConnections
@@ -38,6 +44,7 @@ from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.network.link_trace import LinkTrace
 from tcpdelay.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.network.stacks import Classic, Dctcp, Scp, Udp
+from tcpdelay.quality.player import Player, play
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
 
@@ -148,6 +155,7 @@ def call_all_kernels():
     """Call the models as users do, with whole numbers and with fractions."""
     warnings.simplefilter("ignore")
     path, bursts = Path(rtt=0.1, loss=0.02), Path(rtt=0.1, loss=0.01, loss_burst=2)
+    bbr = Stack.linux(congestion_control="bbr")
     scenarios = [(flow, path, stack) for flow in (VOICE, Flow(3000, 1)) for stack in STACKS]
     scenarios += [(VOICE, Path(rtt=1, loss=0), stack) for stack in STACKS]
     scenarios += [(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated"), stack) for stack in STACKS]
@@ -172,8 +180,11 @@ def call_all_kernels():
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
-    simulate(VOICE, path, Stack.quic(), packets=2000)
+    for stack in (Stack.quic(), bbr):
+        simulate(VOICE, path, stack, packets=2000)
+    LinuxChain().answer(Scenario(VOICE, path, bbr), Requested())
     quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
+    play(np.arange(3.0), np.arange(3.0), Player(startup=0.2))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
     live_figures()
     simulate_network(
@@ -208,28 +219,53 @@ def without_record_types(signature):
     return ", ".join("record" if isinstance(kind, types.Record) else str(kind) for kind in signature)
 
 
+def kernels():
+    """All kernels of the package."""
+    for package in (tcpdelay.models, tcpdelay.network, tcpdelay.quality):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, Dispatcher) and value.py_func.__module__.startswith("tcpdelay."):
+                    yield value
+
+
 def variants():
     """Of each kernel, the types for which it was compiled, and the number of its variants for different records.
 
-    None if a kernel was in the cache.
+    None if a kernel was stored.
     """
     call_all_kernels()
     found = {}
     cached = 0
-    for package in (tcpdelay.models, tcpdelay.network):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            for value in vars(importlib.import_module(module.name)).values():
-                if isinstance(value, Dispatcher) and value.py_func.__module__.startswith("tcpdelay."):
-                    # As a function that Python calls, and as a part of other kernels.
-                    compiled = {*value.signatures, *value.part.signatures}
-                    signatures = sorted({without_record_types(signature) for signature in compiled})
-                    name = f"{value.py_func.__module__}.{value.py_func.__name__}"
-                    found[name] = [signatures, len(compiled)]
-                    cached += len(value.stats.cache_hits)
+    for value in kernels():
+        # As a function that Python calls, and as a part of other kernels.
+        compiled = {*value.signatures, *value.part.signatures}
+        signatures = sorted({without_record_types(signature) for signature in compiled})
+        name = f"{value.py_func.__module__}.{value.py_func.__name__}"
+        found[name] = [signatures, len(compiled)]
+        cached += len(value.stats.cache_hits)
     return None if cached else found
 
 
+def store():
+    """The same, in a process that compiles for the processors of the package's kernels."""
+    if not stored_kernels.can_store():
+        return variants()
+    if "NUMBA_CPU_NAME" in os.environ:
+        found = variants()
+        stored_kernels.store(kernels())
+        return found
+    with tempfile.TemporaryDirectory() as cache:
+        own = {
+            **os.environ,
+            **stored_kernels.compiler_environment(),
+            "NUMBA_CACHE_DIR": cache,
+            "TCPDELAY_KERNELS": "compile",
+        }
+        done = subprocess.run([sys.executable, *sys.argv], env=own, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
 if __name__ == "__main__":
-    result = {"figures": figures, "variants": variants}[sys.argv[1]]()
+    result = {"figures": figures, "variants": variants, "store": store}[sys.argv[1]]()
     if result is not None:
         print(json.dumps(result))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.confidence import Interval
 from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.recoveries import STARTUP, held_back
+from tcpdelay.models.linux.recoveries import STARTUP, ascending, held_back
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
@@ -141,3 +141,11 @@ def test_tables_and_regions_take_bbr():
     region = td.working_region(VOICE, BBR, rtt=[0.05, 0.1], loss=[0.005, 0.02], limit=0.2)
     assert region["works"].all()
     assert math.isfinite(td.largest_loss(VOICE, td.Path(0.1, 0.0), BBR, td.Target(0.2)).value)
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=300))
+def test_delays_are_sorted(values):
+    given_values = np.array(values, np.float64)
+    found = ascending(given_values)
+    assert found.tolist() == sorted(values)
+    assert given_values.tolist() == values

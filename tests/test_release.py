@@ -59,7 +59,9 @@ def test_a_release_is_tested_on_three_systems():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     jobs = workflow["jobs"]
     assert jobs["test"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
-    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == (["build", "kernels"], "test")
+    # Each Python that the project is tested with has a wheel with compiled kernels.
+    assert {*jobs["test"]["strategy"]["matrix"]["python"]} <= {*jobs["kernels"]["strategy"]["matrix"]["python"]}
 
 
 def test_the_source_distribution_is_small_and_builds_the_same_wheel(tmp_path):

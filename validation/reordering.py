@@ -105,7 +105,13 @@ def rows(place: FilePath) -> Iterator[dict[str, object]]:
         print(capture.name, file=sys.stderr, flush=True)
         for name, value in kernel.items():
             mean, deviation = found[name].mean(), found[name].std()
-            row = kind | {"case": capture.name, "figure": name, "kernel": value, "simulator": mean, "deviation": deviation}
+            row = kind | {
+                "case": capture.name,
+                "figure": name,
+                "kernel": value,
+                "simulator": mean,
+                "deviation": deviation,
+            }
             # Where no simulation has such an event, a single one in the capture differs by any measure.
             score = (value - mean) / deviation if deviation > 0 else 0.0 if value == mean else np.inf
             row["score"] = score

@@ -32,6 +32,7 @@ from tcpdelay.cli import (
     sweep,
     testbed,
     validate,
+    warm_up,
     watch,
 )
 from tcpdelay.cli.errors import INTERRUPTED, GroupedHelp, ProgramHelp, one_line, print_warning
@@ -88,6 +89,7 @@ app.command(
     short_help=run.SUMMARY,
     context_settings={"allow_interspersed_args": False},
 )(run.run)
+app.command("warm-up", cls=GroupedHelp, epilog=warm_up.EXAMPLES, short_help=warm_up.SUMMARY)(warm_up.warm_up)
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 
 

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 PROXY = "The proxy"
 REPORT_INTERVAL = 1.0
 """Time between two reports of clients that were turned away [s]."""
+COMPILED_AT_ONCE = 3.0
+"""Time of loading or compiling the simulator that is not worth a line [s]."""
 SUMMARY = "Let real programs talk through a simulated TCP, without root."
 EXAMPLES = """
 \b
@@ -164,6 +166,7 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
                 at = controls.enter_context(controlled(running, control))
                 _report(f"Control: http://{address_in_words(at)}")
             _report(f"Listening at {address_in_words(server.sockets[0].getsockname())}; Ctrl-C ends")
+            running.compiled.add_done_callback(partial(_report_compiled, time.monotonic()))
             option = ""
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(ended.wait(), longest)
@@ -181,6 +184,12 @@ def _whole(size: float | None) -> int | None:
 
 def _report(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
+
+
+def _report_compiled(began: float, compiled: asyncio.Future[None]) -> None:
+    """Report the end of a compilation that the user was told of."""
+    if not compiled.cancelled() and time.monotonic() - began > COMPILED_AT_ONCE:
+        _report("Compiled; connections are served now")
 
 
 def _report_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,22 +1,15 @@
-"""How kernels are compiled, and where they are stored."""
+"""How kernels are compiled; `stored_kernels` says where they are stored."""
 
 from __future__ import annotations
 
-import atexit
 import gc
-import hashlib
 import math
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -32,75 +25,7 @@ from numba.core.typed_passes import AnnotateTypes
 from numba.extending import overload
 from numpy.typing import NDArray
 
-# Where compiled kernels are stored, and when they are out of date.
-#
-# A kernel that Python calls is compiled with all kernels below it. Numba compiles it anew only if the file of this one
-# kernel changes. Here, a change of any module of the chains and simulators has all their kernels compiled anew: after
-# an upgrade of the package, kernels of the earlier version would otherwise run on.
-
-PACKAGE = Path(__file__).parents[1]
-SOURCES = ("models", "network")
-"""Packages whose kernels call each other, or use each other's constants."""
-
-
-@cache
-def fingerprint() -> bytes:
-    """Return a digest of the modules of `SOURCES`."""
-    digest = hashlib.blake2b(digest_size=16)
-    for module in sorted(module for name in SOURCES for module in (PACKAGE / name).rglob("*.py")):
-        digest.update(module.read_bytes())
-    return digest.digest()
-
-
-def cached(function: Any, options: dict[str, Any]) -> Any:
-    """Return the compiled function, with a cache of this process and its children if there is no place for another."""
-    try:
-        return _stamped(njit(cache=True, **options)(function))
-    except RuntimeError:
-        # Numba says so if it can write neither beside the source nor in the user's cache.
-        if config.CACHE_DIR:  # type: ignore[attr-defined]
-            raise
-    folder = tempfile.mkdtemp(prefix="tcpdelay-kernels-")
-    _remove_at_end(folder)
-    config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"] = folder  # type: ignore[attr-defined]
-    return _stamped(njit(cache=True, **options)(function))
-
-
-def _stamped(compiled: Any) -> Any:
-    """Return a compiled function whose stored code is out of date if any module of `SOURCES` has changed."""
-    if isinstance(compiled, Dispatcher):
-        index = compiled._cache._cache_file  # type: ignore[attr-defined]
-        index._source_stamp = index._source_stamp, fingerprint()
-    return compiled
-
-
-def _remove_at_end(folder: str) -> None:
-    """Remove a folder when this process ends, also if a signal kills it.
-
-    A killed process cannot remove anything. Another process does, at the end of the pipe between them.
-    """
-    if getattr(sys, "frozen", False):
-        # The executable of a frozen application is not Python.
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return
-    code = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
-    remover = subprocess.Popen(
-        [sys.executable, "-IS", "-c", code, folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # Ctrl-C reaches all processes of a terminal's session.
-        start_new_session=True,
-    )
-    atexit.register(remover.communicate)
-
-
-def is_compiled(function: Callable[..., Any]) -> bool:
-    """Return whether a kernel has been compiled in this process, or is in the cache."""
-    if not isinstance(function, Dispatcher) or function.overloads:
-        return True
-    return bool(function._cache._cache_file._load_index())  # type: ignore[attr-defined]
-
+from tcpdelay.models.stored_kernels import KernelCache, is_compiled, unusable
 
 # How kernels are compiled: one variant each, without needless work, and not silently; or run as plain Python.
 #
@@ -126,11 +51,21 @@ EXPECTED_TIMES = (
     ("tcpdelay.network", "the simulator of shared links", 20),
     ("tcpdelay", "the solver", 10),
 )
-"""Packages of kernels, their names for the user, and about how long they take to compile if the first kernel that is
-called belongs to them [s]."""
+"""Packages of kernels, their names for the user, and about how much processor time their compilation takes if the first
+kernel that is called belongs to them [s]."""
+LEAST_SHARE = 0.05
+"""Smallest share of a processor that an estimate of the time assumes."""
 
 INTERPRETED_TIME = 5.0
 """Time for which the kernels of a process may run as plain Python before they are compiled [s]."""
+
+
+def cached(function: Any, options: dict[str, Any]) -> Any:
+    """Return the compiled function, which is looked up in the package and in the cache before it is compiled."""
+    compiled = njit(**options)(function)
+    if isinstance(compiled, Dispatcher):
+        compiled._cache = KernelCache(function)  # type: ignore[attr-defined]
+    return compiled
 
 
 def kernel(*, nogil: bool = False, joins: bool = False) -> Callable[[Kernel], Kernel]:
@@ -442,18 +377,22 @@ class _CompilationNotice(event.Listener):
 
     def __init__(self) -> None:
         self._depth = 0
-        self._began = 0.0
+        self._began = self._began_processor = 0.0
         self._spent = 0.0
         self._timer: threading.Timer | None = None
         self._told = False
+        self.on_kernel: Callable[[], object] | None = None
 
     def on_start(self, event: event.Event) -> None:
         """Note that the compilation of a kernel begins."""
         module = str(event.data["dispatcher"].py_func.__module__)
         self._depth += 1
+        if self.on_kernel is not None:
+            self.on_kernel()
+            return
         if self._depth > 1 or self._told or not f"{module}.".startswith("tcpdelay."):
             return
-        self._began = time.monotonic()
+        self._began, self._began_processor = time.monotonic(), time.process_time()
         self._timer = threading.Timer(max(QUIET_TIME - self._spent, 0.0), self._tell, [module])
         self._timer.daemon = True
         self._timer.start()
@@ -471,12 +410,28 @@ class _CompilationNotice(event.Listener):
         name, expected = next(
             (name, seconds) for package, name, seconds in EXPECTED_TIMES if module.startswith(package)
         )
+        # Beside other work the compiler gets a share of a processor. The share so far is taken to stay.
+        share = (time.process_time() - self._began_processor) / (time.monotonic() - self._began)
+        seconds = round(expected / min(max(share, LEAST_SHARE), 1.0))
         # Another command may call other kernels of the same package.
-        line = f"tcpdelay: compiling parts of {name}, about {expected} s; each part is compiled once for this machine"
+        line = f"tcpdelay: compiling parts of {name}, about {seconds} s; each part is compiled once for this machine"
+        if (reason := unusable()) is not None:
+            line += f" ({reason})"
         if sys.stderr is not None:
             # On a terminal the line replaces what shows the progress.
             print(f"\r\x1b[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
 
 
 event.register("numba:compile", _CollectionPause())  # type: ignore[no-untyped-call]
-event.register("numba:compile", _CompilationNotice())  # type: ignore[no-untyped-call]
+_notice = _CompilationNotice()
+event.register("numba:compile", _notice)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def shown_by(on_kernel: Callable[[], object]) -> Iterator[None]:
+    """Call a function whenever the compilation of a kernel begins, in place of the notice to the user."""
+    _notice.on_kernel = on_kernel
+    try:
+        yield
+    finally:
+        _notice.on_kernel = None

@@ -45,13 +45,13 @@ def _log_sizes(video: Video, mean: float) -> tuple[float, float]:
 
 def segment_shares(video: Video, mss: int) -> NDArray[np.float64]:
     """Return the share of other frames that have 0, 1, 2 ... segments."""
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     center, deviation = _log_sizes(video, video.mean_sizes[0])
     most = math.ceil(math.exp(center + LARGEST_DEVIATION * deviation) / mss - SAME_TIME)
     if deviation == 0:
         return np.asarray(np.eye(most + 1)[most])
-    shares = norm.cdf((np.log(mss * np.arange(1, most + 1)) - center) / deviation)
+    shares = ndtr((np.log(mss * np.arange(1, most + 1)) - center) / deviation)
     shares[-1] = 1.0
     return np.diff(np.concatenate([[0.0, 0.0], shares]))
 
@@ -70,15 +70,15 @@ def mean_segments(video: Video, mss: int) -> float:
 
 def key_sizes(video: Video, mss: int) -> NDArray[np.float64]:
     """Return equally likely sizes of key frames [segments]: the means of parts of their distribution."""
-    from scipy.stats import norm
+    from scipy.special import ndtr, ndtri
 
     mean = video.mean_sizes[1]
     _, deviation = _log_sizes(video, mean)
     if deviation == 0:
         return np.full(KEY_SIZES, mean / mss)
-    ends = norm.ppf(np.linspace(0, 1, KEY_SIZES + 1))
+    ends = ndtri(np.linspace(0, 1, KEY_SIZES + 1))
     # The mean of a lognormal size between two quantiles, relative to the whole mean.
-    return np.asarray(mean / mss * KEY_SIZES * np.diff(norm.cdf(ends - deviation)))
+    return np.asarray(mean / mss * KEY_SIZES * np.diff(ndtr(ends - deviation)))
 
 
 def flights(shares: NDArray[np.float64], frames: int) -> NDArray[np.int64]:

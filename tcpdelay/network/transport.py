@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import config, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic

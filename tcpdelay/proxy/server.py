@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
@@ -128,8 +129,6 @@ class Proxy:
         self.open_ends = 0
         self._starts: set[asyncio.Task[None]] = set()
         self._set_path(path)
-        # Compiled before the first connection, which would wait for it.
-        self._stream(0, "to target")
 
     async def listen(self, host: str, port: int, target: tuple[str, int]) -> asyncio.Server:
         """Begin to listen, and to pass connections on to the host and port of a target."""
@@ -143,7 +142,34 @@ class Proxy:
                 same.listen(BACKLOG)
             # Accepted sockets inherit it.
             each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ_SIZE)
+        self.compiled = self._compile()
         return listening
+
+    def _compile(self) -> asyncio.Future[None]:
+        """Compile the simulator in another thread; the first connections wait for the future that is returned."""
+        compiled: asyncio.Future[None] = self._loop.create_future()
+
+        def finish(fault: BaseException | None) -> None:
+            if compiled.done():
+                return
+            if fault is None:
+                compiled.set_result(None)
+            else:
+                compiled.set_exception(fault)
+
+        def run() -> None:
+            fault = None
+            try:
+                self._stream(0, "to target")
+            except Exception as error:
+                fault = error
+            # The loop is closed if the proxy has ended meanwhile.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(finish, fault)
+
+        # Unlike those of an executor, a daemon ends with the process.
+        threading.Thread(target=run, daemon=True).start()
+        return compiled
 
     async def close(self) -> None:
         """End all connections at once."""
@@ -198,6 +224,7 @@ class Proxy:
     async def _connect(self, client: _End) -> None:
         number, target = self._new_number(), _End(self)
         try:
+            await asyncio.shield(self.compiled)
             transport, _ = await self._loop.create_connection(lambda: target, *self._target)
         except OSError as error:
             self._refuse(client, number, fault_in_words(error))

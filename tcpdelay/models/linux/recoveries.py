@@ -496,12 +496,29 @@ def _stays_in_startup(p: LinuxParameters) -> bool:
 
 
 @kernel()
+def ascending(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values in ascending order, by Shell's method: Numba takes 1.5 s to compile `np.sort`."""
+    result = values.copy()
+    gap = 1
+    while gap < result.size:
+        gap = 3 * gap + 1
+    while gap > 1:
+        gap //= 3
+        for last in range(gap, result.size):
+            value, place = result[last], last
+            while place >= gap and result[place - gap] > value:
+                result[place] = result[place - gap]
+                place -= gap
+            result[place] = value
+    return result
+
+
+@kernel()
 def _joined(delays: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Join similar delays; return about `MOST_DELAYS` mean delays, ascending, and the number of delays in each mean."""
-    ascending = np.sort(delays)
-    values, counts = np.zeros(ascending.size), np.zeros(ascending.size)
-    least, filled = max(ascending.size // MOST_DELAYS, 1), -1
-    for delay in ascending:
+    values, counts = np.zeros(delays.size), np.zeros(delays.size)
+    least, filled = max(delays.size // MOST_DELAYS, 1), -1
+    for delay in ascending(delays):
         if filled < 0 or (counts[filled] >= least and delay > values[filled] + SAME_TIME):
             filled += 1
         # The mean of the delays so far.

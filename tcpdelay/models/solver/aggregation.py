@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -459,6 +460,8 @@ EIGENVECTOR_TOLERANCE = 1e-10
 FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
 """Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
 EXPONENT_TOLERANCE = 1e-6
+MAX_ROOT_STEPS, ROOT_TOLERANCE = 100, 2e-12
+"""Steps after which the search for a root fails, and its absolute tolerance: those of SciPy."""
 STEEPEST_GROWTH = 10.0
 """Growth in one sweep beyond which only its sign counts."""
 UNDISTURBED_DELAYS = 0.7
@@ -490,8 +493,6 @@ def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
     It is the eta < 1 for which v eta^b is in balance with one v for each phase: neither grows nor shrinks in a sweep
     through the phases. (Neuts 1981, chapter 3.) The backlog has to drift downwards; `start` is a phase with a backlog.
     """
-    from scipy.optimize import brentq
-
     inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
 
@@ -516,7 +517,48 @@ def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
         below *= 2
     if below >= LARGEST_EXPONENT:
         return 0.0
-    return math.exp(-brentq(excess, below, 2 * below, rtol=EXPONENT_TOLERANCE))
+    return math.exp(-root_between(excess, below, 2 * below, EXPONENT_TOLERANCE))
+
+
+def root_between(function: Callable[[float], float], below: float, above: float, tolerance: float) -> float:
+    """Return the root of a function that has different signs at two points, by Brent's method.
+
+    The steps are those of `brentq` in SciPy, whose optimisers take half a second to import. (Brent, "Algorithms for
+    Minimization without Derivatives", 1973, chapter 4.)
+    """
+    previous, current, opposite = below, above, 0.0
+    value_before, value, value_opposite = function(previous), function(current), 0.0
+    if value_before == 0 or value == 0:
+        return previous if value_before == 0 else current
+    step_before = step = 0.0
+    for _ in range(MAX_ROOT_STEPS):
+        if value_before != 0 and value != 0 and (value_before < 0) != (value < 0):
+            opposite, value_opposite = previous, value_before
+            step_before = step = current - previous
+        if abs(value_opposite) < abs(value):
+            previous, current, opposite = current, opposite, current
+            value_before, value, value_opposite = value, value_opposite, value
+        delta = (ROOT_TOLERANCE + tolerance * abs(current)) / 2
+        half = (opposite - current) / 2
+        if value == 0 or abs(half) < delta:
+            return current
+        bisects = True
+        if abs(step_before) > delta and abs(value) < abs(value_before):
+            if previous == opposite:
+                # The secant through two points.
+                tried = -value * (current - previous) / (value - value_before)
+            else:
+                # The inverse quadratic through three points.
+                slope = (value_before - value) / (previous - current)
+                other = (value_opposite - value) / (opposite - current)
+                quotient = other * slope * (value_opposite - value_before)
+                tried = -value * (value_opposite * other - value_before * slope) / quotient
+            bisects = not 2 * abs(tried) < min(abs(step_before), 3 * abs(half) - delta)
+        step_before, step = (half, half) if bisects else (step, tried)
+        previous, value_before = current, value
+        current += step if abs(step) > delta else math.copysign(delta, half)
+        value = function(current)
+    raise ArithmeticError(f"no root after {MAX_ROOT_STEPS} steps")
 
 
 @kernel()

@@ -6,8 +6,6 @@ import math
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from tcpdelay.distribution import CUMULATION_NOISE
@@ -408,6 +406,9 @@ def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: 
     One balance equation is replaced by the condition that the probabilities sum to 1. The factorisation is SciPy's
     SuperLU, which is slow beside the sweeps but needs no convergence.
     """
+    # Imported here: it takes a third of a second, and hardly any chain needs it.
+    import scipy.sparse.linalg
+
     number = number_states(phases, transitions, rows, start)
     phase_of, backlog_of = list_states(phases, rows, number)
     states = phase_of.size
