@@ -42,6 +42,8 @@ sys.exit(status)
 def wheel(tmp_path_factory):
     """A wheel of this checkout, with the kernels that `make kernels` has compiled."""
     pytest.importorskip("hatchling")
+    if not stored_kernels.can_store():
+        pytest.skip("this processor cannot run the kernels of a wheel")
     stamp = ROOT / "tcpdelay" / "compiled_kernels" / "stamp.json"
     fresh = stamp.exists() and json.loads(stamp.read_text())["sources"] == stored_kernels.fingerprint().hex()
     if not fresh:
