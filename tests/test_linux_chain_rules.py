@@ -9,6 +9,7 @@ from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait,
 from tcpdelay.models.linux.parameters import linux_parameters
 from tcpdelay.models.linux.windows import (
     FAST_CONVERGED,
+    ack_offsets,
     fast_converged,
     growing_windows,
     opening_time,
@@ -225,3 +226,27 @@ def test_a_byte_bottleneck_drops_small_packets_less():
     assert (small.loss, small.loss_of_one_packet) == (0.02, pytest.approx(0.005))
     large = linux_parameters(Flow(5000, 0.02), Path(0.1, 0.02, bottleneck="bytes"), stack)
     assert large.loss_of_one_packet == 0.02
+
+
+@pytest.mark.parametrize("rtt", [0.100, 0.0995, 0.1004, 0.1008, 0.050, 0.0202])
+@pytest.mark.parametrize("round_trips", [1, 2, 5])
+def test_acks_and_late_writes_meet_as_in_random_draws(rtt, round_trips):
+    # The time of a write is J U, that of an ACK n round-trip times later the latest of k f + J U, k = 1 ... n. Beyond
+    # half a slot the ACK belongs to another write, and only its own lateness counts.
+    flow, jitter = Flow(174, 0.020, write_jitter=0.001), 0.05
+    early, before, after = ack_offsets(linux_parameters(flow, Path(rtt, 0.01), Stack.linux()), round_trips)
+    since = round_trips * rtt / 0.020
+    nearest = since - round(since)
+    if abs(nearest) >= jitter:
+        assert (early, before) == (0, 0)
+        assert after == pytest.approx(since % 1)
+        return
+    drift, count = (rtt / 0.020 + 0.5) % 1 - 0.5, round_trips
+    if abs(drift) * round_trips >= 0.5:
+        drift, count = nearest, 1
+    random = np.random.default_rng(1)
+    drawn = drift * np.arange(1, count + 1) + jitter * random.random((400_000, count))
+    apart = drawn.max(axis=1) - jitter * random.random(400_000)
+    assert early == pytest.approx((apart < 0).mean(), abs=0.01)
+    assert early * before == pytest.approx(np.minimum(apart, 0).mean(), abs=0.01 * jitter)
+    assert (1 - early) * after == pytest.approx(np.maximum(apart, 0).mean(), abs=0.01 * jitter)

@@ -92,7 +92,7 @@ def test_late_writes_delay_a_flow_whose_round_trip_is_a_multiple_of_the_interval
 
 
 CHAINS = {
-    "linux": (td.Flow(174, 0.020), td.Stack.linux()),
+    "bbr": (td.Flow(174, 0.020), td.Stack.linux("bbr")),
     "newreno_2008": (td.Flow(174, 0.020), td.Stack.newreno_2008()),
     "speech": (td.Speech(174, 0.020), td.Stack.linux()),
     "video": (td.Video(300_000), td.Stack.linux()),
@@ -109,8 +109,8 @@ def test_a_chain_refuses_late_writes_and_says_who_knows_them(source, stack):
     assert str(refusal).partition("; ")[2].startswith("tcpdelay.simulate takes it into account")
 
 
-def test_auto_simulates_late_writes():
-    scenario = Scenario(td.Flow(500, 0.010, write_jitter=0.001), td.Path(0.040, 0.025))
+def test_auto_simulates_late_writes_that_the_chain_refuses():
+    scenario = Scenario(td.Flow(500, 0.010, write_jitter=0.001), td.Path(0.040, 0.025), td.Stack.linux("bbr"))
     answer = predict(scenario, Requested(packets=20_000), method="auto")
     assert answer.method == "simulation"
     assert answer.simulated_because == "the chain does not model this scenario (write jitter)"

@@ -24,6 +24,7 @@ from tcpdelay.models.interface import (
     Status,
     Support,
     UnsupportedError,
+    refused_lateness,
     requested_figures,
 )
 from tcpdelay.models.linux import parameters as linux
@@ -420,6 +421,7 @@ class SourceChain(ABC):
             if getattr(path, name) != value:
                 yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
                 return
+        yield from refused_lateness(source, where)
         yield from linux_refusals(compared_flow(source), path, stack)
         yield from self.refusals(source, path, stack)
         if (

@@ -20,7 +20,7 @@ from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.fields import Field, InvalidValueError, as_numbers, bounds, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Scenario
-from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Quic, Stack, checked_profile
 from tcpdelay.scenario.target import Target
@@ -423,10 +423,10 @@ class Question:
 
     @property
     def simulated(self) -> bool:
-        """Whether no chain answers: the source is no `Flow` with exact writes, or the chain of QUIC refuses it."""
-        if isinstance(self.stack, Quic):
+        """Whether no chain answers: the source is no `Flow`, or the chain refuses late writes or QUIC."""
+        if isinstance(self.stack, Quic) or (isinstance(self.flow, Flow) and not is_exact(self.flow)):
             return bool(supports(Scenario(self.flow, ORDINARY_PATH, self.stack)).refused)
-        return not is_exact(self.flow)
+        return not isinstance(self.flow, Flow)
 
 
 def question(

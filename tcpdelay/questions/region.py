@@ -40,7 +40,7 @@ from tcpdelay.questions.tables.files import csv_fault
 from tcpdelay.scenario.fields import ColumnUnitWarning, InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow, is_exact
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, transport_name
 from tcpdelay.scenario.target import Target
@@ -242,7 +242,7 @@ def _errors(
     asked: Question, rtts: NDArray[np.float64], lost: NDArray[np.float64], cells: xr.Dataset
 ) -> NDArray[np.float64]:
     """Return median, mean and 90 % quantile of the expected relative error of each cell."""
-    if not is_exact(asked.flow) or isinstance(asked.stack, Quic):
+    if not isinstance(asked.flow, Flow) or asked.simulated or isinstance(asked.stack, Quic):
         return np.stack([cells[f"error_{statistic}"].values for statistic in _ERRORS], axis=-1)
     carried = cells.sustainable.values
     errors = expected_error_map(asked.flow, rtts, lost, asked.stack, carried, asked.target.quantile).copy()

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.compilation import allocation_free, kernel
-from tcpdelay.models.interface import SIMULATED, UnsupportedError
+from tcpdelay.models.interface import SIMULATED, UnsupportedError, refused_lateness
 from tcpdelay.models.linux.bursts import own_wait, repair_times, times_after_rest
 from tcpdelay.models.linux.departures import (
     BINS_PER_SLOT,
@@ -20,6 +20,7 @@ from tcpdelay.models.linux.departures import (
     WEIGHT,
     Leaving,
     Workspace,
+    add,
     add_open_phase,
     add_openings,
     add_shifted,
@@ -43,7 +44,7 @@ from tcpdelay.models.linux.phases import (
     TIMEOUT,
     Sending,
 )
-from tcpdelay.models.linux.windows import SMALL_PACKETS, opening_times, reduced_window, times_after_loss
+from tcpdelay.models.linux.windows import SMALL_PACKETS, ack_offsets, opening_times, reduced_window, times_after_loss
 from tcpdelay.models.solver.state_space import Phases, Rows
 from tcpdelay.models.solver.sweeps import total
 from tcpdelay.scenario.path import Path
@@ -75,6 +76,12 @@ NUMBER = 8
 UPDATES_OF_REPAIR, UPDATES_IN_ROW = 10, 0.3
 """Time that a packet takes whose repair is followed, and time that a number takes that is added with the other numbers
 of a row, in updates of a single number."""
+LATENESS_NODES = (0.138, 0.529)
+"""The smaller and the larger half of the difference of two latenesses, in the mean, without its sign [write jitter].
+
+The difference of two times that are uniform between 0 and 1 has the density 1 - |x|. |x| has the median 1 - sqrt(1/2);
+below and above it, its means are 0.138 and 0.529.
+"""
 BACKLOGS_PER_PATTERN = 64
 """Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
@@ -101,14 +108,15 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
-def _phase_times(p: LinuxParameters, s: Sending, phase: float, times: NDArray[np.float64]) -> None:
+def _phase_times(p: LinuxParameters, s: Sending, phase: float, offset: float, times: NDArray[np.float64]) -> None:
     """Write the times at which ACKs release segments in a phase [slots].
 
     `phase` is the time from the last write to the beginning of the phase [slots].
 
     An ACK arrives a whole number of round-trip times after a write: it acknowledges a segment that left with a write,
-    or with an earlier ACK of this kind. So all ACKs arrive at the same time after a write, the `offset`. PRR rounds the
-    number of segments up (RFC 6937, 3): of the ACKs, a segment leaves with the last one before its evenly spaced time.
+    or with an earlier ACK of this kind. So all ACKs arrive at the same time after a write, the `offset`; below 0 they
+    arrive before it. PRR rounds the number of segments up (RFC 6937, 3): of the ACKs, a segment leaves with the last
+    one before its evenly spaced time.
     """
     count = math.ceil(s.openings - SAME_TIME)
     if s.kind == ROUND:
@@ -119,13 +127,44 @@ def _phase_times(p: LinuxParameters, s: Sending, phase: float, times: NDArray[np
         times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
     else:
         opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
-    since_write = s.round_trips * p.load
-    offset = since_write - math.floor(since_write + SAME_TIME)
     # Larger packets wait for many rounds. Each recovery adds ACKs at times of its own to these rounds.
     if p.packets_per_segment < SMALL_PACKETS or offset >= LARGEST_ACK_OFFSET:
         return
     for place in range(count):
         times[place] = max(math.floor(times[place] + phase - offset + SAME_TIME) + offset - phase, 0.0)
+
+
+@allocation_free()
+def _ack_offsets(p: LinuxParameters, s: Sending) -> tuple[float, float, float]:
+    """Return `ack_offsets` of a phase; packets that are not small have no such offsets, see `_phase_times`."""
+    return ack_offsets(p, s.round_trips) if p.packets_per_segment >= SMALL_PACKETS else (0.0, 0.0, 0.0)
+
+
+@allocation_free()
+def _set_openings(
+    p: LinuxParameters,
+    s: Sending,
+    count: int,
+    case: int,
+    phases: int,
+    offsets: tuple[float, float, float],
+    workspace: Workspace,
+) -> float:
+    """Write the times and shares of the ACKs of a phase for one case, and return the time from the last write to it.
+
+    The first `phases` cases are the times of the writes with ACKs after a write, the others those with ACKs before it.
+    """
+    early = case >= phases
+    phase = (case % phases + 0.5) / phases
+    if s.kind == REPAIR_OPEN:
+        phase = s.wait - math.ceil(s.wait - SAME_TIME) + 1
+    alive = (offsets[0] if early else 1 - offsets[0]) / phases
+    for place in range(count):
+        workspace.shares[place] = alive * min(s.openings - place, 1.0)
+        if s.kind in (ROUND, REPAIR, REPAIR_OPEN):
+            alive *= 1 - p.loss
+    _phase_times(p, s, phase, offsets[1] if early else offsets[2], workspace.times)
+    return float(phase)
 
 
 @allocation_free()
@@ -162,27 +201,22 @@ def _add_phase(
     count = math.ceil(s.openings - SAME_TIME)
     first, end, weight = _sum_up(probability, workspace.up_to)
     phases = 1 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else WRITE_PHASES
-    alive = 1.0 / phases
     for place in range(count):
-        workspace.shares[place] = alive * min(s.openings - place, 1.0)
         workspace.own_waits[place] = own_wait(p, s, place + 1) if interrupted and p.rest_lost else own
-        if interrupted:
-            alive *= 1 - p.loss
-    known = s.wait - math.ceil(s.wait - SAME_TIME) + 1
+    offsets = _ack_offsets(p, s)
+    cases = 2 * phases if offsets[0] > 0.0 else phases
     lowest, highest = low + first, low + end - 1
     lasting = max(math.ceil(s.openings * p.packets_per_segment) + 1, lowest)
     if highest < lasting + BACKLOGS_PER_PATTERN or s.fading > 0.0:
         lasting = highest + 1
     if lowest < lasting:
-        for place in range(phases):
-            phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            _phase_times(p, s, phase, workspace.times)
+        for case in range(cases):
+            phase = _set_openings(p, s, count, case, phases, offsets, workspace)
             add_openings(p, leaving, bins, waiting, workspace, lowest, lasting - 1, count, phase)
     if lasting <= highest:
         workspace.up_to[1] = 1.0
-        for place in range(phases):
-            phase = known if s.kind == REPAIR_OPEN else (place + 0.5) / phases
-            _phase_times(p, s, phase, workspace.times)
+        for case in range(cases):
+            phase = _set_openings(p, s, count, case, phases, offsets, workspace)
             add_openings(p, leaving, pattern, pattern_waiting, workspace, lasting, lasting, count, phase)
         row = probability[lasting - low : end]
         states = backlogs = 0.0
@@ -261,6 +295,7 @@ def _cost_of_phase(
     # Each segment that left within a round-trip time before may be lost as well.
     ends = 2.0 if interrupted or weight * p.loss < NEGLIGIBLE else 1 + min(count, float(window)) / 2
     phases = 1.0 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else float(WRITE_PHASES)
+    phases *= 2 if _ack_offsets(p, s)[0] > 0.0 else 1
     row = min(highest - lowest + 1, count * p.packets_per_segment) + time
     # If ACKs come faster than packets, those after the backlog find no packet, and packets leave one by one.
     used = count if count <= time else min(count, (highest + time) / p.packets_per_segment + 1)
@@ -349,7 +384,29 @@ def delay_bins(
             in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))
             again = p.load + p.load / max(window, 1)
             add_tries(waiting, bins, p.repeated_loss, again, timeout_chance(p, in_flight, reduced), p.timeout)
-    return bins
+    return bins if p.write_jitter == 0 else _with_lateness(p, bins)
+
+
+@kernel()
+def _with_lateness(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the bins of delays with the difference of two latenesses of writes.
+
+    A packet that waits is read when an ACK, a SACK or a repair comes, whose time depends on the lateness of an earlier
+    write. The packet's own lateness is subtracted from it. A packet that waits for nothing has no such difference.
+    """
+    slots, parts = int(bins[WEIGHT, EXTRA, 0]), 2 * len(LATENESS_NODES)
+    found = new_bins(slots + int(p.write_jitter) + 1)
+    for slot in range(slots):
+        for place in range(BINS_PER_SLOT):
+            weight = bins[WEIGHT, place, slot] / parts
+            if weight > 0.0:
+                delay = slot + bins[REMAINDER, place, slot] / bins[WEIGHT, place, slot]
+                for node in LATENESS_NODES:
+                    difference = node * p.write_jitter if delay > node * p.write_jitter else 0.0
+                    add(found, 0.0, delay - difference, weight)
+                    add(found, 0.0, delay + difference, weight)
+    found[REMAINDER, EXTRA, 0], found[REMAINDER, EXTRA, 1] = bins[REMAINDER, EXTRA, 0], bins[REMAINDER, EXTRA, 1]
+    return found
 
 
 @kernel()
@@ -439,6 +496,7 @@ def jitter_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
         yield UnsupportedError("jitter_distribution", path.jitter_distribution, "be 'uniform' in the chain", SIMULATED)
     if path.jitter_correlation > 0:
         yield UnsupportedError("jitter_correlation", path.jitter_correlation, "be 0 in the chain", SIMULATED)
+    yield from refused_lateness(flow, where)
     if flow.packet_size > stack.mss:
         yield UnsupportedError("packet_size", flow.packet_size, f"be at most {stack.mss} bytes {where}", SIMULATED)
     if path.loss_pattern != "random":

@@ -19,11 +19,11 @@ from tcpdelay.models.linux.bursts import (
     repair_rounds,
     repair_segments,
 )
-from tcpdelay.models.linux.detection import DETECTIONS, rest_timeout_chance, timeout_chance
+from tcpdelay.models.linux.detection import DETECTIONS, open_timeout_chance, rest_timeout_chance, timeout_chance
 from tcpdelay.models.linux.open_transitions import OpenWindow, repair_chances
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.models.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending, written_share
-from tcpdelay.models.linux.windows import reduced_window
+from tcpdelay.models.linux.windows import ack_offsets, reduced_window
 
 # Bins of delays, and the packets that leave while the window limits the sender.
 #
@@ -598,22 +598,31 @@ def add_open_phase(
             this = weight * _written(s, place, place)
             add_repaired(bins, 0.0, left, this, 2 * p.loss, load + 1.0, s.timeout_chance, p.timeout)
     else:
-        only_timeout = timeout_chance(p, min(int(load) * p.segments_per_packet, window - 2), reduced_window(p, window))
+        reduced = reduced_window(p, window)
+        if p.segments_per_packet == 1:
+            only_timeout = open_timeout_chance(p, window - 2, reduced)
+        else:
+            only_timeout = timeout_chance(p, min(int(load) * p.segments_per_packet, window - 2), reduced)
         write = math.ceil(s.wait - SAME_TIME)
         alive = weight
+        # In recovery each ACK releases one packet. With late writes, it may come before the write of its slot.
+        early, before, after = ack_offsets(p, 1)
         for _ in range(int(s.openings)):
             if p.segments_per_packet > 1:
                 _add_packet(p, o, bins, _age_in_recovery(p, s, write, window), alive, window)
                 alive *= 1 - o.loss
                 write += 1
                 continue
-            # In recovery each ACK releases one packet.
-            age = max(min(load - math.floor(load), s.wait + load - write), 0.0)
+            until_end = s.wait + load - write
             this = alive * written_share(s.written_later, s.written_first, s.fading, write - s.wait)
-            add(bins, age, 0.0, this * (1 - o.loss))
-            if p.followed_losses:
-                add_first_of_burst(p, bins, age, window, only_timeout, this * o.loss)
-            else:
-                add_repaired(bins, age, s.wait, this * o.loss, o.repeated_loss, load + 1.0, only_timeout, p.timeout)
+            for case in range(2 if early > 0.0 else 1):
+                age = max(min(1 + before if case else after, until_end), 0.0)
+                share = this * (early if case else 1 - early)
+                add(bins, age, 0.0, share * (1 - o.loss))
+                if p.followed_losses:
+                    add_first_of_burst(p, bins, age, window, only_timeout, share * o.loss)
+                else:
+                    again = load + 1.0
+                    add_repaired(bins, age, s.wait, share * o.loss, o.repeated_loss, again, only_timeout, p.timeout)
             alive *= 1 - o.loss
             write += 1

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tcpdelay.models.compilation import kernel
 from tcpdelay.models.linux.parameters import SAME_TIME, LinuxParameters
+from tcpdelay.models.linux.windows import ack_offsets
 from tcpdelay.models.tcp import DUPLICATE_THRESHOLD
 
 # Losses of a drop-tail queue: how many segments are lost with the first loss of a round, and when this is detected.
@@ -130,6 +131,8 @@ def retransmission_times(
 
 DETECTIONS = 3
 """Number of ways in which RACK detects a loss in a packet of several segments; see `Detection`."""
+LATENESS_DEVIATION = math.sqrt(1 / 6)
+"""Standard deviation of the difference of two times that are uniform between 0 and 1."""
 FOLLOWED_LOSSES = 4
 """Number of lost ACK-triggering segments in a row that are followed while a loss waits for detection."""
 
@@ -165,10 +168,27 @@ def detection_wait(p: LinuxParameters, close_acks: int, spacing_in_run: float, s
     >>> round(detection_wait(p, 0, 1.0, 1.0), 3), round(p.timer, 3)
     (1.375, 1.375)
     """
+    if p.write_jitter == 0:
+        return _detection_wait(p, p.reordering_wait, close_acks, spacing_in_run, spacing_after_run)
+    # Of two segments that leave with late writes, the SACK of the second comes earlier or later by the difference of
+    # two latenesses. Its mean and variance are those of two equally probable values.
+    spread = LATENESS_DEVIATION * p.write_jitter
+    wait = 0.0
+    for sign in (-1.0, 1.0):
+        reordering_wait = p.reordering_wait + sign * spread
+        wait += _detection_wait(p, reordering_wait, close_acks, spacing_in_run, spacing_after_run) / 2
+    return wait
+
+
+@kernel()
+def _detection_wait(
+    p: LinuxParameters, reordering_wait: float, close_acks: int, spacing_in_run: float, spacing_after_run: float
+) -> float:
+    """Return the time from the due time of an ACK to the detection, for one length of the reordering wait [slots]."""
     time = 0.0
     for place in range(1, 1000):
         time += spacing_in_run if place <= close_acks else spacing_after_run
-        if time >= p.reordering_wait - SAME_TIME:
+        if time >= reordering_wait - SAME_TIME:
             return time if place == 1 else min(time, float(p.timer))
         if place >= DUPLICATE_THRESHOLD:
             return time
@@ -236,6 +256,21 @@ def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
         # The segments in flight have passed the burst, but the new segments meet the same burst as the retransmission.
         return float(p.next_loss**pairs)
     return float((1 - (1 - p.loss) ** 2) ** pairs)
+
+
+@kernel()
+def open_timeout_chance(p: LinuxParameters, most: int, reduced: int) -> float:
+    """Return `timeout_chance` of a loss in an open window, with at most `most` segments in flight.
+
+    In flight are the packets of a round-trip time. With late writes, the SACK that detects the loss may come before the
+    write of the last of them, which then waits for the end of the recovery.
+    """
+    early, _, _ = ack_offsets(p, 1)
+    if early == 0.0:
+        return timeout_chance(p, min(int(p.load), most), reduced)
+    packets = math.floor(p.load + 0.5)
+    without = timeout_chance(p, min(packets - 1, most), reduced)
+    return early * without + (1 - early) * timeout_chance(p, min(packets, most), reduced)
 
 
 class Detection(NamedTuple):
@@ -323,7 +358,7 @@ def packet_timeout_chance(p: LinuxParameters, way: int, wait: float, window: int
     if p.rest_lost:
         return rest_timeout_chance(p, math.floor(wait - 1 + SAME_TIME))
     if segments == 1:
-        return timeout_chance(p, min(int(load), window - 2), reduced)
+        return open_timeout_chance(p, window - 2, reduced)
     later_packets = math.floor(load + wait + SAME_TIME) - math.floor(wait + SAME_TIME)
     in_flight = max(later_packets, 0) * segments
     if way == 0:

@@ -14,9 +14,9 @@ from tcpdelay.models.linux.detection import (
     DETECTIONS,
     Detection,
     detection_wait,
+    open_timeout_chance,
     packet_detections,
     packet_timeout_chance,
-    timeout_chance,
 )
 from tcpdelay.models.linux.parameters import SAME_TIME, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.models.linux.phases import (
@@ -341,7 +341,7 @@ def put_open_window(
     duration = load + o.later_wait
     packets = math.ceil(duration - SAME_TIME) - 1
     blocked = float(max(packets - (window - 1), 0))
-    only_timeout = timeout_chance(p, min(int(load), window - 3), reduced)
+    only_timeout = open_timeout_chance(p, window - 3, reduced)
     sending.duration[lost_two], sending.wait[lost_two] = duration, o.later_wait
     sending.openings[lost_two], sending.timeout_chance[lost_two] = packets - blocked, only_timeout
     # Two retransmissions: either may be lost, and be found by the RTO or by RACK.

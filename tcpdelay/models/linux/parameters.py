@@ -45,7 +45,7 @@ def times_out_before_next(flow: Flow, path: Path, stack: Linux) -> bool:
     """
     ticks = timeout_ticks(path, stack)
     latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
-    return latest <= flow.interval * stack.hz
+    return latest <= (flow.interval - flow.write_jitter) * stack.hz
 
 
 def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
@@ -169,6 +169,8 @@ class LinuxParameters(NamedTuple):
         Round-trip time and packet interval [s].
     continuation : float
         Probability that a packet of a talk spurt is followed by another one; 1 for a flow of constant rate.
+    write_jitter : float
+        Largest lateness of a write [slots].
     """
 
     load: float
@@ -196,6 +198,7 @@ class LinuxParameters(NamedTuple):
     rtt: float
     interval: float
     continuation: float
+    write_jitter: float
 
 
 def packets_per_round_trip(flow: Flow, path: Path) -> float:
@@ -260,7 +263,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     if path.jitter > 0:
         hint = "predict_delay(method='chain') takes the mean of several models"
         yield UnsupportedError("jitter", path.jitter, "be 0 in one DelayModel", hint)
-    yield from refused_lateness(flow, "in the chain")
+    yield from _refused_lateness(flow, path, stack)
     yield from unknown_fields(path, PATH_FIELDS | {"jitter"}, "in the chain", SIMULATED)
     yield from _refused_timeouts(flow, path, stack)
     if path.loss > LARGEST_LOSS and times_out_before_next(flow, path, stack):
@@ -274,6 +277,22 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
         yield from _refused_sizes(flow, path, stack, "in the chain with correlated losses")
     elif path.loss_burst > 1:
         yield from _refused_bursts(flow, path, stack)
+
+
+def _refused_lateness(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    """Yield an error if writes are late in a way that the chain does not follow, or has not been compared with."""
+    if flow.write_jitter > flow.interval:
+        allowed = f"be at most {flow.interval:g} s, the interval, in the chain"
+        yield UnsupportedError("write_jitter", flow.write_jitter, allowed, SIMULATED)
+        return
+    for uncompared, what in (
+        (stack.congestion_control == "bbr", "BBR"),
+        (path.loss_burst > 1, "loss bursts"),
+        (path.loss_pattern == "correlated", "correlated losses"),
+    ):
+        if uncompared:
+            yield from refused_lateness(flow, f"in the chain with {what}")
+            return
 
 
 def _refused_timeouts(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
@@ -494,4 +513,5 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         rtt=load * flow.interval,
         interval=flow.interval,
         continuation=1.0,
+        write_jitter=flow.write_jitter / flow.interval,
     )

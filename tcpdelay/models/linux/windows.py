@@ -11,6 +11,7 @@ segments by which the window has grown since are in the run. After any other rec
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -256,3 +257,70 @@ def times_after_loss(
         shrink = duration / times[count - 1]
         for place in range(count):
             times[place] *= shrink
+
+
+# When ACKs meet late writes. See "When writes are late" in docs/chain-linux.md.
+
+LATENESS_STEPS = 32
+"""Number of steps of the integrals over the lateness of writes."""
+MOST_FOLLOWED_WRITES = 32
+"""Largest number of round-trip times over which the lateness of an ACK clock is followed."""
+RARELY_EARLY = 1e-3
+"""Share of ACKs that come before their write below which all come after it."""
+
+
+@kernel()
+def signed_part(time: float) -> float:
+    """Return the time since the nearest whole slot, -0.5 to below 0.5 [slots]."""
+    part = time - math.floor(time + SAME_TIME)
+    return part if part < 0.5 else part - 1.0
+
+
+@kernel()
+def ack_offsets(p: LinuxParameters, round_trips: int) -> tuple[float, float, float]:
+    """Return the share of ACKs that come before a write, their mean time after it, below 0, and that of other ACKs.
+
+    `round_trips` is the number n of round-trip times from a write to the ACK. With exact writes all ACKs come at one
+    time after a write, the fractional part of n r. With late writes, a write comes at V and the ACK at A:
+
+        V = J U_0,   A = max (k f + J U_k, k = 1 ... n),
+
+    where J is the `write_jitter`, the U_k are uniform from 0 to 1, and f is `signed_part(r)`. The maximum has this
+    reason: an ACK that comes before a write finds no packet. The packet then leaves with its write, so that the ACK one
+    round-trip time later has the lateness of this write. If k f leaves the slot, only n r and one lateness count.
+    """
+    whole = round_trips * p.load
+    offset = whole - math.floor(whole + SAME_TIME)
+    jitter, nearest = p.write_jitter, signed_part(whole)
+    if jitter == 0.0 or abs(nearest) >= jitter:
+        return 0.0, 0.0, offset
+    drift, count = signed_part(p.load), min(round_trips, MOST_FOLLOWED_WRITES)
+    if abs(drift) * round_trips >= 0.5:
+        drift, count = nearest, 1
+    first = max(drift, count * drift)
+    last, step = first + jitter, jitter / LATENESS_STEPS
+    # With the distribution function F of A, for any s: E s(A) = s(last) - integral of s' F.
+    early, ahead, mean = _later_write(last, jitter), _time_to_write(last, jitter), last
+    for place in range(LATENESS_STEPS):
+        time, share = first + (place + 0.5) * step, 1.0
+        for number in range(1, count + 1):
+            share *= min(max((time - number * drift) / jitter, 0.0), 1.0)
+        if 0.0 < time < jitter:
+            early += share * step / jitter
+        ahead += _later_write(time, jitter) * share * step
+        mean -= share * step
+    if early < RARELY_EARLY:
+        return 0.0, 0.0, max(mean - jitter / 2, 0.0)
+    return early, -ahead / early, (mean - jitter / 2 + ahead) / max(1 - early, RARELY_EARLY)
+
+
+@kernel()
+def _later_write(time: float, jitter: float) -> float:
+    """Return the probability that a write is later than a time [slots]."""
+    return 1 - min(max(time / jitter, 0.0), 1.0)
+
+
+@kernel()
+def _time_to_write(time: float, jitter: float) -> float:
+    """Return the mean time from a time to a later write [slots]; 0 counts for an earlier write."""
+    return jitter / 2 - time if time < 0 else (jitter - min(time, jitter)) ** 2 / (2 * jitter)
