@@ -144,7 +144,7 @@ def summary(table: pd.DataFrame) -> str:
             score = f"**{score}**" if abs(one["score"]) > SIGNIFICANT else score
             line[one["figure"]] = f"{scale * one['kernel']:.4g} / {scale * one['simulator']:.4g} {score}"
         lines.append(line)
-    return "\n".join([*said, pd.DataFrame(lines).to_markdown(index=False)]) + "\n"
+    return "\n".join([*said, pd.DataFrame(lines).fillna("").to_markdown(index=False)]) + "\n"
 
 
 def by_group(delays: pd.DataFrame) -> str:
