@@ -1,11 +1,11 @@
 """Compare the simulator with captures of paths with jitter: `python validation/reordering.py`.
 
-`validation/specs/jitter.toml` makes the captures in `validation/jitter-captures`, whose uniform jitter reorders, and
-`jitter-kinds.toml` those in `validation/jitter-kind-captures`, with other distributions, with correlation, and in
+`validation/specs/jitter.toml` makes the captures in `jitter-captures/jitter.parquet`, whose uniform jitter reorders, and
+`jitter-kinds.toml` those in `jitter-captures/jitter-kinds.parquet`, with other distributions, with correlation, and in
 order. The script simulates each capture `SIMULATIONS` times at its own length and share of losses, so that a difference
 can be told from chance: in delays, and in the kernel's counters of retransmissions, D-SACKs and the like. A counter
 that differs beyond chance is a rule that the simulator lacks. It takes some minutes, and writes `results/NAME.csv` and
-`.md`, by default for both folders.
+`.md`, by default for both sets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from tcpdelay.scenario.stack import Stack
 
 HERE = FilePath(__file__).parent
 RESULTS = HERE / "results"
-FOLDERS = {"reordering": HERE / "jitter-captures", "jitter-kinds": HERE / "jitter-kind-captures"}
+SETS = {
+    "reordering": HERE / "jitter-captures" / "jitter.parquet",
+    "jitter-kinds": HERE / "jitter-captures" / "jitter-kinds.parquet",
+}
 """The folders of captures by the names of their results."""
 DELAYS = ("mean", "p95", "p99")
 GROUPS = ("application", "control", "distribution", "correlation", "in_order")
@@ -167,11 +170,11 @@ def rms(scores: pd.Series) -> float:
 def main() -> None:
     """Write the comparisons."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*FOLDERS, []], help="results to write (default: all)")
+    parser.add_argument("names", nargs="*", choices=[*SETS, []], help="results to write (default: all)")
     parser.add_argument("--output", type=FilePath, default=RESULTS)
     arguments = parser.parse_args()
-    for name in arguments.names or FOLDERS:
-        table = pd.DataFrame(rows(FOLDERS[name]))
+    for name in arguments.names or SETS:
+        table = pd.DataFrame(rows(SETS[name]))
         table.round(6).to_csv(arguments.output / f"{name}.csv", index=False)
         text = summary(table)
         (arguments.output / f"{name}.md").write_text(text)

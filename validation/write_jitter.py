@@ -1,4 +1,4 @@
-"""Compare models with captures of applications that write late: `python validation/write_jitter.py CAPTURES`.
+"""Compare models with captures of applications that write late, `jitter-captures/write-jitter.parquet`.
 
 `validation/specs/write-jitter.toml` makes the captures. Each is compared with 16 simulations of its length. The score
 is the distance of its mean delay from their mean, in standard deviations of a simulation and of that mean; chance
