@@ -1,7 +1,7 @@
 """Compare the simulator with captures of paths with jitter: `python validation/reordering.py`.
 
-`validation/specs/jitter.toml` makes the captures in `jitter-captures/jitter.parquet`, whose uniform jitter reorders, and
-`jitter-kinds.toml` those in `jitter-captures/jitter-kinds.parquet`, with other distributions, with correlation, and in
+`validation/specs/jitter.toml` makes the captures in `jitter-captures/jitter.parquet`, whose uniform jitter reorders,
+and `jitter-kinds.toml` those in `jitter-captures/jitter-kinds.parquet`, with other distributions, correlation, and in
 order. The script simulates each capture `SIMULATIONS` times at its own length and share of losses, so that a difference
 can be told from chance: in delays, and in the kernel's counters of retransmissions, D-SACKs and the like. A counter
 that differs beyond chance is a rule that the simulator lacks. It takes some minutes, and writes `results/NAME.csv` and
