@@ -27,6 +27,7 @@ from tcpdelay.models.simulator.records import (
     ACKNOWLEDGEMENT,
     CONNECTION,
     EVENT,
+    JITTER_TABLE,
     MASK,
     MOST_EVENTS,
     NEVER,
@@ -535,6 +536,7 @@ LIVE_WIRE = np.dtype(
         ("delays", np.int64, (3, MOST_WRITES)),
         ("messages", WRITTEN_MESSAGE, MOST_WRITES),
         ("events", EVENT, 1),
+        JITTER_TABLE,
         ("next_double", np.int64),
         ("random_state", np.int64),
     ]
