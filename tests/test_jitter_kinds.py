@@ -22,6 +22,7 @@ from tcpdelay.models.simulator.path import arrival_time
 from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.network.relay import over_udp
 from tcpdelay.network.stacks import Udp
+from tcpdelay.proxy.stream import Stream
 from tcpdelay.scenario.jitter import JitterDraw, jitter_table, mean_jitter
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.testbed.backends import VirtualTimeBackend
@@ -222,6 +223,18 @@ def test_quic_takes_every_kind_of_jitter(delivery):
         found = simulate(VOICE, path, stack, packets=5000, seed=1)
         assert found.mean != plain.mean
         assert path.forward_delay <= found.quantile(0.01) <= found.quantile(0.999) <= 0.05 + path.largest_jitter + 1e-5
+
+
+def test_a_live_connection_takes_every_kind_of_jitter():
+    path = td.Path(0.1, 0.0, jitter=0.03, jitter_distribution="normal", jitter_correlation=0.5, in_order=True)
+    stream = Stream(path, td.Stack.linux(), seed=1)
+    for number in range(50):
+        stream.write(b"x" * 100, 20_000 * number)
+    data, delivered = stream.take(2_000_000)
+    delays = [each.due - each.written for each in delivered]
+    assert len(data) == 5000
+    assert len(set(delays)) > 40
+    assert max(delays) <= 1e6 * (path.forward_delay + path.largest_jitter)
 
 
 def test_a_relay_over_udp_takes_every_kind_of_jitter():
