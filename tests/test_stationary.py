@@ -12,7 +12,7 @@ from tcpdelay.models.published.transitions import start_phase
 from tcpdelay.models.solver.aggregation import bin_flows, gth_solve
 from tcpdelay.models.solver.state_space import number_states
 from tcpdelay.models.solver.stationary import solve_by_sweeps, solve_within
-from tcpdelay.models.solver.sweeps import extrapolate, new_history, remember, sweep
+from tcpdelay.models.solver.sweeps import backlogs_beyond, extrapolate, new_history, remember, sweep
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -79,7 +79,7 @@ def test_a_sweep_moves_probability_as_the_matrix_does(flow, path):
     inflow[rows["offset"][start] - rows["low"][start]] = 1.0
     for _ in range(3):
         before = inflow.copy()
-        sweep(phases, transitions, rows, inflow, visits)
+        sweep(phases, transitions, rows, backlogs_beyond(rows), inflow, visits)
         number = number_states(phases, transitions, rows, start)
         reachable = number >= 0
         # What is visited comes from what came in and from the visits before; what is left flows back.
