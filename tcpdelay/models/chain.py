@@ -397,6 +397,13 @@ class DelayModel:
 
     def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""
+        try:
+            return self._solve_within_budget(rows, inflow, largest_cut)
+        except ArithmeticError as error:
+            raise TooLargeError(f"no solution was found ({error})") from None
+
+    def _solve_within_budget(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
+        """Return the solution; an ArithmeticError where the iteration does not settle."""
         phases, transitions = self._structure
         start = self._profile.start
         if self._profile.lossless:
@@ -404,21 +411,23 @@ class DelayModel:
             return Solution(np.ones(1), 0.0, 0)
         iterate = partial(solve_within, self._budget, phases, transitions, rows, start, inflow, largest_cut)
         solution = iterate()
-        if solution.residual > ACCEPTED_RESIDUAL:
-            if probability_at_bound(phases, rows, solution.probability) > largest_cut:
-                return solution
-            from tcpdelay.models.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
+        if solution.residual <= ACCEPTED_RESIDUAL:
+            return solution
+        if probability_at_bound(phases, rows, solution.probability) > largest_cut:
+            return solution
+        from tcpdelay.models.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
 
-            if rows["ratio"][0] > 0 or solution.probability.size > LARGEST_CHAIN:
-                # What has not settled may still move by the residual in each of as many sweeps.
-                if solution.residual * MAX_SWEEPS >= NEGLIGIBLE_TRUNCATION:
-                    # The inflow is that of the last sweep: the iteration goes on from there.
-                    solution = iterate()
-                if solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
-                    return solution
-            self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
-            return solve_directly(phases, transitions, rows, start)
-        return solution
+        if rows["ratio"][0] > 0 or solution.probability.size > LARGEST_CHAIN:
+            # What has not settled may still move by the residual in each of as many sweeps.
+            if solution.residual * MAX_SWEEPS >= NEGLIGIBLE_TRUNCATION:
+                # The inflow is that of the last sweep: the iteration goes on from there.
+                solution = iterate()
+            if solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
+                return solution
+            if rows["ratio"][0] > 0:
+                raise ArithmeticError("the backlogs near the capacity do not settle")
+        self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
+        return solve_directly(phases, transitions, rows, start)
 
     @cached_property
     def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

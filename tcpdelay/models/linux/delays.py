@@ -389,12 +389,12 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 @kernel()
 def bins_with_tail(
-    bins: NDArray[np.float64], beyond: NDArray[np.float64], ratio: float
+    bins: NDArray[np.float64], beyond: NDArray[np.float64], whole: float, ratio: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return what `filled_bins` returns, with the delays of backlogs beyond the bound B.
 
-    `beyond` has the delays of the packets that meet these backlogs as if each backlog was B. A share (1 - r) r^k of the
-    packets meets the backlog B + k, and has a delay that is longer by k slots.
+    `beyond`, times `whole`, has the delays of the packets that meet these backlogs as if each backlog was B. A share
+    (1 - r) r^k of the packets meets the backlog B + k, and has a delay that is longer by k slots.
     """
     slots = int(beyond[WEIGHT, EXTRA, 0])
     every = max(int(bins[WEIGHT, EXTRA, 0]), slots + SINGLE_BACKLOGS)
@@ -407,8 +407,8 @@ def bins_with_tail(
             weight *= ratio
             remainder *= ratio
             if slot < slots:
-                weight += (1.0 - ratio) * beyond[WEIGHT, place, slot]
-                remainder += (1.0 - ratio) * beyond[REMAINDER, place, slot]
+                weight += whole * (1.0 - ratio) * beyond[WEIGHT, place, slot]
+                remainder += whole * (1.0 - ratio) * beyond[REMAINDER, place, slot]
             spread[WEIGHT, place, slot] = weight
             spread[REMAINDER, place, slot] = remainder
             if slot < bins.shape[2]:
@@ -416,12 +416,12 @@ def bins_with_tail(
                 spread[REMAINDER, place, slot] += bins[REMAINDER, place, slot]
         weight_left += weight * ratio / (1.0 - ratio)
         remainder_left += remainder * ratio / (1.0 - ratio)
-    values, weights, whole = _filled(spread)
+    values, weights, counted = _filled(spread)
     if weight_left > 0.0:
         longer, shares = geometric_groups(every, ratio)
         values = np.concatenate((values, longer + remainder_left / weight_left))
         weights = np.concatenate((weights, weight_left * shares))
-    return values, weights / (whole + weight_left)
+    return values, weights / (counted + weight_left)
 
 
 @allocation_free()

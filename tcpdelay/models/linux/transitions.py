@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
@@ -398,20 +399,23 @@ class LinuxProfile:
         return with_rtt_probes(p, bins) if p.bbr else bins
 
     def _bins_beyond(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the bins of the backlogs beyond the bound as if each was at the bound, and their mean excess."""
-        ratio = float(rows["ratio"][0])
-        beyond = probability - within_bound(self._made[0], rows, probability)
-        return self.bins(rows, beyond), ratio / (1 - ratio)
+        """Return the bins of the backlogs beyond the bound as if each was at the bound, and their probability.
 
-    def _sums(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float, float]:
+        The bins are those of a sum of 1: rare packets would be left out as negligible.
+        """
+        beyond = probability - within_bound(self._made[0], rows, probability)
+        whole = max(float(beyond.sum()), sys.float_info.min)
+        return self.bins(rows, beyond / whole), whole
+
+    def _sums(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return `sums` over all delays."""
         if not rows["ratio"][0] > 0:
-            return sums(self.bins(rows, probability))
-        beyond, excess = self._bins_beyond(rows, probability)
+            return np.array(sums(self.bins(rows, probability)))
+        beyond, whole = self._bins_beyond(rows, probability)
         weight, delay, age, backlogged = sums(beyond)
-        more = np.array([weight, delay + weight * excess, age + weight * excess, backlogged])
-        found = more + sums(self.bins(rows, within_bound(self._made[0], rows, probability)))
-        return tuple(found.tolist())
+        excess = weight * float(rows["ratio"][0] / (1 - rows["ratio"][0]))
+        within = sums(self.bins(rows, within_bound(self._made[0], rows, probability)))
+        return within + whole * np.array([weight, delay + excess, age + excess, backlogged])
 
     def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
         """Return the estimated time [s] and memory [bytes] that `delays` takes."""
@@ -422,9 +426,9 @@ class LinuxProfile:
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""
         if rows["ratio"][0] > 0:
-            beyond, _ = self._bins_beyond(rows, probability)
+            beyond, whole = self._bins_beyond(rows, probability)
             within = self.bins(rows, within_bound(self._made[0], rows, probability))
-            values, weights = bins_with_tail(within, beyond, float(rows["ratio"][0]))
+            values, weights = bins_with_tail(within, beyond, whole, float(rows["ratio"][0]))
         else:
             values, weights = filled_bins(self.bins(rows, probability))
         return self._forward_delay + values * self.parameters.interval, weights
@@ -432,15 +436,15 @@ class LinuxProfile:
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         interval = self.parameters.interval
-        weight, delay, age, _ = self._sums(rows, probability)
+        weight, delay, age, _ = self._sums(rows, probability).tolist()
         after_timeouts = after_timeout(*self.structure, rows, probability)
-        timeouts = min(self._sums(rows, after_timeouts)[2], age)
+        timeouts = min(float(self._sums(rows, after_timeouts)[2]), age)
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
 
     def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
         """Return the share of time with packets in the send buffer."""
-        weight, _, _, backlogged = self._sums(rows, probability)
-        return backlogged / weight
+        weight, _, _, backlogged = self._sums(rows, probability).tolist()
+        return float(backlogged / weight)
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
         """Solve the chain within its first bound and compute the requested figures."""

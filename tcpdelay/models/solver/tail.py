@@ -204,4 +204,4 @@ def tail_error(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> 
     # The sum of r^-k for k from 1 to the number of backlogs in the upper half, with all digits where r is nearly 1.
     expected = beyond * math.expm1(-half * math.log(ratio))
     excess = beyond * ratio / (1.0 - ratio)
-    return abs(upper / expected - 1.0) * excess / (backlog + excess)
+    return float(abs(upper / expected - 1.0) * excess / (backlog + excess))
