@@ -294,9 +294,14 @@ def _more_exact(scenario: Scenario, asked: Requested, answer: Answer, error: flo
 
     Grids and tables request single figures of many scenarios. The chain answers there, in milliseconds.
     """
+    from tcpdelay.models.accuracy import EXACT_SIMULATION, simulator_error
+
     if error < WORTH_SIMULATING or not asked.distribution or asked.precision != "exact":
         return answer
     if not capacity(scenario) * HIGH_LOAD < scenario.source.message_rate:
+        return answer
+    least = simulator_error(EXACT_SIMULATION, (answer.mean - scenario.path.forward_delay) / scenario.path.mean_rtt)
+    if not least.mean < error:
         return answer
     because = f"at high load, the chain's expected error is {format_fraction(WORTH_SIMULATING)} or more"
     quick = replace(asked, max_seconds=min(asked.max_seconds, QUICK_SIMULATION))

@@ -388,6 +388,24 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 
 
 @kernel()
+def beyond_bound(
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the probabilities of the cells at the bound whose packets wait for the packets before them; 0 elsewhere.
+
+    In an open window no packet waits, whatever the backlog.
+    """
+    beyond = np.zeros(probability.size)
+    needed = open_window(p).needed
+    for phase in range(phases.size - 1):
+        end = rows.offset[phase + 1]
+        is_open = _is_open(sending.kind[phase], phases.window[phase], needed)
+        if rows.offset[phase] < end and rows.high[phase] == rows[0].bound and not is_open:
+            beyond[end - 1] = probability[end - 1]
+    return beyond
+
+
+@kernel()
 def bins_with_tail(
     bins: NDArray[np.float64], beyond: NDArray[np.float64], whole: float, ratio: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

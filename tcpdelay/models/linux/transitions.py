@@ -22,7 +22,7 @@ from tcpdelay.models.linux.bursts import (
     repair_rounds,
     repair_segments,
 )
-from tcpdelay.models.linux.delays import bins_with_tail, cost_of_bins, delay_bins, filled_bins, sums
+from tcpdelay.models.linux.delays import beyond_bound, bins_with_tail, cost_of_bins, delay_bins, filled_bins, sums
 from tcpdelay.models.linux.open_transitions import (
     OpenWindow,
     add_later_detections,
@@ -82,7 +82,7 @@ from tcpdelay.models.solver.stationary import (
     sum_up,
     updates_per_sweep,
 )
-from tcpdelay.models.solver.tail import tail_decay, within_bound
+from tcpdelay.models.solver.tail import tail_decay
 from tcpdelay.models.tcp import CUBIC_BETA, CUBIC_C, CUBIC_SCALE
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -398,24 +398,26 @@ class LinuxProfile:
         bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
         return with_rtt_probes(p, bins) if p.bbr else bins
 
-    def _bins_beyond(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Return the bins of the backlogs beyond the bound as if each was at the bound, and their probability.
+    def _bins_beyond(
+        self, rows: Rows, probability: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Return the bins within the bound, those beyond it as if each backlog was at the bound, and their probability.
 
-        The bins are those of a sum of 1: rare packets would be left out as negligible.
+        The bins beyond the bound are those of a sum of 1: rare packets would be left out as negligible.
         """
-        beyond = probability - within_bound(self._made[0], rows, probability)
+        phases, _, sending, _ = self._made
+        beyond = beyond_bound(self.parameters, phases, sending, rows, probability)
         whole = max(float(beyond.sum()), sys.float_info.min)
-        return self.bins(rows, beyond / whole), whole
+        return self.bins(rows, probability - beyond), self.bins(rows, beyond / whole), whole
 
     def _sums(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return `sums` over all delays."""
         if not rows["ratio"][0] > 0:
             return np.array(sums(self.bins(rows, probability)))
-        beyond, whole = self._bins_beyond(rows, probability)
+        within, beyond, whole = self._bins_beyond(rows, probability)
         weight, delay, age, backlogged = sums(beyond)
         excess = weight * float(rows["ratio"][0] / (1 - rows["ratio"][0]))
-        within = sums(self.bins(rows, within_bound(self._made[0], rows, probability)))
-        return within + whole * np.array([weight, delay + excess, age + excess, backlogged])
+        return sums(within) + whole * np.array([weight, delay + excess, age + excess, backlogged])
 
     def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
         """Return the estimated time [s] and memory [bytes] that `delays` takes."""
@@ -426,9 +428,7 @@ class LinuxProfile:
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""
         if rows["ratio"][0] > 0:
-            beyond, whole = self._bins_beyond(rows, probability)
-            within = self.bins(rows, within_bound(self._made[0], rows, probability))
-            values, weights = bins_with_tail(within, beyond, whole, float(rows["ratio"][0]))
+            values, weights = bins_with_tail(*self._bins_beyond(rows, probability), float(rows["ratio"][0]))
         else:
             values, weights = filled_bins(self.bins(rows, probability))
         return self._forward_delay + values * self.parameters.interval, weights
