@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain_structure import profile_of
+from chain_structure import profile_of, solved_rows
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models import chain
 from tcpdelay.models.chain import DelayModel, budget_for
 from tcpdelay.models.linux.delays import bins_with_tail
@@ -16,7 +17,7 @@ from tcpdelay.models.predict import capacity, carries, predict
 from tcpdelay.models.published.delays import spread_lattice
 from tcpdelay.models.solver.aggregation import aggregate, bin_flows
 from tcpdelay.models.solver.state_space import PHASE, TRANSITION, rows_with_tail
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, probability_at_bound, solve_by_sweeps
+from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
 from tcpdelay.models.solver.sweeps import backlogs_beyond, sweep
 from tcpdelay.models.solver.tail import SINGLE_BACKLOGS, geometric_groups, tail_decay, tail_error
 from tcpdelay.scenario.path import Path
@@ -168,44 +169,36 @@ def test_a_lattice_of_backlogs_beyond_the_bound_keeps_its_mean():
         (Flow(1200, 0.020), Path(0.150, 0.021), Stack.newreno_2008(backlog_bound="grow")),
     ],
 )
-def test_delays_with_a_tail_are_those_of_single_backlogs(monkeypatch, flow, path, stack):
-    model = DelayModel(flow, path, stack, budget_for(100.0, None))
-    rows, solution = model._solved
-    assert rows["ratio"][0] > 0
-    single_rows, single = model._listed
-    assert single_rows["ratio"][0] == 0
-    found, expected = model.delay_distribution(), model._distribution(single_rows, single)
+def test_delays_with_a_tail_are_those_of_single_backlogs(flow, path, stack):
+    model, profile = DelayModel(flow, path, stack, budget_for(100.0, None)), profile_of(flow, path, stack)
+    found = model.delay_distribution()
+    # Nothing is cut off where one cell stands for all larger backlogs.
+    assert found.truncated_mass == 0
+    rows, solution = solved_rows(profile)
+    assert rows["bound"][0] > profile.first_bound
+    expected = DelayDistribution(*profile.delays(rows, solution.probability), path.forward_delay)
     assert found.mean == pytest.approx(expected.mean, rel=1e-3)
     assert found.quantile(0.95) == pytest.approx(expected.quantile(0.95), rel=2e-3)
     assert found.quantile(0.9999) == pytest.approx(expected.quantile(0.9999), rel=1e-2)
-    parts, alike = (
-        model._profile.mean_parts(*of) for of in ((rows, solution.probability), (single_rows, single.probability))
-    )
-    assert sum(parts) + path.forward_delay == pytest.approx(found.mean, rel=1e-9)
+    parts, alike = model.delay_parts, profile.mean_parts(rows, solution.probability)
     # How much of the backlogs follows timeouts is a rough figure, as rare states are left out.
-    waiting, alike_waiting = parts[0] + parts[2], alike[0] + alike[2]
-    assert (waiting, parts[1]) == pytest.approx((alike_waiting, alike[1]), rel=5e-3)
-    time = model._profile.backlogged_time(rows, solution.probability)
-    assert time == pytest.approx(model._profile.backlogged_time(single_rows, single.probability), rel=1e-3)
+    assert parts.backlog + parts.timeouts == pytest.approx(alike[0] + alike[2], rel=2e-3)
+    assert parts.head_of_line == pytest.approx(alike[1], rel=5e-3)
+    assert path.forward_delay + parts.backlog + parts.timeouts + parts.head_of_line == pytest.approx(found.mean)
+    time = profile.backlogged_time(rows, solution.probability)
+    assert model.backlogged_time_fraction == pytest.approx(time, rel=1e-3)
 
 
 def test_the_bound_doubles_where_backlogs_beyond_it_are_not_geometric(monkeypatch):
-    flow, path = Flow(1136, 0.0093), Path(0.245, 0.00286)
-    first = profile_of(flow, path, Stack.linux()).first_bound
-    means = []
+    flow, path, means = Flow(1136, 0.0093), Path(0.245, 0.00286), []
     for largest in (1.0, 0.005, 1e-4):
         monkeypatch.setattr(chain, "LARGEST_TAIL_ERROR", largest)
         model = DelayModel(flow, path, Stack.linux(), budget_for(100.0, None))
-        rows, solution = model._solved
-        assert tail_error(model._structure[0], rows, solution.probability) <= largest
-        means.append((rows["bound"][0] // first, model.delay_distribution().mean))
-    (one, rough), (four, usual), (more, exact) = means
-    assert one == 1 < four < more
-    assert abs(usual / exact - 1) < 1e-3 < abs(rough / exact - 1)
+        means.append(model.delay_distribution().mean)
+    rough, usual, exact = means
+    assert abs(usual / exact - 1) < 1e-3 < 0.01 < abs(rough / exact - 1)
 
 
 def test_nothing_stands_for_a_backlog_that_the_bound_holds():
-    model = DelayModel(Flow(174, 0.020), Path(0.100, 0.02), Stack.linux())
-    rows, solution = model._solved
-    assert rows["ratio"][0] == 0
-    assert probability_at_bound(model._structure[0], rows, solution.probability) < 1e-6
+    found = DelayModel(Flow(174, 0.020), Path(0.100, 0.02), Stack.linux()).delay_distribution()
+    assert 0 < found.truncated_mass < 1e-6
