@@ -19,17 +19,10 @@ CORRELATION_QUANTILE = 2.326
 
 
 class Interval(NamedTuple):
-    """An estimate and its confidence interval, in the unit of the samples.
+    """An estimate and its confidence interval, in the unit of the samples."""
 
-    Attributes
-    ----------
-    value : float
-        The estimate.
-    low, high : float
-        Ends of the interval.
-    """
-
-    value: float
+    value: float  # The estimate
+    # low, high: Ends of the interval.
     low: float
     high: float
 

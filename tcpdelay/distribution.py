@@ -35,14 +35,9 @@ FEWEST_BEYOND = 10
 
 @dataclass(frozen=True)
 class Spread:
-    """Statistics of the relative errors of predictions, without their signs.
+    """Statistics of the relative errors of predictions, without their signs."""
 
-    Parameters
-    ----------
-    median, mean, p90 : float
-        Median, mean and 90 % quantile of the errors, as fractions.
-    """
-
+    # median, mean, p90: Median, mean and 90 % quantile of the errors, as fractions.
     median: float
     mean: float
     p90: float

@@ -38,34 +38,16 @@ class Findings(JudgedDelays):
     """The findings on a flow of constant rate; `JudgedDelays` has the other fields.
 
     The verdict follows from the chain's answer, or from a simulation if the chain's expected error leaves it open.
-
-    Parameters
-    ----------
-    flow : Flow
-        The flow.
-    backlogged_time_fraction : float
-        Share of time in which packets wait in the send buffer.
-    largest_sustainable_rate : Margin
-        Highest bitrate that TCP can carry.
-    playout : tuple of PlayoutBuffer
-        Playout delays that hide single losses.
-    validity : ValidatedRange
-        Range in which the model has been checked.
-    refused : tuple of str
-        Fields of the scenario that the chain refuses; usually none.
-    call : Call, optional
-        The ratings of the call, if the application is a call.
-    video : VideoPlayout, optional
-        The playout of the video with the target's limit as start-up delay, if the application is a video.
     """
 
     flow: Flow
-    backlogged_time_fraction: float
-    largest_sustainable_rate: Margin
-    playout: tuple[PlayoutBuffer, ...]
-    validity: ValidatedRange
-    refused: tuple[str, ...]
-    call: Call | None = None
+    backlogged_time_fraction: float  # Share of time in which packets wait in the send buffer
+    largest_sustainable_rate: Margin  # Highest bitrate that TCP can carry
+    playout: tuple[PlayoutBuffer, ...]  # Playout delays that hide single losses
+    validity: ValidatedRange  # Range in which the model has been checked
+    refused: tuple[str, ...]  # Fields of the scenario that the chain refuses; usually none
+    call: Call | None = None  # The ratings of the call, if the application is a call
+    # The playout of the video with the target's limit as start-up delay, if the application is a video.
     video: VideoPlayout | None = None
 
     recorded = (
@@ -178,17 +160,10 @@ class SourceFindings(JudgedDelays):
     """The findings on a source whose rate is not constant, all simulated; `JudgedDelays` has the other fields.
 
     What `JudgedDelays` says of packets holds for the messages of the source.
-
-    Parameters
-    ----------
-    source : Source
-        The source.
-    compared : int
-        Number of messages in each simulation of the search for the margins.
     """
 
     source: Source
-    compared: int
+    compared: int  # Number of messages in each simulation of the search for the margins
 
     recorded = (
         *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
@@ -277,14 +252,9 @@ def _source_findings(request: GuidelineRequest) -> SourceFindings:
 
 @dataclass(frozen=True)
 class Changes:
-    """The findings on two scenarios, and their differences.
+    """The findings on two scenarios, and their differences."""
 
-    Parameters
-    ----------
-    before, after : Findings
-        The findings on each.
-    """
-
+    # before, after: The findings on each.
     before: Findings
     after: Findings
 

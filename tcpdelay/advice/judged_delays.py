@@ -67,25 +67,14 @@ CRITICAL_TOLERANCE = 0.001
 
 @dataclass(frozen=True)
 class LossCurve:
-    """The target's quantile of the delay as a function of the loss.
+    """The target's quantile of the delay as a function of the loss."""
 
-    Parameters
-    ----------
-    loss : ndarray, shape (n,)
-        Losses [fraction], ascending, above 0.
-    quantile : ndarray, shape (n,)
-        The target's quantile at each loss [s], finite.
-    lowest, highest : float
-        Range of losses around the scenario; the curve may end below `highest`.
-    critical : float or None
-        Smallest loss at which TCP cannot carry the flow; None if it is not within the range.
-    """
-
-    loss: NDArray[np.float64]
-    quantile: NDArray[np.float64]
+    loss: NDArray[np.float64]  # Losses [fraction], ascending, above 0
+    quantile: NDArray[np.float64]  # The target's quantile at each loss [s], finite
+    # lowest, highest: Range of losses around the scenario; the curve may end below `highest`.
     lowest: float
     highest: float
-    critical: float | None
+    critical: float | None  # Smallest loss at which TCP cannot carry the flow; None if it is not within the range
 
 
 def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: AnsweredBy | Model = "chain") -> LossCurve:
@@ -199,36 +188,18 @@ def agreed_verdict(judgement: Judgement, works: bool, alternatives: tuple[Altern
 
 @dataclass(frozen=True)
 class GuidelineRequest:
-    """A scenario, the demand on its delay, and the model that judges whether the demand is met.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    target : Target
-        The demand on the delay.
-    estimate : PathEstimate, optional
-        The measurement from which the path was made.
-    application : Application, optional
-        The application that sends the messages.
-    method : {"chain", "simulation", "auto"}
-        The model of the verdict and the delays.
-    on_progress : callable, optional
-        Function that a simulation calls with the number of packets simulated and the largest number of packets.
-    on_margin : callable, optional
-        Function called with the number of margins found and the number of all margins.
-    path_preset : PathPreset, optional
-        The preset from which the path was made.
-    """
+    """A scenario, the demand on its delay, and the model that judges whether the demand is met."""
 
     scenario: Scenario
-    target: Target
-    estimate: PathEstimate | None = None
-    application: Application | None = None
-    method: AnsweredBy = "auto"
+    target: Target  # The demand on the delay
+    estimate: PathEstimate | None = None  # The measurement from which the path was made
+    application: Application | None = None  # The application that sends the messages
+    method: AnsweredBy = "auto"  # The model of the verdict and the delays
+    # Function that a simulation calls with the number of packets simulated and the largest number of packets.
     on_progress: Callable[[int, int], None] | None = None
+    # Function called with the number of margins found and the number of all margins.
     on_margin: Callable[[int, int], None] | None = None
-    path_preset: PathPreset | None = None
+    path_preset: PathPreset | None = None  # The preset from which the path was made
 
 
 # The recommendations for one scenario: the guideline's rules, applied to it and ordered by their effect.
@@ -331,77 +302,45 @@ class JudgedDelays:
     """The findings of a report that do not depend on the kind of source: predicted delays, and the verdict on them.
 
     The verdict says whether the delays meet the target. A subclass adds the source, and findings for its kind.
-
-    Parameters
-    ----------
-    path, stack, target
-        The scenario without its source, and the demand on the delay.
-    works : bool
-        Whether the prediction meets the target.
-    answer : Answer
-        The answer of the chain or of a simulation, from which the verdict and the delays follow. It has no delays if
-        the simulation has not settled, and the chain has no answer either.
-    late_range : tuple of float
-        Smallest and largest share of late packets that the expected error of the prediction allows.
-    parts : DelayParts
-        Parts of the mean delay [s]; NaN without delays.
-    utilization : float
-        The mean bitrate divided by the rate of a long TCP transfer on the path.
-    verdict : {"works", "uncertain", "fails"}
-        Whether the target is met; "uncertain" if the expected error of the prediction reaches across the limit, or if
-        the target is met in one part of the measured path's confidence interval and missed in another part.
-    margins : tuple of Margin
-        The margins of loss, round-trip time and bitrate; without the bitrate if the source cannot be scaled.
-    recommendations : tuple of Recommendation
-        The rules that apply to this kind of source, in the order of the report: first what to do, beginning with the
-        largest effect.
-    alternatives : tuple of Alternative
-        The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
-    unchanged : float
-        The target's quantile of the delay without a change [s], by the model that computes the effects of changes. NaN
-        if the simulation has not settled.
-    expected_error : ExpectedError
-        The probable error of the prediction.
-    notes : tuple of str
-        Limits of the numbers that the reader should know.
-    ignored : mapping of str to str
-        Fields of the scenario that the model ignores, and the values that it assumes.
-    loss_curve : LossCurve
-        The target's quantile against the loss.
-    simulated_because : str
-        Why the chain has no answer, so that all figures are simulated; empty if the chain has an answer.
-    transports : TransportComparison, optional
-        Whether another transport would help; None over QUIC, over the TCP of 2008, and without delays.
-    unsettled : NotSettledError, optional
-        What is known from a simulation that has not settled, if the chain answers in its place.
-    estimate : PathEstimate, optional
-        The measurement from which the path was made.
-    path_preset : PathPreset, optional
-        The preset from which the path was made.
     """
 
+    # path, stack, target: The scenario without its source, and the demand on the delay.
     path: Path
     stack: KnownStack
     target: Target
-    works: bool
+    works: bool  # Whether the prediction meets the target
+    # The answer of the chain or of a simulation, from which the verdict and the delays follow. It has no delays if
+    # the simulation has not settled, and the chain has no answer either.
     answer: Answer
+    # Smallest and largest share of late packets that the expected error of the prediction allows.
     late_range: tuple[float, float]
-    parts: DelayParts
-    utilization: float
+    parts: DelayParts  # Parts of the mean delay [s]; NaN without delays
+    utilization: float  # The mean bitrate divided by the rate of a long TCP transfer on the path
+    # Whether the target is met; "uncertain" if the expected error of the prediction reaches across the limit, or if
+    # the target is met in one part of the measured path's confidence interval and missed in another part.
     verdict: Verdict
+    # The margins of loss, round-trip time and bitrate; without the bitrate if the source cannot be scaled.
     margins: tuple[Margin, ...]
+    # The rules that apply to this kind of source, in the order of the report: first what to do, beginning with the
+    # largest effect.
     recommendations: tuple[Recommendation, ...]
+    # The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
     alternatives: tuple[Alternative, ...]
+    # The target's quantile of the delay without a change [s], by the model that computes the effects of changes. NaN
+    # if the simulation has not settled.
     unchanged: float
-    expected_error: ExpectedError
-    notes: tuple[str, ...]
-    ignored: Mapping[str, str]
-    loss_curve: LossCurve
+    expected_error: ExpectedError  # The probable error of the prediction
+    notes: tuple[str, ...]  # Limits of the numbers that the reader should know
+    ignored: Mapping[str, str]  # Fields of the scenario that the model ignores, and the values that it assumes
+    loss_curve: LossCurve  # The target's quantile against the loss
+    # Why the chain has no answer, so that all figures are simulated; empty if the chain has an answer.
     simulated_because: str
+    # Whether another transport would help; None over QUIC, over the TCP of 2008, and without delays.
     transports: TransportComparison | None = None
+    # What is known from a simulation that has not settled, if the chain answers in its place.
     unsettled: NotSettledError | None = None
-    estimate: PathEstimate | None = None
-    path_preset: PathPreset | None = None
+    estimate: PathEstimate | None = None  # The measurement from which the path was made
+    path_preset: PathPreset | None = None  # The preset from which the path was made
 
     recorded: ClassVar[tuple[str, ...]]
     """Names of the fields that `to_dict` returns, in the order of its keys."""

@@ -35,56 +35,29 @@ One stream for all messages delays them much as TCP does."""
 
 @dataclass(frozen=True)
 class OtherTransport:
-    """The delays over another transport.
+    """The delays over another transport."""
 
-    Parameters
-    ----------
-    name : str
-        The transport in words.
-    delivery : str
-        Delivery of `tcpdelay.Stack.quic`.
-    quantile : Interval
-        The target's quantile of the delay [s] with its 95 % interval. Lost datagrams have an infinite delay.
-    late_fraction : float
-        Share of the messages that are late or lost.
-    verdict : {"works", "uncertain", "fails"}
-        Whether the target is met.
-    helps : bool
-        Whether this transport meets a target that TCP may miss, or saves more than the errors of both delays and more
-        than 1 % of the delay.
-    """
-
-    name: str
-    delivery: Delivery
+    name: str  # The transport in words
+    delivery: Delivery  # Delivery of `tcpdelay.Stack.quic`
+    # The target's quantile of the delay [s] with its 95 % interval. Lost datagrams have an infinite delay.
     quantile: Interval
-    late_fraction: float
-    verdict: Verdict
+    late_fraction: float  # Share of the messages that are late or lost
+    verdict: Verdict  # Whether the target is met
+    # Whether this transport meets a target that TCP may miss, or saves more than the errors of both delays and more
+    # than 1 % of the delay.
     helps: bool
 
 
 @dataclass(frozen=True)
 class TransportComparison:
-    """TCP and other transports on one path.
+    """TCP and other transports on one path."""
 
-    Parameters
-    ----------
-    quantile : Interval
-        The target's quantile of the delay over TCP [s], with the range that its expected error allows.
-    late_fraction : float
-        Share of the messages that are late over TCP.
-    verdict : {"works", "uncertain", "fails"}
-        Whether TCP meets the target.
-    others : tuple of OtherTransport
-        The other transports that the simulator has an answer for.
-    refusal : str
-        Why the simulator has no answer for one of them; empty if it has.
-    """
-
+    # The target's quantile of the delay over TCP [s], with the range that its expected error allows.
     quantile: Interval
-    late_fraction: float
-    verdict: Verdict
-    others: tuple[OtherTransport, ...]
-    refusal: str = ""
+    late_fraction: float  # Share of the messages that are late over TCP
+    verdict: Verdict  # Whether TCP meets the target
+    others: tuple[OtherTransport, ...]  # The other transports that the simulator has an answer for
+    refusal: str = ""  # Why the simulator has no answer for one of them; empty if it has
 
 
 def other_transports(

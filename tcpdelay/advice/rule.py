@@ -421,50 +421,25 @@ class Rule:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """One rule of the guideline, for one scenario.
+    """One rule of the guideline, for one scenario."""
 
-    Parameters
-    ----------
-    key : str
-        Stable name of the rule.
-    level : {"tcp", "application"}
-        Who follows it.
-    title, reason : str
-        What to do, and why.
-    condition : str
-        When the rule holds.
-    applies : bool
-        Whether the rule holds in this scenario.
-    place : {"do", "little gain", "already so", "not computed"}
-        Its place in the report. "do": it has a computed effect, or a bound on the effect, that is a gain here. "little
-        gain": little, none, or worse. "already so": the scenario follows the rule. "not computed": the effect is not
-        known.
-    why : str, optional
-        Why it has this place, where the effect does not say so.
-    status : {"set", "default", "built in", "gone", "missing", "not a setting"}
-        Whether the reader has to set it on a current Linux.
-    setting : str
-        The exact setting on Linux, or the text in its place.
-    macos, windows, browser : str
-        The settings on these systems.
-    evidence : str
-        The source of the effect, as a path in the repository.
-    effect : Effect, optional
-        The rule's effect in this scenario, if it can be computed.
-    """
-
-    key: str
-    level: Level
+    key: str  # Stable name of the rule
+    level: Level  # Who follows it
+    # title, reason: What to do, and why.
     title: str
     reason: str
-    condition: str
-    applies: bool
+    condition: str  # When the rule holds
+    applies: bool  # Whether the rule holds in this scenario
+    # Its place in the report. "do": it has a computed effect, or a bound on the effect, that is a gain here. "little
+    # gain": little, none, or worse. "already so": the scenario follows the rule. "not computed": the effect is not
+    # known.
     place: Place
-    why: str | None
-    status: Status
-    setting: str
+    why: str | None  # Why it has this place, where the effect does not say so
+    status: Status  # Whether the reader has to set it on a current Linux
+    setting: str  # The exact setting on Linux, or the text in its place
+    # macos, windows, browser: The settings on these systems.
     macos: str
     windows: str
     browser: str
-    evidence: str
-    effect: Effect | None = None
+    evidence: str  # The source of the effect, as a path in the repository
+    effect: Effect | None = None  # The rule's effect in this scenario, if it can be computed

@@ -88,21 +88,11 @@ class MoveAdvice:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The prediction for an estimated path, and the verdict on it.
+    """The prediction for an estimated path, and the verdict on it."""
 
-    Parameters
-    ----------
-    answer : Answer
-        The prediction for the estimate.
-    alternatives : tuple of Alternative
-        The predictions at the ends of the confidence intervals of the estimate.
-    verdict : str
-        The verdict on TCP, a `WatchVerdict`.
-    """
-
-    answer: Answer
-    alternatives: tuple[Alternative, ...]
-    verdict: WatchVerdict
+    answer: Answer  # The prediction for the estimate
+    alternatives: tuple[Alternative, ...]  # The predictions at the ends of the confidence intervals of the estimate
+    verdict: WatchVerdict  # The verdict on TCP, a `WatchVerdict`
 
     @property
     def quantile_range(self) -> tuple[float, float]:
@@ -118,35 +108,15 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Observation:
-    """What is known of a watched path at one time.
+    """What is known of a watched path at one time."""
 
-    Parameters
-    ----------
-    sample : PathSample
-        The latest sample.
-    elapsed : float
-        Time since the first sample [s].
-    rate : float, optional
-        Rate at which payload was acknowledged [bit/s].
-    estimate : PathEstimate, optional
-        The estimated path; None while there is none.
-    outlook : Outlook, optional
-        The prediction for the estimate; None without an estimate.
-    measured : MeasuredDelays, optional
-        The delays by the backlog of the connection.
-    verdict : str
-        The verdict of the outlook; "too early to say" without an estimate.
-    advice : str
-        The advice, an `Advice`.
-    """
-
-    sample: PathSample
-    elapsed: float
-    rate: float | None
-    estimate: PathEstimate | None
-    outlook: Outlook | None
-    measured: MeasuredDelays | None
-    verdict: WatchVerdict
+    sample: PathSample  # The latest sample
+    elapsed: float  # Time since the first sample [s]
+    rate: float | None  # Rate at which payload was acknowledged [bit/s]
+    estimate: PathEstimate | None  # The estimated path; None while there is none
+    outlook: Outlook | None  # The prediction for the estimate; None without an estimate
+    measured: MeasuredDelays | None  # The delays by the backlog of the connection
+    verdict: WatchVerdict  # The verdict of the outlook; "too early to say" without an estimate
     advice: Advice
 
 

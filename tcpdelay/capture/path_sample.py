@@ -83,14 +83,9 @@ class PathSample:
 
 @dataclass(frozen=True)
 class MeasuredDelays:
-    """Delays from the write to the in-order arrival, measured by the backlog of the sender; times in s.
+    """Delays from the write to the in-order arrival, measured by the backlog of the sender; times in s."""
 
-    Attributes
-    ----------
-    mean, quantile : Interval
-        Mean delay and quantile of the delay, with their 95 % confidence intervals.
-    """
-
+    # mean, quantile: Mean delay and quantile of the delay, with their 95 % confidence intervals.
     mean: Interval
     quantile: Interval
 
@@ -246,24 +241,12 @@ _LARGEST_PORT = 65535
 
 @dataclass(frozen=True)
 class SsQuery:
-    """The search for a live TCP connection.
+    """The search for a live TCP connection."""
 
-    Parameters
-    ----------
-    filters : tuple of str
-        Filter of `ss`, as words; empty: all connections.
-    process : int, optional
-        The process that holds the connection.
-    requested : str, optional
-        Address of either end, or a part of it, if several connections match.
-    what : str
-        The search in words, for messages.
-    """
-
-    filters: tuple[str, ...] = ()
-    process: int | None = None
-    requested: str | None = None
-    what: str = "ss"
+    filters: tuple[str, ...] = ()  # Filter of `ss`, as words; empty: all connections
+    process: int | None = None  # The process that holds the connection
+    requested: str | None = None  # Address of either end, or a part of it, if several connections match
+    what: str = "ss"  # The search in words, for messages
 
     @classmethod
     def of_process(cls, process: int, requested: str | None = None) -> SsQuery:

@@ -67,79 +67,52 @@ _DEFAULT_RTO_MIN, _LONGEST_TICK = 0.2, 0.011
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """One TCP connection in the output of `ss -tin`; a value is None if `ss` did not print it.
+    """One TCP connection in the output of `ss -tin`; a value is None if `ss` did not print it."""
 
-    Parameters
-    ----------
-    local, peer : str
-        Address and port of both ends, as printed.
-    congestion_control : str, optional
-        Name of the congestion control.
-    rtt, rtt_deviation, rtt_min : float, optional
-        Smoothed round-trip time, its smoothed mean deviation, and the smallest round-trip time of the last minutes [s].
-    retransmission_timeout : float, optional
-        Current retransmission timeout [s].
-    backoff : int
-        Number of times that the retransmission timeout is doubled at present.
-    mss : int, optional
-        Largest segment payload [bytes].
-    congestion_window, slow_start_threshold : int, optional
-        Congestion window and slow-start threshold [segments].
-    bytes_sent, bytes_retransmitted : int, optional
-        Payload sent, including retransmissions, and payload retransmitted [bytes].
-    segments_out, data_segments_out, data_segments_in : int, optional
-        Numbers of segments sent, and of data segments sent and received, all including retransmissions.
-    retransmissions_in_flight, retransmissions : int
-        Numbers of retransmitted segments that are not acknowledged yet, and of all retransmitted segments.
-    unacknowledged, selectively_acknowledged : int
-        Numbers of segments that are sent and not acknowledged in order, and of those that a SACK reported as arrived.
-    marked_lost : int, optional
-        Number of unacknowledged segments that the sender considers lost.
-    spurious_retransmissions : int, optional
-        Number of retransmissions that the receiver reported as duplicates (D-SACK).
-    delivered : int, optional
-        Number of segments that arrived, with the SYN, and with retransmissions that arrived as duplicates.
-    send_rate, delivery_rate : float, optional
-        Congestion window divided by the round-trip time, and the last measured delivery rate [bit/s].
-    app_limited : bool
-        Whether the delivery rate was limited by the application.
-    send_queue : int, optional
-        Payload in the send buffer that is not acknowledged, sent or not [bytes] (Send-Q).
-    unsent_bytes : int
-        Payload in the send buffer that has not been sent once [bytes].
-    bytes_acknowledged : int, optional
-        Payload acknowledged [bytes].
-    """
-
+    # local, peer: Address and port of both ends, as printed.
     local: str
     peer: str
-    congestion_control: str | None = None
+    congestion_control: str | None = None  # Name of the congestion control
+    # rtt, rtt_deviation, rtt_min: Smoothed round-trip time, its smoothed mean deviation, and the smallest round-trip
+    # time of the last minutes [s].
     rtt: float | None = None
     rtt_deviation: float | None = None
     rtt_min: float | None = None
-    retransmission_timeout: float | None = None
-    backoff: int = 0
-    mss: int | None = None
+    retransmission_timeout: float | None = None  # Current retransmission timeout [s]
+    backoff: int = 0  # Number of times that the retransmission timeout is doubled at present
+    mss: int | None = None  # Largest segment payload [bytes]
+    # congestion_window, slow_start_threshold: Congestion window and slow-start threshold [segments].
     congestion_window: int | None = None
     slow_start_threshold: int | None = None
+    # bytes_sent, bytes_retransmitted: Payload sent, including retransmissions, and payload retransmitted [bytes].
     bytes_sent: int | None = None
     bytes_retransmitted: int | None = None
+    # segments_out, data_segments_out, data_segments_in: Numbers of segments sent, and of data segments sent and
+    # received, all including retransmissions.
     segments_out: int | None = None
     data_segments_out: int | None = None
     data_segments_in: int | None = None
+    # retransmissions_in_flight, retransmissions: Numbers of retransmitted segments that are not acknowledged yet, and
+    # of all retransmitted segments.
     retransmissions_in_flight: int = 0
     retransmissions: int = 0
+    # unacknowledged, selectively_acknowledged: Numbers of segments that are sent and not acknowledged in order, and
+    # of those that a SACK reported as arrived.
     unacknowledged: int = 0
     selectively_acknowledged: int = 0
-    marked_lost: int | None = None
+    marked_lost: int | None = None  # Number of unacknowledged segments that the sender considers lost
+    # Number of retransmissions that the receiver reported as duplicates (D-SACK).
     spurious_retransmissions: int | None = None
+    # Number of segments that arrived, with the SYN, and with retransmissions that arrived as duplicates.
     delivered: int | None = None
+    # send_rate, delivery_rate: Congestion window divided by the round-trip time, and the last measured delivery rate
+    # [bit/s].
     send_rate: float | None = None
     delivery_rate: float | None = None
-    app_limited: bool = False
-    send_queue: int | None = None
-    unsent_bytes: int = 0
-    bytes_acknowledged: int | None = None
+    app_limited: bool = False  # Whether the delivery rate was limited by the application
+    send_queue: int | None = None  # Payload in the send buffer that is not acknowledged, sent or not [bytes] (Send-Q)
+    unsent_bytes: int = 0  # Payload in the send buffer that has not been sent once [bytes]
+    bytes_acknowledged: int | None = None  # Payload acknowledged [bytes]
 
     @property
     def segments_sent(self) -> int | None:

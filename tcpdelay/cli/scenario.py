@@ -74,18 +74,10 @@ SOURCE_OPTIONS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The given options of a source whose rate is not constant.
+    """The given options of a source whose rate is not constant."""
 
-    Parameters
-    ----------
-    file : str, optional
-        The file of a trace.
-    values : mapping of str to value
-        The given fields by name, in seconds and numbers.
-    """
-
-    file: str | None = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    file: str | None = None  # The file of a trace
+    values: Mapping[str, Any] = field(default_factory=dict)  # The given fields by name, in seconds and numbers
 
     @property
     def given(self) -> bool:
@@ -168,21 +160,11 @@ DEFAULT_TARGET = Target(limit=DEFAULT_LIMIT)
 
 @dataclass(frozen=True)
 class RequestedScenario(Scenario):
-    """The scenario of a command; it always has a target.
-
-    Attributes
-    ----------
-    estimate : PathEstimate, optional
-        The measurement from which the path is taken.
-    application : Application, optional
-        The application of --app.
-    path_preset : PathPreset, optional
-        The preset of --path.
-    """
+    """The scenario of a command; it always has a target."""
 
     target: Target = DEFAULT_TARGET
-    estimate: PathEstimate | None = None
-    application: Application | None = None
+    estimate: PathEstimate | None = None  # The measurement from which the path is taken
+    application: Application | None = None  # The application of --app
     path_preset: PathPreset | None = None
 
     @property

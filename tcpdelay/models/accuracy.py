@@ -41,26 +41,17 @@ SIMULATED_CALLS = f"{SIMULATIONS}, where being wrong about whether TCP carries t
 
 @dataclass(frozen=True)
 class ErrorTable:
-    """Errors of a chain in many scenarios.
+    """Errors of a chain in many scenarios."""
 
-    Parameters
-    ----------
-    features : ndarray, shape (n, 4)
-        The scenarios' `FEATURES`: round-trip time [s], loss, utilization and packets per round-trip time, all above 0.
-    cubic, carried : ndarray of bool, shape (n,)
-        Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
-    quantiles : mapping of float to ndarray, shape (n,)
-        Relative errors of quantiles of the delay by their probabilities, with their signs. Their size is `WRONG_CALL`
-        where chain and simulator disagree on whether TCP carries the flow, and 0 where both say that TCP does not.
-    mean : ndarray, shape (n,)
-        Relative errors of the mean delay.
-    """
-
+    # The scenarios' `FEATURES`: round-trip time [s], loss, utilization and packets per round-trip time, all above 0.
     features: NDArray[np.float64]
+    # cubic, carried: Whether the congestion control is CUBIC, and whether the chain says that TCP carries the flow.
     cubic: NDArray[np.bool_]
     carried: NDArray[np.bool_]
+    # Relative errors of quantiles of the delay by their probabilities, with their signs. Their size is `WRONG_CALL`
+    # where chain and simulator disagree on whether TCP carries the flow, and 0 where both say that TCP does not.
     quantiles: Mapping[float, NDArray[np.float64]]
-    mean: NDArray[np.float64]
+    mean: NDArray[np.float64]  # Relative errors of the mean delay
 
     @classmethod
     def read(cls, file: FilePath) -> ErrorTable:

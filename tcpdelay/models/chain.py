@@ -94,23 +94,12 @@ def budget_for(max_seconds: float, max_memory: float | None) -> Budget:
 
 
 class DelaySummary(NamedTuple):
-    """A distribution of delays in a few numbers.
+    """A distribution of delays in a few numbers."""
 
-    Attributes
-    ----------
-    quantiles : ndarray
-        Delays [s] within which the requested shares arrive.
-    late_fractions : ndarray
-        Shares later than the requested limits.
-    mean : float
-        [s].
-    sustainable, truncated_mass
-        As of a `DelayDistribution`.
-    """
-
-    quantiles: NDArray[np.float64]
-    late_fractions: NDArray[np.float64]
-    mean: float
+    quantiles: NDArray[np.float64]  # Delays [s] within which the requested shares arrive
+    late_fractions: NDArray[np.float64]  # Shares later than the requested limits
+    mean: float  # [s]
+    # sustainable, truncated_mass: As of a `DelayDistribution`.
     sustainable: bool
     truncated_mass: float
 

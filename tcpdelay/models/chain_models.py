@@ -364,28 +364,14 @@ class SourceDelays(DelayDistribution):
 
 
 class SourceChain(ABC):
-    """The Markov chain of a Linux kernel for one class of sources.
-
-    Attributes
-    ----------
-    source : type of Source
-        The class.
-    subject : str
-        The name of its sources in refusals.
-    busy : str
-        The part of such a source whose rate is compared with the fair rate of TCP.
-    largest_utilization : float
-        Largest rate of this part, relative to the fair rate of TCP.
-    table : str
-        File with the errors of the chain.
-    """
+    """The Markov chain of a Linux kernel for one class of sources."""
 
     name = "chain"
-    source: type[Source]
-    subject: str
-    busy: str
-    largest_utilization: float
-    table: str
+    source: type[Source]  # The class
+    subject: str  # The name of its sources in refusals
+    busy: str  # The part of such a source whose rate is compared with the fair rate of TCP
+    largest_utilization: float  # Largest rate of this part, relative to the fair rate of TCP
+    table: str  # File with the errors of the chain
 
     def busiest(self, source: Any, stack: Linux) -> Flow:
         """Return the flow whose rate is compared with the fair rate of TCP."""

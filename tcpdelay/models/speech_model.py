@@ -72,18 +72,11 @@ EMPTIED = -1 << 40
 
 
 class Alternation(NamedTuple):
-    """The alternation of talk and silence: a Markov chain in continuous time.
+    """The alternation of talk and silence: a Markov chain in continuous time."""
 
-    Attributes
-    ----------
-    talking : float
-        Share of time in talk spurts.
-    rate : float
-        Rate at which the chain forgets its state: the rate at which talk spurts end plus the rate at which silences
-        end [1/slot].
-    """
-
-    talking: float
+    talking: float  # Share of time in talk spurts
+    # Rate at which the chain forgets its state: the rate at which talk spurts end plus the rate at which silences end
+    # [1/slot].
     rate: float
 
     @property
@@ -98,31 +91,18 @@ class Alternation(NamedTuple):
 
 
 class SpeechChain(NamedTuple):
-    """The chain of speech.
+    """The chain of speech."""
 
-    Attributes
-    ----------
-    phases, transitions, sending : record array
-        As of the chain of a flow. In turn: the phases of this chain during talk; the same phases during silence, of
-        which only the `BLOCKED` ones are reached; for each window, from the loss of the last packet of a talk spurt to
-        its tail loss probe; one phase per silence without a loss; first slots of talk spurts.
-    talks : int
-        Number of the phases during talk.
-    silences : int
-        First phase of a silence without a loss.
-    begun : int array
-        The phase in which a talk spurt begins after each of these silences.
-    blocked : bool array
-        Whether a lost segment blocks the receiver in a phase.
-    """
-
+    # phases, transitions, sending: As of the chain of a flow. In turn: the phases of this chain during talk; the same
+    # phases during silence, of which only the `BLOCKED` ones are reached; for each window, from the loss of the last
+    # packet of a talk spurt to its tail loss probe; one phase per silence without a loss; first slots of talk spurts.
     phases: Phases
     transitions: Transitions
     sending: Sending
-    talks: int
-    silences: int
-    begun: NDArray[np.int64]
-    blocked: NDArray[np.bool_]
+    talks: int  # Number of the phases during talk
+    silences: int  # First phase of a silence without a loss
+    begun: NDArray[np.int64]  # The phase in which a talk spurt begins after each of these silences
+    blocked: NDArray[np.bool_]  # Whether a lost segment blocks the receiver in a phase
 
 
 class _Events:

@@ -30,22 +30,16 @@ class ValidatedRange:
     """Range of scenarios, including both ends, in which a profile has been compared with measurements.
 
     A path without loss is in the range: every packet then takes the one-way delay, in the models as on the path.
-
-    Parameters
-    ----------
-    rtt, loss, packet_size, interval : tuple of float
-        Smallest and largest round-trip time [s], loss [fraction], packet size [bytes] and interval [s].
-    source : str
-        The comparison: its measurements, and where it is published.
-    lost_rounds : float
-        With correlated losses, largest share of round-trip times with a loss if every packet leaves at once.
     """
 
+    # rtt, loss, packet_size, interval: Smallest and largest round-trip time [s], loss [fraction], packet size [bytes]
+    # and interval [s].
     rtt: tuple[float, float]
     loss: tuple[float, float]
     packet_size: tuple[float, float]
     interval: tuple[float, float]
-    source: str
+    source: str  # The comparison: its measurements, and where it is published
+    # With correlated losses, largest share of round-trip times with a loss if every packet leaves at once.
     lost_rounds: float = 1.0
 
     def exceeded_by(self, source: Source, path: Path) -> list[str]:

@@ -26,18 +26,11 @@ SIMULATED_PACKETS = (COMPARED_PACKETS, 8 * COMPARED_PACKETS, 64 * COMPARED_PACKE
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict, and the answer that it rests on.
+    """A verdict, and the answer that it rests on."""
 
-    Parameters
-    ----------
-    verdict : {"works", "uncertain", "fails"}
-        Whether the target is met; "uncertain" where the expected error of the answer reaches across the target's limit.
-    answer : Answer
-        The answer, by the chain or by a simulation.
-    """
-
+    # Whether the target is met; "uncertain" where the expected error of the answer reaches across the target's limit.
     verdict: Verdict
-    answer: Answer
+    answer: Answer  # The answer, by the chain or by a simulation
 
 
 def late_range(answer: Answer, limit: float) -> tuple[float, float]:

@@ -222,42 +222,24 @@ class Network:
 
     The first flows are the first connections of the sources, in the order of the sources. The further connections of
     the sources follow.
-
-    Attributes
-    ----------
-    flows, wires : record arrays
-        The flows, and their segments and acknowledgements in transit.
-    transports : list of Transport
-        What carries each flow.
-    connections : list of record
-        State of each connection, of the type that the transport defines.
-    carriers : record array
-        Addresses of the transports' kernels and of the connections.
-    dispatchers : record array
-        The dispatchers; an unused one if no source has one, because compiled code needs a record.
-    members : list of list of int
-        The numbers of the flows of each source.
-    generators : list of Generator
-        Random number generators of the flows, then that of the link; the records have their addresses.
-    memory : list
-        The trace of the link, if any, and the arrays with the states of the connections; records have their addresses.
-    schedules : list of MessageSchedule
-        Messages of the flows whose rate is not constant.
     """
 
+    # flows, wires: The flows, and their segments and acknowledgements in transit.
     flows: Any
-    transports: list[Transport]
-    connections: list[Any]
-    carriers: Any
+    transports: list[Transport]  # What carries each flow
+    connections: list[Any]  # State of each connection, of the type that the transport defines
+    carriers: Any  # Addresses of the transports' kernels and of the connections
     wires: Any
     link: Any
     samples: Any
     tree: NDArray[np.int64]
-    dispatchers: Any
-    members: list[list[int]]
+    dispatchers: Any  # The dispatchers; an unused one if no source has one, because compiled code needs a record
+    members: list[list[int]]  # The numbers of the flows of each source
+    # Random number generators of the flows, then that of the link; the records have their addresses.
     generators: list[np.random.Generator]
+    # The trace of the link, if any, and the arrays with the states of the connections; records have their addresses.
     memory: list[Any]
-    schedules: list[MessageSchedule]
+    schedules: list[MessageSchedule]  # Messages of the flows whose rate is not constant
 
     def advance(self, until: float, delays: SlicedDelays | None = None, budget: SimulationBudget | None = None) -> None:
         """Simulate up to a time [s], and collect the delays that are counted; by default they are discarded.

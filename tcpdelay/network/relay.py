@@ -132,40 +132,26 @@ SLICES = 64
 
 @dataclass(frozen=True)
 class RelayedMessages:
-    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay.
+    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay."""
 
-    Attributes
-    ----------
-    offered, delivered : int
-        Messages that the source writes, and messages that are read at the end of the second leg.
-    lost : tuple of int
-        Messages lost on the first and on the second leg; 0 for a leg over TCP.
-    dropped : int
-        Messages that the relay drops because its buffer is full.
-    delays : DelayDistribution or None
-        Delays of the delivered messages from the first write to the read at the end of the second leg; None if no
-        message is delivered.
-    first, second : DelayDistribution or None
-        Parts of these delays: from the write to the read by the relay, and from there to the end.
-    relay_delay : float
-        Mean of the part of `second` in which messages wait at the relay for transmission [s].
-    buffer_needed : int or None
-        Smallest buffer of the relay that would have had room for each of these messages at once [bytes]: none is
-        dropped, and none waits before the relay. None with a limited buffer, or with UDP on the second leg.
-    mean_interval, quantile_interval : Interval
-        Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
-        simulation, or the messages are too few.
-    """
-
+    # offered, delivered: Messages that the source writes, and messages that are read at the end of the second leg.
     offered: int
     delivered: int
-    lost: tuple[int, int]
-    dropped: int
+    lost: tuple[int, int]  # Messages lost on the first and on the second leg; 0 for a leg over TCP
+    dropped: int  # Messages that the relay drops because its buffer is full
+    # Delays of the delivered messages from the first write to the read at the end of the second leg; None if no
+    # message is delivered.
     delays: DelayDistribution | None
+    # first, second: Parts of these delays: from the write to the read by the relay, and from there to the end.
     first: DelayDistribution | None
     second: DelayDistribution | None
+    # Mean of the part of `second` in which messages wait at the relay for transmission [s].
     relay_delay: float = np.nan
+    # Smallest buffer of the relay that would have had room for each of these messages at once [bytes]: none is
+    # dropped, and none waits before the relay. None with a limited buffer, or with UDP on the second leg.
     buffer_needed: int | None = None
+    # mean_interval, quantile_interval: Mean delay and requested quantile [s] with their 95 % intervals; NaN if the
+    # delays are correlated over the whole simulation, or the messages are too few.
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
 
@@ -187,24 +173,14 @@ class RelayedMessages:
 
 @dataclass(frozen=True)
 class RelayResult(RelayedMessages):
-    """The result of `simulate_relay`; see also `RelayedMessages`.
+    """The result of `simulate_relay`; see also `RelayedMessages`."""
 
-    Attributes
-    ----------
-    by_kind : mapping of str to RelayedMessages
-        The same by kind of message, such as "key frame", for sources with several kinds.
-    sustainable : bool
-        False if the backlog before or at the relay grows for ever; all delays are then infinite.
-    probability : float
-        Probability of the requested quantile.
-    seed : int
-        Seed of all random numbers.
-    """
-
+    # The same by kind of message, such as "key frame", for sources with several kinds.
     by_kind: Mapping[str, RelayedMessages] = field(default_factory=dict)
+    # False if the backlog before or at the relay grows for ever; all delays are then infinite.
     sustainable: bool = True
-    probability: float = 0.95
-    seed: int = 0
+    probability: float = 0.95  # Probability of the requested quantile
+    seed: int = 0  # Seed of all random numbers
 
 
 def simulate_relay(

@@ -26,19 +26,12 @@ BUFFERED_WINDOWS = {"bbr": 3}
 
 
 class Delivery(NamedTuple):
-    """A write whose last byte is delivered.
+    """A write whose last byte is delivered."""
 
-    Attributes
-    ----------
-    written, due : int
-        Times of the write, and at which its last byte becomes readable [us].
-    size : int
-        Size [bytes].
-    """
-
+    # written, due: Times of the write, and at which its last byte becomes readable [us].
     written: int
     due: int
-    size: int
+    size: int  # Size [bytes]
 
 
 class Stream:
@@ -211,27 +204,15 @@ SUMMARY_QUANTILES = (0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass
 class Delays:
-    """The delays of the writes of one direction, of all connections.
+    """The delays of the writes of one direction, of all connections."""
 
-    Attributes
-    ----------
-    counts, lags : Counter
-        Number of writes by delay, and by the time that the proxy was late [`RESOLUTION`].
-    bytes : int
-        Size of all writes [bytes].
-    sizes : set of int
-        Sizes of the writes, at most two of them.
-    pauses : int
-        How often the send buffer was full, so that the writer had to wait.
-    intervals, time : int
-        Number of the intervals between two writes of a connection, and their sum [us].
-    """
-
+    # counts, lags: Number of writes by delay, and by the time that the proxy was late [`RESOLUTION`].
     counts: Counter[int] = field(default_factory=Counter)
     lags: Counter[int] = field(default_factory=Counter)
-    bytes: int = 0
-    sizes: set[int] = field(default_factory=set)
-    pauses: int = 0
+    bytes: int = 0  # Size of all writes [bytes]
+    sizes: set[int] = field(default_factory=set)  # Sizes of the writes, at most two of them
+    pauses: int = 0  # How often the send buffer was full, so that the writer had to wait
+    # intervals, time: Number of the intervals between two writes of a connection, and their sum [us].
     intervals: int = 0
     time: int = 0
     _last_writes: dict[int, int] = field(default_factory=dict)

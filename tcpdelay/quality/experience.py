@@ -23,25 +23,15 @@ from tcpdelay.scenario.target import Target
 
 @dataclass(frozen=True)
 class Call:
-    """The ratings of a call.
+    """The ratings of a call."""
 
-    Parameters
-    ----------
-    codec : Codec
-        The codec whose numbers are used.
-    approximate : bool
-        Whether the codec's numbers are not from ITU-T, or the codec replaces another one that cannot be rated.
-    at_limit, best : VoiceQuality
-        The quality with the target's limit as playout delay, and with the best playout delay.
-    usable : bool
-        Whether the best score is at least `tcpdelay.quality.emodel.SMALLEST_USABLE_MOS`.
-    """
-
-    codec: Codec
+    codec: Codec  # The codec whose numbers are used
+    # Whether the codec's numbers are not from ITU-T, or the codec replaces another one that cannot be rated.
     approximate: bool
+    # at_limit, best: The quality with the target's limit as playout delay, and with the best playout delay.
     at_limit: VoiceQuality
     best: VoiceQuality
-    usable: bool
+    usable: bool  # Whether the best score is at least `tcpdelay.quality.emodel.SMALLEST_USABLE_MOS`
 
 
 def call_experience(

@@ -38,26 +38,14 @@ AGE_DIGITS, MOS_DIGITS = 4, 3
 
 @dataclass(frozen=True)
 class Way:
-    """One way to send the data.
+    """One way to send the data."""
 
-    Parameters
-    ----------
-    value : float
-        The value that is chosen: an interval [s], or a number of pieces or connections.
-    packets : Flow
-        The application's packets.
-    asked : Flow
-        The flow that the model predicts: the packets, the pieces of the packets, or the packets of one connection.
-    wire_rate : float
-        Bit rate of all packets on the network, including headers of TCP and IP [bit/s].
-    combined : callable
-        Returns the delay of the application's packets from the delay of the flow `asked`.
-    """
-
-    value: float
-    packets: Flow
+    value: float  # The value that is chosen: an interval [s], or a number of pieces or connections
+    packets: Flow  # The application's packets
+    # The flow that the model predicts: the packets, the pieces of the packets, or the packets of one connection.
     asked: Flow
-    wire_rate: float
+    wire_rate: float  # Bit rate of all packets on the network, including headers of TCP and IP [bit/s]
+    # Returns the delay of the application's packets from the delay of the flow `asked`.
     combined: Callable[[DelayDistribution], DelayDistribution]
 
 

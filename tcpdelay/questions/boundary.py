@@ -51,39 +51,24 @@ SMALLEST_TOLERANCE, LARGEST_TOLERANCE = 1e-9, 1.0
 
 @dataclass(frozen=True)
 class WorkingBoundary:
-    """Where a flow first misses its target, for each of several round-trip times or losses.
+    """Where a flow first misses its target, for each of several round-trip times or losses."""
 
-    Parameters
-    ----------
-    flow, stack, target
-        The question.
-    searched : {"loss", "rtt"}
-        The parameter that grows until the target is missed.
-    at : ndarray
-        The values of the other parameter, one for each point: round-trip times [s], or losses.
-    works_up_to : ndarray
-        Largest value found up to which all tried values work [fraction or s]; NaN where the smallest value fails.
-    fails_from : ndarray
-        Smallest value found that fails [fraction or s]; NaN where all tried values work.
-    tolerance : float
-        Largest relative distance between the two sides, where both exist.
-    certain_up_to, impossible_from : ndarray
-        The range in which the expected error of the predictions places the edge, as of `tcpdelay.largest_loss`
-        [fraction or s]; NaN where the range of the search has no such value.
-    simulated : ndarray of bool
-        The points whose edge is simulated: all of them, or the points at which the chain is too large.
-    """
-
+    # flow, stack, target: The question.
     flow: Source
     stack: Stack
     target: Target
-    searched: Searched
-    at: NDArray[np.float64]
+    searched: Searched  # The parameter that grows until the target is missed
+    at: NDArray[np.float64]  # The values of the other parameter, one for each point: round-trip times [s], or losses
+    # Largest value found up to which all tried values work [fraction or s]; NaN where the smallest value fails.
     works_up_to: NDArray[np.float64]
+    # Smallest value found that fails [fraction or s]; NaN where all tried values work.
     fails_from: NDArray[np.float64]
-    tolerance: float
+    tolerance: float  # Largest relative distance between the two sides, where both exist
+    # certain_up_to, impossible_from: The range in which the expected error of the predictions places the edge, as of
+    # `tcpdelay.largest_loss` [fraction or s]; NaN where the range of the search has no such value.
     certain_up_to: NDArray[np.float64]
     impossible_from: NDArray[np.float64]
+    # The points whose edge is simulated: all of them, or the points at which the chain is too large.
     simulated: NDArray[np.bool_]
 
     @property

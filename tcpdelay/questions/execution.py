@@ -80,21 +80,11 @@ class Work(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """Results of consecutive runs.
+    """Results of consecutive runs."""
 
-    Attributes
-    ----------
-    start : int
-        Number of the first run.
-    values : structured ndarray, shape (n,)
-        Results; NaN and False for refused runs.
-    refusals : ndarray of str, shape (n,)
-        The reason why a run was refused; empty for all other runs.
-    """
-
-    start: int
-    values: NDArray[np.void]
-    refusals: NDArray[np.str_]
+    start: int  # Number of the first run
+    values: NDArray[np.void]  # Results; NaN and False for refused runs
+    refusals: NDArray[np.str_]  # The reason why a run was refused; empty for all other runs
 
     @property
     def stop(self) -> int:
@@ -131,30 +121,15 @@ def work_through(
 
 @dataclass(frozen=True)
 class Executor:
-    """One interface to all kinds of workers.
+    """One interface to all kinds of workers."""
 
-    Attributes
-    ----------
-    pool : concurrent.futures.Executor
-        Executes calls.
-    width : callable
-        Returns the number of calls that run at the same time; 0 while there is no worker.
-    lost : tuple of exception types
-        Exceptions that a call raises if its workers died repeatedly.
-    stop : Event or None
-        If set, running calls return early; None if workers cannot see it.
-    remote : bool
-        Whether workers may run another version of the program. Their failures end the sweep with a message of one line.
-    compiles_first : bool
-        Whether this process does the first run, so that workers find compiled kernels.
-    """
-
-    pool: Pool
-    width: Callable[[], int]
-    lost: tuple[type[Exception], ...] = ()
-    stop: Event | None = None
+    pool: Pool  # Executes calls
+    width: Callable[[], int]  # Returns the number of calls that run at the same time; 0 while there is no worker
+    lost: tuple[type[Exception], ...] = ()  # Exceptions that a call raises if its workers died repeatedly
+    stop: Event | None = None  # If set, running calls return early; None if workers cannot see it
+    # Whether workers may run another version of the program. Their failures end the sweep with a message of one line.
     remote: bool = False
-    compiles_first: bool = False
+    compiles_first: bool = False  # Whether this process does the first run, so that workers find compiled kernels
 
     def submit(self, work: Work, start: int, stop: int, budget: float) -> Future[Rows]:
         """Let a worker do the runs from `start` to before `stop`, or as many as `budget` allows [s]."""

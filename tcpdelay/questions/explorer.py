@@ -110,23 +110,14 @@ grows without bound and delays [s] are infinite. NaN marks figures that are not 
 
 @dataclass(frozen=True)
 class Surfaces:
-    """Predictions for one application on a grid.
+    """Predictions for one application on a grid."""
 
-    Parameters
-    ----------
-    application : Application
-        The application, with its packets and target.
-    bitrate, rtt, loss : ndarray
-        The grid's bitrates [bit/s], round-trip times [s] and losses, ascending.
-    cells : ndarray of CELL, shape (bitrates, rtts, losses)
-        The predictions.
-    """
-
-    application: Application
+    application: Application  # The application, with its packets and target
+    # bitrate, rtt, loss: The grid's bitrates [bit/s], round-trip times [s] and losses, ascending.
     bitrate: NDArray[np.float64]
     rtt: NDArray[np.float64]
     loss: NDArray[np.float64]
-    cells: NDArray[np.void]
+    cells: NDArray[np.void]  # The predictions
 
 
 _MEANINGS = {
@@ -237,22 +228,15 @@ SMALLEST_SHARE = 1e-6
 
 
 class Knots(NamedTuple):
-    """Figures that are interpolated linearly in the logarithms of bitrate, round-trip time and loss.
+    """Figures that are interpolated linearly in the logarithms of bitrate, round-trip time and loss."""
 
-    Attributes
-    ----------
-    headroom, late_fraction : ndarray
-        Logarithms of headroom and late fraction.
-    delays : ndarray
-        Logarithms of mean and quantiles times the reserve, 1 - 1/headroom: near the capacity, delays grow in proportion
-        to 1/reserve.
-    mos, expected_error : ndarray
-        Score and expected error themselves.
-    """
-
+    # headroom, late_fraction: Logarithms of headroom and late fraction.
     headroom: NDArray[np.float64]
+    # Logarithms of mean and quantiles times the reserve, 1 - 1/headroom: near the capacity, delays grow in proportion
+    # to 1/reserve.
     delays: NDArray[np.float64]
     late_fraction: NDArray[np.float64]
+    # mos, expected_error: Score and expected error themselves.
     mos: NDArray[np.float64]
     expected_error: NDArray[np.float64]
 
@@ -313,28 +297,16 @@ SHARES = (0.5, 0.9)
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Differences between interpolated and exact predictions at random points.
+    """Differences between interpolated and exact predictions at random points."""
 
-    Parameters
-    ----------
-    points : int
-        Number of points at which both the page and the chain have delays.
-    quantile, mean : tuple of float
-        Median and 90 % quantile of the absolute relative difference in the target's quantile and in the mean.
-    late_fraction : tuple of float
-        Median and 90 % quantile of the absolute difference in the late fraction.
-    wrong : int
-        Number of points at which the page's verdict is wrong.
-    unsettled : int
-        Number of points at which the page reports that interpolation does not settle the verdict.
-    """
-
-    points: int
+    points: int  # Number of points at which both the page and the chain have delays
+    # quantile, mean: Median and 90 % quantile of the absolute relative difference in the target's quantile and in the
+    # mean.
     quantile: tuple[float, float]
     mean: tuple[float, float]
-    late_fraction: tuple[float, float]
-    wrong: int
-    unsettled: int
+    late_fraction: tuple[float, float]  # Median and 90 % quantile of the absolute difference in the late fraction
+    wrong: int  # Number of points at which the page's verdict is wrong
+    unsettled: int  # Number of points at which the page reports that interpolation does not settle the verdict
 
 
 def random_places(surfaces: Surfaces, points: int, seed: int = SEED) -> NDArray[np.float64]:

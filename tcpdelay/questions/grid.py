@@ -35,18 +35,10 @@ NOT_REFUSED = ""
 
 
 class Meaning(NamedTuple):
-    """Unit and meaning of a variable or an axis.
+    """Unit and meaning of a variable or an axis."""
 
-    Attributes
-    ----------
-    unit : str or None
-        Unit as netCDF writes it; None for words and flags.
-    text : str
-        Meaning in a few words.
-    """
-
-    unit: str | None
-    text: str
+    unit: str | None  # Unit as netCDF writes it; None for words and flags
+    text: str  # Meaning in a few words
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -138,47 +130,26 @@ def _with(scenario: Scenario, parts: Mapping[str, Mapping[str, Any]], values: Ma
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension of variables that hold several values for each point.
+    """A dimension of variables that hold several values for each point."""
 
-    Parameters
-    ----------
-    name : str
-        The name of the dimension.
-    values : tuple of float
-        The coordinates.
-    meaning : Meaning
-        Unit and meaning of the coordinates.
-    """
-
-    name: str
-    values: tuple[float, ...]
-    meaning: Meaning
+    name: str  # The name of the dimension
+    values: tuple[float, ...]  # The coordinates
+    meaning: Meaning  # Unit and meaning of the coordinates
 
 
 @dataclass(frozen=True)
 class Variables:
-    """The figures of each answer that the data set keeps.
+    """The figures of each answer that the data set keeps."""
 
-    Parameters
-    ----------
-    row_type : dtype
-        Fields of a row, one for each variable.
-    fill : callable
-        Writes these figures to a row, given the row, the answer, and the values of the axes. It raises ValueError if it
-        refuses the answer. Processes and clusters need a callable that can be pickled.
-    meanings : mapping of str to Meaning
-        Units and meanings of all fields.
-    dimensions : mapping of str to Dimension
-        The additional dimension of each field that holds several values.
-    prepare : callable, optional
-        Called with a row and its scenario before `predict`; returns whether to call `predict`. It raises ValueError if
-        it refuses the scenario.
-    """
-
-    row_type: np.dtype[np.void]
+    row_type: np.dtype[np.void]  # Fields of a row, one for each variable
+    # Writes these figures to a row, given the row, the answer, and the values of the axes. It raises ValueError if it
+    # refuses the answer. Processes and clusters need a callable that can be pickled.
     fill: Callable[[Any, Answer, Mapping[str, Any]], None]
-    meanings: Mapping[str, Meaning]
+    meanings: Mapping[str, Meaning]  # Units and meanings of all fields
+    # The additional dimension of each field that holds several values.
     dimensions: Mapping[str, Dimension] = field(default_factory=dict)
+    # Called with a row and its scenario before `predict`; returns whether to call `predict`. It raises ValueError if
+    # it refuses the scenario.
     prepare: Callable[[Any, Scenario], bool] | None = None
 
 
@@ -233,24 +204,13 @@ def fill_requested(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class GridWork:
-    """The runs of a grid.
+    """The runs of a grid."""
 
-    Parameters
-    ----------
-    grid : Grid
-        The points.
-    requested : Requested
-        The figures requested at each point. Every run of a simulation has its own seed, derived from the seed here.
-    method : str
-        The model, as in `tcpdelay.models.predict.predict`.
-    variables : Variables
-        The figures of each answer to keep.
-    """
-
-    grid: Grid
+    grid: Grid  # The points
+    # The figures requested at each point. Every run of a simulation has its own seed, derived from the seed here.
     requested: Requested
-    method: AnsweredBy
-    variables: Variables
+    method: AnsweredBy  # The model, as in `tcpdelay.models.predict.predict`
+    variables: Variables  # The figures of each answer to keep
 
     @property
     def size(self) -> int:

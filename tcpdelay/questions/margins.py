@@ -44,31 +44,20 @@ RANGE_TOLERANCE = 0.05
 
 @dataclass(frozen=True)
 class Margin:
-    """The edge of the working region along one quantity.
+    """The edge of the working region along one quantity."""
 
-    Parameters
-    ----------
-    quantity : str
-        The quantity that is varied: "loss", "rtt" or "bitrate".
-    now : float
-        The value in the scenario [fraction, s, bit/s].
-    edge : float or None
-        Largest value found with which the target is met. The search goes up if the scenario meets the target, and down
-        if it misses the target. None if no value meets the target.
-    at_least : bool
-        Whether larger values may also meet the target: the search ended at its largest value, or the model refuses
-        longer loss bursts.
-    within_error : tuple of float or None, optional
-        The range in which the expected error of the predictions places the edge: the largest value with which the
-        target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
-        error, both to 5 %; None for a side without such a value. The range itself is None where it is not computed:
-        without an edge, for simulations, and for the TCP of 2008, whose chain has no error against itself.
-    """
-
-    quantity: str
-    now: float
+    quantity: str  # The quantity that is varied: "loss", "rtt" or "bitrate"
+    now: float  # The value in the scenario [fraction, s, bit/s]
+    # Largest value found with which the target is met. The search goes up if the scenario meets the target, and down
+    # if it misses the target. None if no value meets the target.
     edge: float | None
+    # Whether larger values may also meet the target: the search ended at its largest value, or the model refuses
+    # longer loss bursts.
     at_least: bool = False
+    # The range in which the expected error of the predictions places the edge: the largest value with which the
+    # target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
+    # error, both to 5 %; None for a side without such a value. The range itself is None where it is not computed:
+    # without an edge, for simulations, and for the TCP of 2008, whose chain has no error against itself.
     within_error: tuple[float | None, float | None] | None = None
 
     def moved_to(self, edge: float) -> Margin:

@@ -41,18 +41,10 @@ MOST_MESSAGES = 20_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class PlayerAnswer:
-    """The scenario of a question about players, and the expected error of its simulation.
+    """The scenario of a question about players, and the expected error of its simulation."""
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Source, path and stack.
-    expected_error : ExpectedError
-        Expected error of the simulated delays.
-    """
-
-    scenario: Scenario = field(repr=False)
-    expected_error: ExpectedError = field(repr=False)
+    scenario: Scenario = field(repr=False)  # Source, path and stack
+    expected_error: ExpectedError = field(repr=False)  # Expected error of the simulated delays
 
     @property
     def source(self) -> Source:

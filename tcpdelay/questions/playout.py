@@ -332,20 +332,11 @@ class PlayoutCell:
 
 @dataclass(frozen=True)
 class PlayoutTable:
-    """The playout buffers of one source over one stack.
+    """The playout buffers of one source over one stack."""
 
-    Parameters
-    ----------
-    scenario : Scenario
-        Source, stack and target, with the path of the first cell.
-    validated : ValidatedRange
-        Range in which the chain has been compared with measurements.
-    rows : tuple of tuple of PlayoutCell
-        A row for each round-trip time, with a cell for each loss, both ascending.
-    """
-
-    scenario: Scenario
-    validated: ValidatedRange
+    scenario: Scenario  # Source, stack and target, with the path of the first cell
+    validated: ValidatedRange  # Range in which the chain has been compared with measurements
+    # A row for each round-trip time, with a cell for each loss, both ascending.
     rows: tuple[tuple[PlayoutCell, ...], ...]
 
 

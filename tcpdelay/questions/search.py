@@ -62,20 +62,12 @@ FORMATS: dict[Quantity, Callable[..., str]] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """A quantity that varies, while all other fields of a scenario keep their values.
+    """A quantity that varies, while all other fields of a scenario keep their values."""
 
-    Parameters
-    ----------
-    quantity : {"bitrate", "packet rate", "loss", "rtt"}
-        The quantity that is varied.
-    place : callable
-        Returns the source and the path that have a given value of the quantity [bit/s, 1/s, fraction, s].
-    lowest, highest : float
-        Range of a search, above 0.
-    """
-
-    quantity: Quantity
+    quantity: Quantity  # The quantity that is varied
+    # Returns the source and the path that have a given value of the quantity [bit/s, 1/s, fraction, s].
     place: Callable[[float], tuple[Source, Path]]
+    # lowest, highest: Range of a search, above 0.
     lowest: float
     highest: float
 
@@ -223,22 +215,13 @@ SMALLEST_EXCESS = 1e-9
 
 @dataclass(frozen=True)
 class Bracket:
-    """Both sides of an edge.
+    """Both sides of an edge."""
 
-    Parameters
-    ----------
-    inside : float or None
-        Largest value found that works; None if no value works.
-    outside : float or None
-        Smallest value found above `inside` that does not work, or the last value tried if none works. None if the
-        search ended with the highest value allowed, which works.
-    known : bool
-        False where there is no answer at `outside`, so that it may work.
-    """
-
-    inside: float | None
+    inside: float | None  # Largest value found that works; None if no value works
+    # Smallest value found above `inside` that does not work, or the last value tried if none works. None if the
+    # search ended with the highest value allowed, which works.
     outside: float | None
-    known: bool = True
+    known: bool = True  # False where there is no answer at `outside`, so that it may work
 
 
 def bracket(

@@ -23,22 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the models say of a measured connection.
+    """What the models say of a measured connection."""
 
-    Parameters
-    ----------
-    delays : DelayDistribution, optional
-        The predicted delays for the measured path and flow; None if there is no prediction.
-    measured_call, predicted_call : Call, optional
-        The ratings of the call with the measured and with the predicted delays; None if the application is no call.
-    notes : tuple of str
-        Packets unlike those of the application, and measured values outside the range in which the model has been
-        checked.
-    """
-
+    # The predicted delays for the measured path and flow; None if there is no prediction.
     delays: DelayDistribution | None = None
+    # measured_call, predicted_call: The ratings of the call with the measured and with the predicted delays; None if
+    # the application is no call.
     measured_call: Call | None = None
     predicted_call: Call | None = None
+    # Packets unlike those of the application, and measured values outside the range in which the model has been
+    # checked.
     notes: tuple[str, ...] = ()
 
 

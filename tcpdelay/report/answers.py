@@ -80,26 +80,13 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class RenderedAnswer:
-    """An answer in all formats.
+    """An answer in all formats."""
 
-    Parameters
-    ----------
-    facts : list of (str, str)
-        The answer for people: names and values.
-    record : dict
-        The answer in numbers: seconds, bytes, bit/s and fractions.
-    key : str
-        Name of `rows` in JSON.
-    rows : list of dict
-        The parts of the answer, if it has several parts.
-    headings, cells : list
-        `rows` as a table for people.
-    """
-
-    facts: list[tuple[str, str]]
-    record: Row
-    key: str = ""
-    rows: list[Row] = field(default_factory=list)
+    facts: list[tuple[str, str]]  # The answer for people: names and values
+    record: Row  # The answer in numbers: seconds, bytes, bit/s and fractions
+    key: str = ""  # Name of `rows` in JSON
+    rows: list[Row] = field(default_factory=list)  # The parts of the answer, if it has several parts
+    # headings, cells: `rows` as a table for people.
     headings: list[str] = field(default_factory=list)
     cells: list[list[str]] = field(default_factory=list)
 

@@ -102,24 +102,12 @@ BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of formatted cells under named columns.
+    """Rows of formatted cells under named columns."""
 
-    Parameters
-    ----------
-    columns : tuple of str
-        Headings.
-    rows : tuple of tuple of str
-        Cells; the first cell of a row names the row.
-    numeric : tuple of int
-        Columns of numbers, aligned right.
-    emphasis : int, optional
-        The row on which the verdict rests.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    numeric: tuple[int, ...] = ()
-    emphasis: int | None = None
+    columns: tuple[str, ...]  # Headings
+    rows: tuple[tuple[str, ...], ...]  # Cells; the first cell of a row names the row
+    numeric: tuple[int, ...] = ()  # Columns of numbers, aligned right
+    emphasis: int | None = None  # The row on which the verdict rests
 
     @property
     def headed(self) -> bool:
@@ -425,59 +413,29 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section of a report: its heading, and its parts in the order of the fields.
+    """One section of a report: its heading, and its parts in the order of the fields."""
 
-    Parameters
-    ----------
-    key : str
-        Stable name.
-    title : str
-        Heading.
-    paragraphs : tuple of str
-        Text.
-    tables : tuple of Table
-        Figures.
-    advice : tuple of Advice
-        What to do, the largest effect first.
-    folded : tuple of tuple
-        Titles of lists that are of less interest, each with its items.
-    points : tuple of str
-        Items of a list.
-    """
-
-    key: str
-    title: str
-    paragraphs: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = ()
-    advice: tuple[Advice, ...] = ()
+    key: str  # Stable name
+    title: str  # Heading
+    paragraphs: tuple[str, ...] = ()  # Text
+    tables: tuple[Table, ...] = ()  # Figures
+    advice: tuple[Advice, ...] = ()  # What to do, the largest effect first
+    # Titles of lists that are of less interest, each with its items.
     folded: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    points: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()  # Items of a list
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The content of a report.
-
-    Parameters
-    ----------
-    verdict : {"works", "uncertain", "fails"}
-        The verdict.
-    headline, explanation : str and tuple of str
-        The verdict in words, and the sentences that explain the verdict.
-    key_figures : tuple of tuple of str
-        Labels and values of the most important figures.
-    sections : tuple of Section
-        The other parts of the report in reading order.
-    transport : str
-        The transport, "TCP" or "QUIC".
-    """
+    """The content of a report."""
 
     verdict: Verdict
+    # headline, explanation: The verdict in words, and the sentences that explain the verdict.
     headline: str
     explanation: tuple[str, ...]
-    key_figures: tuple[tuple[str, str], ...]
-    sections: tuple[Section, ...]
-    transport: str = "TCP"
+    key_figures: tuple[tuple[str, str], ...]  # Labels and values of the most important figures
+    sections: tuple[Section, ...]  # The other parts of the report in reading order
+    transport: str = "TCP"  # The transport, "TCP" or "QUIC"
 
 
 def without_delays(guideline: JudgedDelays) -> str:

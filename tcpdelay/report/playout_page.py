@@ -23,21 +23,11 @@ OUTSIDE = "*"
 
 @dataclass(frozen=True)
 class TitledTable:
-    """A table of playout buffers, and what it is about.
+    """A table of playout buffers, and what it is about."""
 
-    Parameters
-    ----------
-    app : str or None
-        The application, if there is one.
-    stack : str
-        Congestion control, or the name of the TCP profile.
-    table : PlayoutTable
-        The buffers.
-    """
-
-    app: str | None
-    stack: str
-    table: PlayoutTable
+    app: str | None  # The application, if there is one
+    stack: str  # Congestion control, or the name of the TCP profile
+    table: PlayoutTable  # The buffers
 
     @property
     def title(self) -> str:

@@ -142,23 +142,12 @@ FORMATS: dict[str, Callable[..., str]] = {
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """A column of a table."""
 
-    Parameters
-    ----------
-    key : str
-        Name of the column in CSV and JSON.
-    heading : str
-        Name of the column for people.
-    kind : str
-        Kind of the values, a key of `FORMATS`.
-    low, high : str, optional
-        Keys of the ends of an interval, which is shown after the value.
-    """
-
-    key: str
-    heading: str
-    kind: str = "text"
+    key: str  # Name of the column in CSV and JSON
+    heading: str  # Name of the column for people
+    kind: str = "text"  # Kind of the values, a key of `FORMATS`
+    # low, high: Keys of the ends of an interval, which is shown after the value.
     low: str | None = None
     high: str | None = None
 

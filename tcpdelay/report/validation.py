@@ -63,27 +63,13 @@ _NOTE = (
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a comparison of models with captures.
-
-    Parameters
-    ----------
-    models : sequence of ScoredModel
-        The models.
-    measured : sequence of MeasuredDelay
-        All captures.
-    scores : sequence of Score
-        The models' scores for the plain captures.
-    tables : sequence of ResultTable
-        All tables; the first is the summary.
-    long_tables : sequence of str
-        Names of the tables that are only in files.
-    """
+    """The results of a comparison of models with captures."""
 
     models: Sequence[ScoredModel]
-    measured: Sequence[MeasuredDelay]
-    scores: Sequence[Score]
-    tables: Sequence[ResultTable]
-    long_tables: Sequence[str] = LONG_TABLES
+    measured: Sequence[MeasuredDelay]  # All captures
+    scores: Sequence[Score]  # The models' scores for the plain captures
+    tables: Sequence[ResultTable]  # All tables; the first is the summary
+    long_tables: Sequence[str] = LONG_TABLES  # Names of the tables that are only in files
 
     @property
     def summary(self) -> ResultTable:

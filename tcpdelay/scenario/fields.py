@@ -250,27 +250,15 @@ def _as_whole(value: object) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Field(GroupedMetadata):
-    """Base class of the declarations: a Quantity, a Choice, a Flag or a Content.
+    """Base class of the declarations: a Quantity, a Choice, a Flag or a Content."""
 
-    Parameters
-    ----------
-    kind : str
-        Kind of the values: the key of `UNITS`, `PARSERS` and `FORMATS`.
-    meaning : str
-        Meaning of the field in one plain sentence; also the help of the command-line option.
-    default_words : str
-        The default in words, if `default` does not show it.
-    default : object
-        The default of the field, from the class; None if the field has no default, or None as default.
-    no_effect : object
-        Value with which the field has no effect. `effective_fields` leaves out a field with this value; None if there
-        is no such value.
-    """
-
-    kind: Kind
-    meaning: str
-    default_words: str = ""
+    kind: Kind  # Kind of the values: the key of `UNITS`, `PARSERS` and `FORMATS`
+    meaning: str  # Meaning of the field in one plain sentence; also the help of the command-line option
+    default_words: str = ""  # The default in words, if `default` does not show it
+    # The default of the field, from the class; None if the field has no default, or None as default.
     default: Any = None
+    # Value with which the field has no effect. `effective_fields` leaves out a field with this value; None if there
+    # is no such value.
     no_effect: Any = None
 
     @property
@@ -486,15 +474,10 @@ class Content(Field):
     """Declaration of a field that holds more than one value, such as an array or a distribution.
 
     It has no text form, so it is no command-line option and no sweep axis.
-
-    Parameters
-    ----------
-    check : callable
-        Function that returns the content to store, or raises InvalidValueError.
     """
 
     kind: Kind = "content"
-    check: Callable[[Any], Any]
+    check: Callable[[Any], Any]  # Function that returns the content to store, or raises InvalidValueError
 
     def __iter__(self) -> Iterator[object]:
         """Yield the check for pydantic."""

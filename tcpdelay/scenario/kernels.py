@@ -88,38 +88,18 @@ class KernelVersion(Field):
 
 @dataclass(frozen=True)
 class KernelRule:
-    """A rule of TCP that newer kernels have and older ones lack.
+    """A rule of TCP that newer kernels have and older ones lack."""
 
-    Attributes
-    ----------
-    name : str
-        The rule in a few words: a socket option or a sysctl by its name.
-    since : str
-        First version with the rule.
-    function : str
-        Function of the kernel that holds the rule.
-    file : str
-        File of the function.
-    commit : str
-        The commit that brought the rule, by the first twelve digits of its name; several have commas between them.
-    read_in : str
-        The oldest of the three sources in which the rule was read.
-    meaning : str
-        What the rule does, in one or two sentences.
-    used_by : str
-        Where the models follow it.
-    before, after : int
-        The value that the rule changes, in older and in newer kernels; 0 for a rule without a value.
-    """
-
-    name: str
-    since: str
-    function: str
-    file: str
+    name: str  # The rule in a few words: a socket option or a sysctl by its name
+    since: str  # First version with the rule
+    function: str  # Function of the kernel that holds the rule
+    file: str  # File of the function
+    # The commit that brought the rule, by the first twelve digits of its name; several have commas between them.
     commit: str
-    read_in: str
-    meaning: str
-    used_by: str
+    read_in: str  # The oldest of the three sources in which the rule was read
+    meaning: str  # What the rule does, in one or two sentences
+    used_by: str  # Where the models follow it
+    # before, after: The value that the rule changes, in older and in newer kernels; 0 for a rule without a value.
     before: int = 0
     after: int = 0
 

@@ -17,77 +17,36 @@ Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "ca
 
 @dataclass(frozen=True)
 class Basis:
-    """Where parameters of a preset come from.
+    """Where parameters of a preset come from."""
 
-    Parameters
-    ----------
-    fields : tuple of str
-        The parameters.
-    statement : str
-        What the source says, or that the values are assumed.
-    source : str
-        The source: authors, title and address; empty for an assumption.
-    date : str
-        Year, and month or quarter if known, of the measurement or else of the publication; empty for an assumption.
-    """
-
-    fields: tuple[str, ...]
-    statement: str
-    source: str = ""
+    fields: tuple[str, ...]  # The parameters
+    statement: str  # What the source says, or that the values are assumed
+    source: str = ""  # The source: authors, title and address; empty for an assumption
+    # Year, and month or quarter if known, of the measurement or else of the publication; empty for an assumption.
     date: str = ""
 
 
 @dataclass(frozen=True)
 class PresetLink:
-    """The bottleneck of a preset, for simulations of a shared link, where losses come from the queue alone.
+    """The bottleneck of a preset, for simulations of a shared link, where losses come from the queue alone."""
 
-    Parameters
-    ----------
-    rtt : float
-        Round-trip time without queueing [s].
-    rate : float
-        Rate of the link [bit/s].
-    queue : int or None
-        Longest queue [packets]; None for the default of the discipline in Linux.
-    bulk : int
-        Number of long transfers on the link.
-    discipline : Discipline
-        Queue discipline of the link.
-    """
-
-    rtt: float
-    rate: float
-    queue: int | None
-    bulk: int
-    discipline: Discipline = "drop-tail"
+    rtt: float  # Round-trip time without queueing [s]
+    rate: float  # Rate of the link [bit/s]
+    queue: int | None  # Longest queue [packets]; None for the default of the discipline in Linux
+    bulk: int  # Number of long transfers on the link
+    discipline: Discipline = "drop-tail"  # Queue discipline of the link
 
 
 @dataclass(frozen=True)
 class PathPreset:
-    """A path that people have.
-
-    Parameters
-    ----------
-    name : str
-        The name.
-    title : str
-        The path in a few words.
-    values : mapping of str to float or bool
-        Parameters of `tcpdelay.Path` [s, fractions].
-    basis : tuple of Basis
-        Where the parameters come from; each parameter has an entry.
-    not_modelled : str
-        What such paths do that the model leaves out.
-    link : PresetLink, optional
-        The bottleneck, if queueing there is a part of the delay.
-    """
+    """A path that people have."""
 
     name: str
-    title: str
-    values: Mapping[str, float | bool]
-    basis: tuple[Basis, ...]
-    not_modelled: str
-    link: PresetLink | None = None
+    title: str  # The path in a few words
+    values: Mapping[str, float | bool]  # Parameters of `tcpdelay.Path` [s, fractions]
+    basis: tuple[Basis, ...]  # Where the parameters come from; each parameter has an entry
+    not_modelled: str  # What such paths do that the model leaves out
+    link: PresetLink | None = None  # The bottleneck, if queueing there is a part of the delay
 
     def changed(self, **changes: Any) -> dict[str, Any]:
         """Return the parameters of `tcpdelay.Path` with some of them changed.

@@ -64,18 +64,10 @@ class SessionFailedError(RuntimeError):
 
 
 class Backend(Protocol):
-    """A kernel that can run sessions.
+    """A kernel that can run sessions."""
 
-    Attributes
-    ----------
-    name : str
-        Name in specifications and captures.
-    real_time : bool
-        Whether a second of the experiment takes a second.
-    """
-
-    name: BackendName
-    real_time: bool
+    name: BackendName  # Name in specifications and captures
+    real_time: bool  # Whether a second of the experiment takes a second
 
     def problems(self) -> list[str]:
         """Return the reasons why the backend cannot run here, one line each; empty if it can."""

@@ -27,63 +27,39 @@ QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of an emulated path.
+    """One direction of an emulated path."""
 
-    Attributes
-    ----------
-    delay : float
-        Constant delay [s], 0 to 274.
-    loss : float
-        Probability that a packet is dropped, 0 to 1.
-    loss_burst : float
-        Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
-    jitter : float
-        Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
-    jitter_distribution, jitter_correlation, in_order
-        Distribution and correlation of the additional delays, and whether packets keep their order; see
-        `tcpdelay.Path`.
-    reordering : float
-        Share of the packets that pass without the delay, and so overtake the packets in flight.
-    bad_time, bad_loss : float
-        Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], and probability of a loss in it.
-    rate : float, optional
-        Rate of a bottleneck [bit/s]; None: no limit.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
-        Queue before the bottleneck; a policer has none, and drops what exceeds its token bucket.
-    queue_packets, queue_bytes : int, optional
-        Limit of the queue. A fifo has one of the two; the other queues may have a limit in packets.
-    queue_target : float, optional
-        Queueing delay at which the queue aims [s]; None: the default of the kernel, or of the authors of RED.
-    ecn : bool
-        Whether the queue marks packets of connections with ECN in place of a drop. fq_codel, cake and dualpi2
-        always do.
-    l4s : bool
-        Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
-    burst : int, optional
-        Token bucket of the rate [bytes]; None: one packet.
-    peak_rate : float, optional
-        Rate at which the bytes of the token bucket leave [bit/s]; None: they leave at once.
-    trace : Schedule, optional
-        What the bottleneck carries over time, in place of a rate; the queue is then a fifo with a limit in packets.
-    """
-
-    delay: float
-    loss: float = 0.0
+    delay: float  # Constant delay [s], 0 to 274
+    loss: float = 0.0  # Probability that a packet is dropped, 0 to 1
+    # Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
     loss_burst: float = 1.0
+    # Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
     jitter: float = 0.0
-    rate: float | None = None
+    rate: float | None = None  # Rate of a bottleneck [bit/s]; None: no limit
+    # Queue before the bottleneck; a policer has none, and drops what exceeds its token bucket.
     queue: QueueKind = "fifo"
+    # queue_packets, queue_bytes: Limit of the queue. A fifo has one of the two; the other queues may have a limit in
+    # packets.
     queue_packets: int | None = None
     queue_bytes: int | None = None
+    # Queueing delay at which the queue aims [s]; None: the default of the kernel, or of the authors of RED.
     queue_target: float | None = None
+    # Whether the queue marks packets of connections with ECN in place of a drop. fq_codel, cake and dualpi2 always
+    # do.
     ecn: bool = False
-    l4s: bool = False
-    burst: int | None = None
+    l4s: bool = False  # Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
+    burst: int | None = None  # Token bucket of the rate [bytes]; None: one packet
+    # Rate at which the bytes of the token bucket leave [bit/s]; None: they leave at once.
     peak_rate: float | None = None
-    reordering: float = 0.0
+    reordering: float = 0.0  # Share of the packets that pass without the delay, and so overtake the packets in flight
+    # bad_time, bad_loss: Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], and probability
+    # of a loss in it.
     bad_time: float = 0.0
     bad_loss: float = 1.0
+    # What the bottleneck carries over time, in place of a rate; the queue is then a fifo with a limit in packets.
     trace: Schedule | None = None
+    # jitter_distribution, jitter_correlation, in_order: Distribution and correlation of the additional delays, and
+    # whether packets keep their order; see `tcpdelay.Path`.
     jitter_distribution: JitterDistribution = "uniform"
     jitter_correlation: float = 0.0
     in_order: bool = False
@@ -97,23 +73,15 @@ class Link:
 
 @dataclass(frozen=True)
 class DuplexLink:
-    """A link in both directions, between two hosts or routers.
+    """A link in both directions, between two hosts or routers."""
 
-    Attributes
-    ----------
-    first, second : str
-        Names of its ends.
-    forward, backward : Link
-        The way from the first to the second end, and the way back.
-    name : str
-        Name in the counts of packets; empty for the only link of a network.
-    """
-
+    # first, second: Names of its ends.
     first: str
     second: str
+    # forward, backward: The way from the first to the second end, and the way back.
     forward: Link
     backward: Link
-    name: str = ""
+    name: str = ""  # Name in the counts of packets; empty for the only link of a network
 
 
 # The path between two programs in a guest, alike in both directions unless told otherwise.

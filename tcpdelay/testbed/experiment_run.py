@@ -409,31 +409,16 @@ PROGRESS_STEPS = 200
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a session: experiments that run side by side, and the seed of their applications.
-
-    Attributes
-    ----------
-    experiments : list of Experiment
-        The experiments, each on a network of its own.
-    seed : int
-        Seed, 0 or more.
-    heartbeat : bool
-        Whether to watch for stalls; there are no stalls in virtual time.
-    pcap : bool
-        Whether to trace the packets at both ends.
-    qlog : bool
-        Whether both ends of QUIC log their events.
-    quic_programs : dict of str to str
-        Paths of the programs that experiments with QUIC need, by implementation.
-    """
+    """The plan of a session: experiments that run side by side, and the seed of their applications."""
 
     file: ClassVar[str] = "plan.json"
 
-    experiments: list[Experiment]
-    seed: int = 0
-    heartbeat: bool = True
-    pcap: bool = False
-    qlog: bool = False
+    experiments: list[Experiment]  # The experiments, each on a network of its own
+    seed: int = 0  # Seed, 0 or more
+    heartbeat: bool = True  # Whether to watch for stalls; there are no stalls in virtual time
+    pcap: bool = False  # Whether to trace the packets at both ends
+    qlog: bool = False  # Whether both ends of QUIC log their events
+    # Paths of the programs that experiments with QUIC need, by implementation.
     quic_programs: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -135,34 +135,18 @@ def unacknowledged_bytes(connection: socket.socket) -> int:
 
 @dataclass(frozen=True)
 class FlowRecord:
-    """The measurements of one flow.
+    """The measurements of one flow."""
 
-    Attributes
-    ----------
-    flow : int
-        Number of the flow within the experiment.
-    started : int
-        Start of writing [ns, monotonic clock].
-    epoch : int
-        Calendar time of the start of writing [ns since 1970].
-    counters : dict of int
-        The kernel's TCP counters of both ends, by the names of `nstat`; the receiver's have `receiver_` in front.
-    packets : dict of int
-        Numbers of packets that the queues of the path sent and dropped.
-    written, read : array of int
-        Time of each packet's write and read [ns, monotonic clock]; -1 if it was not read.
-    samples : dict of array of int
-        Samples of TCP_INFO, by field.
-    """
-
-    flow: int
-    started: int
-    epoch: int
+    flow: int  # Number of the flow within the experiment
+    started: int  # Start of writing [ns, monotonic clock]
+    epoch: int  # Calendar time of the start of writing [ns since 1970]
+    # The kernel's TCP counters of both ends, by the names of `nstat`; the receiver's have `receiver_` in front.
     counters: dict[str, int]
-    packets: dict[str, int]
+    packets: dict[str, int]  # Numbers of packets that the queues of the path sent and dropped
+    # written, read: Time of each packet's write and read [ns, monotonic clock]; -1 if it was not read.
     written: array[int]
     read: array[int]
-    samples: dict[str, array[int]]
+    samples: dict[str, array[int]]  # Samples of TCP_INFO, by field
 
 
 def write_records(directory: Path, experiment: int, records: list[FlowRecord]) -> None:

@@ -39,22 +39,15 @@ NO_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 
 @dataclass(frozen=True)
 class Confinement:
-    """The user as whom programs run in a guest.
+    """The user as whom programs run in a guest."""
 
-    Attributes
-    ----------
-    user, group : int
-        Numbers of the user and of the group; 0: the programs are trusted, and keep all rights in the guest.
-    groups : list of int
-        Further groups.
-    reads_all : bool
-        Whether the programs may read all files that the guest may read. The files of the host's root belong to the
-        guest's root, whose rights the programs do not have.
-    """
-
+    # user, group: Numbers of the user and of the group; 0: the programs are trusted, and keep all rights in the
+    # guest.
     user: int
     group: int
-    groups: list[int]
+    groups: list[int]  # Further groups
+    # Whether the programs may read all files that the guest may read. The files of the host's root belong to the
+    # guest's root, whose rights the programs do not have.
     reads_all: bool
 
     @classmethod
@@ -105,24 +98,12 @@ PIECE = 65536
 
 @dataclass(frozen=True)
 class Line:
-    """One line that a program has written.
+    """One line that a program has written."""
 
-    Attributes
-    ----------
-    time : float
-        Time since the start of the client [s]; negative for a server that writes before.
-    end : str
-        Name of the program: "client" or "server" in a run of two programs.
-    stream : {"stdout", "stderr"}
-        Where it has written.
-    text : str
-        The line, without its end.
-    """
-
-    time: float
-    end: str
-    stream: Stream
-    text: str
+    time: float  # Time since the start of the client [s]; negative for a server that writes before
+    end: str  # Name of the program: "client" or "server" in a run of two programs
+    stream: Stream  # Where it has written
+    text: str  # The line, without its end
 
 
 class OutputFiles:
@@ -236,38 +217,20 @@ COPY_SIZE = 1 << 20
 
 @dataclass(frozen=True)
 class ProgramPlan:
-    """The plan of a session of programs.
-
-    Attributes
-    ----------
-    topology : Topology
-        Programs, hosts and links.
-    longest : float
-        Longest time, from a second after the start [s].
-    confinement : Confinement
-        The user as whom the programs run.
-    sysctls : dict
-        Settings of the kernel at all hosts.
-    environment : dict
-        Further variables of the programs' environment.
-    working_directory : str, optional
-        Directory in which the programs start; by default the one in which they may write.
-    linger : float, optional
-        Time for the servers to end after the clients [s]; None: until the longest time is over.
-    seed : int
-        Seed of the guest's randomness, 0 or more.
-    """
+    """The plan of a session of programs."""
 
     file: ClassVar[str] = "programs.json"
 
-    topology: Topology
-    longest: float
-    confinement: Confinement
-    sysctls: dict[str, str] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
+    topology: Topology  # Programs, hosts and links
+    longest: float  # Longest time, from a second after the start [s]
+    confinement: Confinement  # The user as whom the programs run
+    sysctls: dict[str, str] = field(default_factory=dict)  # Settings of the kernel at all hosts
+    environment: dict[str, str] = field(default_factory=dict)  # Further variables of the programs' environment
+    # Directory in which the programs start; by default the one in which they may write.
     working_directory: str | None = None
+    # Time for the servers to end after the clients [s]; None: until the longest time is over.
     linger: float | None = None
-    seed: int = 0
+    seed: int = 0  # Seed of the guest's randomness, 0 or more
 
     @property
     def duration(self) -> float:

@@ -57,21 +57,12 @@ _PARSERS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Precision:
-    """The precision up to which an experiment is prolonged.
+    """The precision up to which an experiment is prolonged."""
 
-    Attributes
-    ----------
-    half_width : float
-        Largest half width of the 95 % interval of the 95th percentile, relative to the percentile, above 0 and below 1.
-    utilization : float
-        Largest connection utilization at which the precision is required, above 0 and below 1.
-    max_duration : float
-        Total time of all runs [s] after which an experiment is not prolonged.
-    """
-
+    # Largest half width of the 95 % interval of the 95th percentile, relative to the percentile, above 0 and below 1.
     half_width: float
-    utilization: float
-    max_duration: float
+    utilization: float  # Largest connection utilization at which the precision is required, above 0 and below 1
+    max_duration: float  # Total time of all runs [s] after which an experiment is not prolonged
 
 
 @dataclass(frozen=True)

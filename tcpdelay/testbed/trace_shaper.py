@@ -24,23 +24,13 @@ OPPORTUNITY = 1500
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a link carries over time; it repeats.
+    """What a link carries over time; it repeats."""
 
-    Attributes
-    ----------
-    times : list of int
-        Times of the opportunities, or times from which on the rates hold [ns], ascending.
-    period : int
-        Time after which the schedule repeats [ns].
-    rates : list of int
-        Rates [bit/s]; if it is empty, each time is an opportunity to send 1500 bytes.
-    delays : list of int
-        Further delays after the link while each rate holds [ns]; empty without rates.
-    """
-
-    times: list[int]
-    period: int
+    times: list[int]  # Times of the opportunities, or times from which on the rates hold [ns], ascending
+    period: int  # Time after which the schedule repeats [ns]
+    # Rates [bit/s]; if it is empty, each time is an opportunity to send 1500 bytes.
     rates: list[int] = field(default_factory=list)
+    # Further delays after the link while each rate holds [ns]; empty without rates.
     delays: list[int] = field(default_factory=list)
 
 
@@ -152,18 +142,12 @@ LONGEST_FRAME = 2048
 
 @dataclass(frozen=True)
 class Crossing:
-    """The way of packets through a router.
+    """The way of packets through a router."""
 
-    Attributes
-    ----------
-    entry, exit : str
-        Names of the devices at which packets come and leave.
-    source, target : bytes
-        Hardware addresses of the exit, and of the next router or host.
-    """
-
+    # entry, exit: Names of the devices at which packets come and leave.
     entry: str
     exit: str
+    # source, target: Hardware addresses of the exit, and of the next router or host.
     source: bytes
     target: bytes
 

@@ -81,30 +81,15 @@ class KernelBuildError(RuntimeError):
 
 @dataclass
 class KernelBuild:
-    """A running build: call `unpack` once, then `configure` and `compile` for each kernel.
+    """A running build: call `unpack` once, then `configure` and `compile` for each kernel."""
 
-    Parameters
-    ----------
-    work : Path
-        An empty directory for the build; its path holds neither blanks nor colons.
-    log : file
-        Receives the output of the programs.
-    lock : int
-        A file descriptor that all started programs inherit.
-    jobs : int
-        Number of compilers that run at a time.
-    tell : callable
-        Called with the name of the current step and the finished share of all work, 0 to 1.
-    kernels : int
-        Number of kernels that will be compiled.
-    """
-
-    work: Path
-    log: TextIO
-    lock: int
-    jobs: int
+    work: Path  # An empty directory for the build; its path holds neither blanks nor colons
+    log: TextIO  # Receives the output of the programs
+    lock: int  # A file descriptor that all started programs inherit
+    jobs: int  # Number of compilers that run at a time
+    # Called with the name of the current step and the finished share of all work, 0 to 1.
     tell: Callable[[str, float], None]
-    kernels: int
+    kernels: int  # Number of kernels that will be compiled
     _steps_behind: int = field(default=0, init=False)
 
     def unpack(self, tarball: Path, patch: str) -> None:

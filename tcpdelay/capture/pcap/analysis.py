@@ -46,21 +46,11 @@ Kept = Callable[[Packet, Segment], bool]
 
 
 class Place(NamedTuple):
-    """The place at which a packet was captured.
+    """The place at which a packet was captured."""
 
-    Attributes
-    ----------
-    interface : int
-        Number of the interface in a pcapng file.
-    ifindex : int, optional
-        Interface index of the system, in Linux cooked v2.
-    stations : tuple of bytes
-        Both Ethernet addresses, sorted, so that they are equal in both directions.
-    """
-
-    interface: int
-    ifindex: int | None = None
-    stations: tuple[bytes, ...] = ()
+    interface: int  # Number of the interface in a pcapng file
+    ifindex: int | None = None  # Interface index of the system, in Linux cooked v2
+    stations: tuple[bytes, ...] = ()  # Both Ethernet addresses, sorted, so that they are equal in both directions
 
     def in_words(self, among: list[Place]) -> str:
         """Return a description that distinguishes this place from the other places in `among`."""
@@ -89,27 +79,13 @@ def place_of(packet: Packet) -> Place:
 
 @dataclass(frozen=True)
 class ConnectionInFile:
-    """The connection in one file, which shows it at one or several places.
+    """The connection in one file, which shows it at one or several places."""
 
-    Parameters
-    ----------
-    capture : CaptureFile
-        The file.
-    conversation : Conversation
-        The connection in it.
-    sender : bytes
-        The end whose payload is analysed.
-    framing : Framing
-        Way to find the ends of messages.
-    copies : Copies, optional
-        Copies that an earlier reading found; they need not be among the first segments.
-    """
-
-    capture: CaptureFile
-    conversation: Conversation
-    sender: bytes
-    framing: Framing = "auto"
-    copies: Copies | None = None
+    capture: CaptureFile  # The file
+    conversation: Conversation  # The connection in it
+    sender: bytes  # The end whose payload is analysed
+    framing: Framing = "auto"  # Way to find the ends of messages
+    copies: Copies | None = None  # Copies that an earlier reading found; they need not be among the first segments
 
     def sources(self, notes: list[str]) -> list[StretchSource]:
         """Return the captures in the file: one capture, or a capture at the sender and a capture at the receiver."""

@@ -24,32 +24,19 @@ _MOST_PIECES = 20
 
 @dataclass(frozen=True)
 class ClockFit:
-    """The offset and skew of the receiver's clock against the sender's clock.
+    """The offset and skew of the receiver's clock against the sender's clock."""
 
-    Attributes
-    ----------
-    origin : int
-        Time of the sender's clock at which the offset holds [ns].
-    offset : float
-        Time of the receiver's clock minus time of the sender's clock [s].
-    skew : float
-        Growth of the offset per second; 0 if it cannot be estimated.
-    residual : float
-        Disagreement of the two directions about the offset over the capture [s]: half of the change that the fitted
-        lines of both directions leave together. It does not show a constant difference of the two delays.
-    forward_base, backward_base : float
-        Smallest delays of the two directions [s]; assumed to be equal, unless both captures have the same clock.
-    same_clock : bool
-        Whether one clock stamped both captures, so that nothing is fitted or assumed.
-    """
-
-    origin: int
-    offset: float
-    skew: float
+    origin: int  # Time of the sender's clock at which the offset holds [ns]
+    offset: float  # Time of the receiver's clock minus time of the sender's clock [s]
+    skew: float  # Growth of the offset per second; 0 if it cannot be estimated
+    # Disagreement of the two directions about the offset over the capture [s]: half of the change that the fitted
+    # lines of both directions leave together. It does not show a constant difference of the two delays.
     residual: float
+    # forward_base, backward_base: Smallest delays of the two directions [s]; assumed to be equal, unless both
+    # captures have the same clock.
     forward_base: float
     backward_base: float
-    same_clock: bool = False
+    same_clock: bool = False  # Whether one clock stamped both captures, so that nothing is fitted or assumed
 
     def to_sender(self, times: Integers) -> Integers:
         """Convert times of the receiver's clock to the sender's clock [ns]."""
@@ -188,24 +175,16 @@ class ClockSamples:
 
 @dataclass(frozen=True)
 class Transmissions:
-    """The sender's packets on the wire, and their arrivals in the receiver's capture.
+    """The sender's packets on the wire, and their arrivals in the receiver's capture."""
 
-    Attributes
-    ----------
-    sent, arrived : ndarray of int64
-        Time of each packet at the sender, and of its arrival by the receiver's clock [ns]; 0 if it was lost.
-    lost : ndarray of bool
-        Whether a packet was lost.
-    known : ndarray of bool
-        Whether the arrival certainly belongs to this transmission, and not to another transmission of the same bytes.
-    duplicated : int
-        Number of arrivals without a transmission: the network duplicated them, or the sender's capture lacks them.
-    """
-
+    # sent, arrived: Time of each packet at the sender, and of its arrival by the receiver's clock [ns]; 0 if it was
+    # lost.
     sent: Integers
     arrived: Integers
-    lost: Flags
+    lost: Flags  # Whether a packet was lost
+    # Whether the arrival certainly belongs to this transmission, and not to another transmission of the same bytes.
     known: Flags
+    # Number of arrivals without a transmission: the network duplicated them, or the sender's capture lacks them.
     duplicated: int
 
 

@@ -162,30 +162,14 @@ class Unpacked(io.RawIOBase):
 
 
 class Packet(NamedTuple):
-    """One packet of a capture.
+    """One packet of a capture."""
 
-    Attributes
-    ----------
-    number : int
-        Number of the packet in the file, from 1 on.
-    time : int
-        Time of capture [ns since 1970].
-    link : int
-        Type of the link layer (LINKTYPE_ numbers of libpcap).
-    wire_length : int
-        Length on the link [bytes].
-    data : bytes
-        The captured bytes.
-    interface : int
-        Number of the interface in a pcapng file, from 0 on.
-    """
-
-    number: int
-    time: int
-    link: int
-    wire_length: int
-    data: bytes
-    interface: int = 0
+    number: int  # Number of the packet in the file, from 1 on
+    time: int  # Time of capture [ns since 1970]
+    link: int  # Type of the link layer (LINKTYPE_ numbers of libpcap)
+    wire_length: int  # Length on the link [bytes]
+    data: bytes  # The captured bytes
+    interface: int = 0  # Number of the interface in a pcapng file, from 0 on
 
 
 class _Interface(NamedTuple):

@@ -22,33 +22,20 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(slots=True, eq=False)
 class Conversation:
-    """One connection of a capture.
+    """One connection of a capture."""
 
-    Attributes
-    ----------
-    pair : tuple of bytes
-        The two ends, in ascending order.
-    first_packet, last_packet : int
-        Numbers of the first and the last packet of the connection in the capture.
-    opened_by : tuple of int and bytes, optional
-        Sequence number and source of the SYN; they distinguish a later connection between the same ends.
-    payload : list of int
-        Bytes of payload sent by either end, retransmissions included.
-    segments : list of int
-        Number of segments with payload sent by either end, retransmissions included.
-    largest : list of int
-        Largest payload of one segment, for each end.
-    first_seq : list of int or None
-        First sequence number seen, for each end.
-    """
-
-    pair: Pair
+    pair: Pair  # The two ends, in ascending order
+    # first_packet, last_packet: Numbers of the first and the last packet of the connection in the capture.
     first_packet: int
     last_packet: int = 0
+    # Sequence number and source of the SYN; they distinguish a later connection between the same ends.
     opened_by: tuple[int, bytes] | None = None
+    # Bytes of payload sent by either end, retransmissions included.
     payload: list[int] = field(default_factory=lambda: [0, 0])
+    # Number of segments with payload sent by either end, retransmissions included.
     segments: list[int] = field(default_factory=lambda: [0, 0])
-    largest: list[int] = field(default_factory=lambda: [0, 0])
+    largest: list[int] = field(default_factory=lambda: [0, 0])  # Largest payload of one segment, for each end
+    # First sequence number seen, for each end.
     first_seq: list[int | None] = field(default_factory=lambda: [None, None])
 
     @property
@@ -77,21 +64,11 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The connections of one capture.
+    """The connections of one capture."""
 
-    Attributes
-    ----------
-    name : str
-        The file, for messages.
-    conversations : list of Conversation
-        The connections, by descending payload.
-    forgotten : int
-        Lower bound of the number of forgotten connections with payload.
-    """
-
-    name: str
-    conversations: list[Conversation]
-    forgotten: int = 0
+    name: str  # The file, for messages
+    conversations: list[Conversation]  # The connections, by descending payload
+    forgotten: int = 0  # Lower bound of the number of forgotten connections with payload
 
 
 class _Register:

@@ -46,58 +46,32 @@ _END_OF_HTTP = b"\r\n\r\n"
 
 
 class Segment(NamedTuple):
-    """One TCP segment.
+    """One TCP segment."""
 
-    Attributes
-    ----------
-    source, target : bytes
-        Address and port of both ends, as in the packet.
-    seq, ack : int
-        Sequence and acknowledgement number, modulo 2^32.
-    flags, window : int
-        Flags, and the window as in the header, without its scale.
-    length : int
-        Size of the payload on the wire [bytes]; the capture may hold fewer bytes.
-    ip_id : int
-        Identification of the IPv4 packet; 0 for IPv6.
-    options : bytes
-        Options of TCP.
-    payload : int
-        Offset of the payload in the captured bytes.
-    """
-
+    # source, target: Address and port of both ends, as in the packet.
     source: bytes
     target: bytes
+    # seq, ack: Sequence and acknowledgement number, modulo 2^32.
     seq: int
     ack: int
+    # flags, window: Flags, and the window as in the header, without its scale.
     flags: int
     window: int
-    length: int
-    ip_id: int
-    options: bytes
-    payload: int
+    length: int  # Size of the payload on the wire [bytes]; the capture may hold fewer bytes
+    ip_id: int  # Identification of the IPv4 packet; 0 for IPv6
+    options: bytes  # Options of TCP
+    payload: int  # Offset of the payload in the captured bytes
 
 
 class Options(NamedTuple):
-    """The options of one segment; None where an option is absent.
+    """The options of one segment; None where an option is absent."""
 
-    Attributes
-    ----------
-    timestamps : tuple of int, optional
-        TSval and TSecr.
-    sack : tuple of tuple of int
-        Left and right edge of each block.
-    mss, window_scale : int, optional
-        Maximum segment size [bytes], and logarithm (base 2) of the window's scale; only in a SYN.
-    sack_permitted : bool
-        Whether the end offers SACK; only in a SYN.
-    """
-
-    timestamps: tuple[int, int] | None = None
-    sack: tuple[tuple[int, int], ...] = ()
+    timestamps: tuple[int, int] | None = None  # TSval and TSecr
+    sack: tuple[tuple[int, int], ...] = ()  # Left and right edge of each block
+    # mss, window_scale: Maximum segment size [bytes], and logarithm (base 2) of the window's scale; only in a SYN.
     mss: int | None = None
     window_scale: int | None = None
-    sack_permitted: bool = False
+    sack_permitted: bool = False  # Whether the end offers SACK; only in a SYN
 
 
 LINKS: dict[int, tuple[int | None, int]] = {

@@ -45,42 +45,22 @@ _MOST_IN_REPORT = 1000
 
 @dataclass(frozen=True)
 class Sent:
-    """The segments of a capture at the sender.
+    """The segments of a capture at the sender."""
 
-    Attributes
-    ----------
-    original : ndarray of int64
-        Indices of the segments that hold only new data.
-    repetition : ndarray of bool
-        Whether a segment is a repetition.
-    resent : ndarray of bool
-        Whether a segment is a repetition or was repeated.
-    spurious : ndarray of bool
-        Whether a repetition was unnecessary: an acknowledgement shows that an earlier transmission had arrived.
-    """
-
-    original: Integers
-    repetition: Flags
-    resent: Flags
+    original: Integers  # Indices of the segments that hold only new data
+    repetition: Flags  # Whether a segment is a repetition
+    resent: Flags  # Whether a segment is a repetition or was repeated
+    # Whether a repetition was unnecessary: an acknowledgement shows that an earlier transmission had arrived.
     spurious: Flags
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """The segments of a capture at the receiver.
+    """The segments of a capture at the receiver."""
 
-    Attributes
-    ----------
-    repetition : ndarray of bool
-        Whether a segment is a retransmission that filled a gap.
-    reordered : ndarray of bool
-        Whether a later segment overtook the segment.
-    duplicate : ndarray of bool
-        Whether a segment held no new data: the capture shows its earlier arrival or the acknowledgement of it.
-    """
-
-    repetition: Flags
-    reordered: Flags
+    repetition: Flags  # Whether a segment is a retransmission that filled a gap
+    reordered: Flags  # Whether a later segment overtook the segment
+    # Whether a segment held no new data: the capture shows its earlier arrival or the acknowledgement of it.
     duplicate: Flags
 
 
@@ -234,25 +214,14 @@ HANDSHAKE = "time of the handshake"
 
 
 class PathRoundTrips(NamedTuple):
-    """The round-trip time of the path, as one direction shows it.
+    """The round-trip time of the path, as one direction shows it."""
 
-    Attributes
-    ----------
-    trips : RoundTripSeries
-        The samples.
-    base : float
-        Smallest round-trip time [s]; NaN if unknown.
-    kind : {"mean", "smallest", "upper bound"}
-        The figure that is the round-trip time: the mean of the samples, or the smallest round-trip time, or an upper
-        bound of it, because all samples may contain a time for which an end waited.
-    how : str
-        A description of the measurement.
-    """
-
-    trips: RoundTripSeries
-    base: float
+    trips: RoundTripSeries  # The samples
+    base: float  # Smallest round-trip time [s]; NaN if unknown
+    # The figure that is the round-trip time: the mean of the samples, or the smallest round-trip time, or an upper
+    # bound of it, because all samples may contain a time for which an end waited.
     kind: RoundTripKind
-    how: str
+    how: str  # A description of the measurement
 
     def better(self, other: PathRoundTrips) -> PathRoundTrips:
         """Return the more certain of two results; of two bounds, the lower bound."""
@@ -266,46 +235,30 @@ class PathRoundTrips(NamedTuple):
 
 @dataclass
 class EndTotals:
-    """The counts of one capture of the connection.
+    """The counts of one capture of the connection."""
 
-    Attributes
-    ----------
-    data, acks, stamped : int
-        Numbers of segments with payload, segments of the other end, and segments with payload and timestamps.
-    lowest, highest : int
-        First and last byte of the stream in the capture.
-    missing : int
-        Number of bytes that were acknowledged but not captured.
-    sack : bool
-        Whether a SACK block was seen.
-    packets, repeated, spurious, filling : int
-        Numbers of packets on the wire: all packets, retransmissions, spurious retransmissions, and, at the receiver,
-        retransmissions that filled a gap.
-    reordered, duplicates : int
-        At the receiver, numbers of overtaken segments, and of segments without new data.
-    duplicate_acks : int
-        Number of duplicate ACKs.
-    complete : int
-        Time at which all bytes before the next stretch had arrived [ns].
-    clock_step : int
-        Smallest time between two packets, if not 0 [ns]: the clock of the capture advances in steps of at most this.
-    """
-
+    # data, acks, stamped: Numbers of segments with payload, segments of the other end, and segments with payload and
+    # timestamps.
     data: int = 0
     acks: int = 0
     stamped: int = 0
+    # lowest, highest: First and last byte of the stream in the capture.
     lowest: int = 2**62
     highest: int = -(2**62)
-    missing: int = 0
-    sack: bool = False
+    missing: int = 0  # Number of bytes that were acknowledged but not captured
+    sack: bool = False  # Whether a SACK block was seen
+    # packets, repeated, spurious, filling: Numbers of packets on the wire: all packets, retransmissions, spurious
+    # retransmissions, and, at the receiver, retransmissions that filled a gap.
     packets: int = 0
     repeated: int = 0
     spurious: int = 0
     filling: int = 0
+    # reordered, duplicates: At the receiver, numbers of overtaken segments, and of segments without new data.
     reordered: int = 0
     duplicates: int = 0
-    duplicate_acks: int = 0
-    complete: int = BEGINNING
+    duplicate_acks: int = 0  # Number of duplicate ACKs
+    complete: int = BEGINNING  # Time at which all bytes before the next stretch had arrived [ns]
+    # Smallest time between two packets, if not 0 [ns]: the clock of the capture advances in steps of at most this.
     clock_step: int = NEVER
 
     def count(self, trace: Trace) -> None:

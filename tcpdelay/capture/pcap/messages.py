@@ -31,18 +31,10 @@ _LARGEST_LAG = 0.25
 
 @dataclass(frozen=True)
 class Schedule:
-    """A source that writes at a fixed interval.
+    """A source that writes at a fixed interval."""
 
-    Attributes
-    ----------
-    first : float
-        Time at which the first message in the capture was written [ns].
-    interval : float
-        Time between two messages [ns].
-    """
-
-    first: float
-    interval: float
+    first: float  # Time at which the first message in the capture was written [ns]
+    interval: float  # Time between two messages [ns]
 
     def writes(self, first: int, count: int) -> NDArray[np.float64]:
         """Return the times at which `count` messages from number `first` on were written [ns after message 0]."""
@@ -240,24 +232,12 @@ class ScheduleFinder:
 
 
 class MeasuredDelays(NamedTuple):
-    """The delays of the messages.
+    """The delays of the messages."""
 
-    Attributes
-    ----------
-    kind : str or None
-        The two events between which delays were measured; None without delays.
-    how : str
-        A description of the measurement.
-    delays : Delays
-        The delays.
-    unfinished : int
-        Number of messages whose delivery is not in the capture.
-    """
-
-    kind: DelayKind | None
-    how: str
+    kind: DelayKind | None  # The two events between which delays were measured; None without delays
+    how: str  # A description of the measurement
     delays: Delays
-    unfinished: int
+    unfinished: int  # Number of messages whose delivery is not in the capture
 
 
 class Deliveries:

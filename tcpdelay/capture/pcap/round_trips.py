@@ -31,21 +31,12 @@ _CLEARLY_NEARER = 2
 
 @dataclass(frozen=True)
 class RoundTrips:
-    """Samples of the round-trip time.
+    """Samples of the round-trip time."""
 
-    Attributes
-    ----------
-    end : ndarray of int64
-        Time at which each sample ended [ns].
-    rtt : ndarray of float
-        The samples [s], by ascending time.
-    may_have_waited : ndarray of bool
-        Whether the sample is from an acknowledgement of one segment, which may have waited for a second segment, or
-        from an acknowledgement carried on data, which may have waited for the data.
-    """
-
-    end: Integers
-    rtt: NDArray[np.float64]
+    end: Integers  # Time at which each sample ended [ns]
+    rtt: NDArray[np.float64]  # The samples [s], by ascending time
+    # Whether the sample is from an acknowledgement of one segment, which may have waited for a second segment, or
+    # from an acknowledgement carried on data, which may have waited for the data.
     may_have_waited: Flags
 
     def counted(self, span: Span) -> RoundTrips:
@@ -56,15 +47,10 @@ class RoundTrips:
 
 @dataclass
 class AcknowledgementCounts:
-    """Counts of acknowledgements of new data that cover no retransmission.
+    """Counts of acknowledgements of new data that cover no retransmission."""
 
-    Attributes
-    ----------
-    several, carried, all : int
-        Number of acknowledgements of two or more segments, number of acknowledgements carried on data, and number of
-        all acknowledgements.
-    """
-
+    # several, carried, all: Number of acknowledgements of two or more segments, number of acknowledgements carried on
+    # data, and number of all acknowledgements.
     several: int = 0
     carried: int = 0
     all: int = 0

@@ -68,22 +68,15 @@ _TIMESTAMPS_LENGTH = 12
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive segments of a connection, by ascending time.
+    """Consecutive segments of a connection, by ascending time."""
 
-    Attributes
-    ----------
-    data, acks : ndarray of SEGMENT
-        The sender's segments with payload, and the acknowledgements of the other end.
-    first, last : int
-        Times of the first and the last segment of any kind [ns].
-    handshake_end : int, optional
-        Time at which the end that sent the first SYN answered the other end's SYN [ns], if captured here.
-    """
-
+    # data, acks: The sender's segments with payload, and the acknowledgements of the other end.
     data: NDArray[np.void]
     acks: NDArray[np.void]
+    # first, last: Times of the first and the last segment of any kind [ns].
     first: int
     last: int
+    # Time at which the end that sent the first SYN answered the other end's SYN [ns], if captured here.
     handshake_end: int | None
 
 

@@ -25,28 +25,15 @@ _MOST_OVERLAPS = 20
 
 @dataclass(frozen=True)
 class Handshake:
-    """The options of the SYN of one end; None or False if the option or the SYN was not seen.
+    """The options of the SYN of one end; None or False if the option or the SYN was not seen."""
 
-    Attributes
-    ----------
-    time : int, optional
-        Time at which the SYN was captured [ns].
-    mss : int, optional
-        Maximum segment size that the end accepts [bytes].
-    window_scale : int, optional
-        Logarithm (base 2) of the scale of its windows.
-    sack, timestamps : bool
-        Whether the end offered the option.
-    answers : bool
-        Whether the SYN acknowledges the SYN of the other end.
-    """
-
-    time: int | None = None
-    mss: int | None = None
-    window_scale: int | None = None
+    time: int | None = None  # Time at which the SYN was captured [ns]
+    mss: int | None = None  # Maximum segment size that the end accepts [bytes]
+    window_scale: int | None = None  # Logarithm (base 2) of the scale of its windows
+    # sack, timestamps: Whether the end offered the option.
     sack: bool = False
     timestamps: bool = False
-    answers: bool = False
+    answers: bool = False  # Whether the SYN acknowledges the SYN of the other end
 
 
 def opened_by(end: Handshake, other: Handshake) -> bool:
@@ -62,18 +49,12 @@ def opened_by(end: Handshake, other: Handshake) -> bool:
 
 @dataclass(frozen=True)
 class Span:
-    """The part of a stretch that counts; segments before and behind it only help to classify its segments.
+    """The part of a stretch that counts; segments before and behind it only help to classify its segments."""
 
-    Attributes
-    ----------
-    begin, end : int
-        Times [ns]: segments count from `begin` on and before `end`.
-    low, high : int
-        Bytes of the stream: bytes behind `low` up to `high` count.
-    """
-
+    # begin, end: Times [ns]: segments count from `begin` on and before `end`.
     begin: int = -(2**62)
     end: int = 2**62
+    # low, high: Bytes of the stream: bytes behind `low` up to `high` count.
     low: int = -(2**62)
     high: int = 2**62
 
@@ -90,33 +71,20 @@ class Span:
 
 @dataclass(frozen=True)
 class DataSegments:
-    """The segments with payload, in the order of capture.
+    """The segments with payload, in the order of capture."""
 
-    Attributes
-    ----------
-    time : ndarray of int64
-        [ns since 1970]
-    start, end : ndarray of int64
-        First byte, and byte behind the last, counted from the first payload byte of the connection.
-    tsval, tsecr : ndarray of uint32
-        Timestamps; only where `stamped`.
-    ip_id : ndarray of int64
-        Identification of the IPv4 packet, or 0.
-    push, stamped : ndarray of bool
-        Whether PSH is set, and whether there are timestamps.
-    reached : int, optional
-        Highest byte of the stream seen before these segments; None if there was none.
-    """
-
-    time: Integers
+    time: Integers  # [ns since 1970]
+    # start, end: First byte, and byte behind the last, counted from the first payload byte of the connection.
     start: Integers
     end: Integers
+    # tsval, tsecr: Timestamps; only where `stamped`.
     tsval: NDArray[np.uint32]
     tsecr: NDArray[np.uint32]
-    ip_id: Integers
+    ip_id: Integers  # Identification of the IPv4 packet, or 0
+    # push, stamped: Whether PSH is set, and whether there are timestamps.
     push: Flags
     stamped: Flags
-    reached: int | None = None
+    reached: int | None = None  # Highest byte of the stream seen before these segments; None if there was none
 
     @property
     def size(self) -> int:
@@ -133,37 +101,24 @@ class DataSegments:
 
 @dataclass(frozen=True)
 class Acknowledgements:
-    """The segments of the receiver, in the order of capture.
+    """The segments of the receiver, in the order of capture."""
 
-    Attributes
-    ----------
-    time : ndarray of int64
-        [ns since 1970]
-    ack : ndarray of int64
-        First byte of the stream not received.
-    left, right : ndarray of int64, shape (n, 2)
-        Edges of the first two SACK blocks, as positions in the stream; the first `blocks` columns are valid.
-    blocks, window : ndarray of int64
-        Number of valid blocks, and the window as in the header.
-    length, seq : ndarray of int64
-        Payload, and sequence number modulo 2^32.
-    tsval, tsecr : ndarray of uint32
-        Timestamps; only where `stamped`.
-    stamped : ndarray of bool
-        Whether there are timestamps.
-    """
-
-    time: Integers
-    ack: Integers
+    time: Integers  # [ns since 1970]
+    ack: Integers  # First byte of the stream not received
+    # left, right: Edges of the first two SACK blocks, as positions in the stream; the first `blocks` columns are
+    # valid.
     left: Integers
     right: Integers
+    # blocks, window: Number of valid blocks, and the window as in the header.
     blocks: Integers
     window: Integers
+    # length, seq: Payload, and sequence number modulo 2^32.
     length: Integers
     seq: Integers
+    # tsval, tsecr: Timestamps; only where `stamped`.
     tsval: NDArray[np.uint32]
     tsecr: NDArray[np.uint32]
-    stamped: Flags
+    stamped: Flags  # Whether there are timestamps
 
     @property
     def size(self) -> int:
@@ -181,46 +136,21 @@ class Acknowledgements:
 
 @dataclass(frozen=True)
 class Trace:
-    """One connection in one capture, or a stretch: data in one direction, acknowledgements in the other direction.
+    """One connection in one capture, or a stretch: data in one direction, acknowledgements in the other direction."""
 
-    Attributes
-    ----------
-    name : str
-        The file.
-    first : int
-        Time of the connection's first segment [ns].
-    sender, receiver : Handshake
-        The SYN of either end.
-    handshake_end : int, optional
-        Time at which the end that sent the first SYN answered the other end's SYN [ns].
-    data : DataSegments
-        The sender's segments.
-    acks : Acknowledgements
-        The segments of the other end.
-    base : int
-        Sequence number of the first byte of the stream, modulo 2^32.
-    mss : int
-        Largest payload of a packet on the wire [bytes]: from the SYNs, or the largest seen.
-    mss_known : bool
-        Whether `mss` is from the SYNs.
-    span : Span
-        The part of the stretch that counts.
-    passed : int, optional
-        Highest byte of the stream that the next stretch no longer holds.
-    """
-
-    name: str
-    first: int
+    name: str  # The file
+    first: int  # Time of the connection's first segment [ns]
+    # sender, receiver: The SYN of either end.
     sender: Handshake
     receiver: Handshake
-    handshake_end: int | None
-    data: DataSegments
-    acks: Acknowledgements
-    base: int
-    mss: int
-    mss_known: bool
-    span: Span
-    passed: int | None = None
+    handshake_end: int | None  # Time at which the end that sent the first SYN answered the other end's SYN [ns]
+    data: DataSegments  # The sender's segments
+    acks: Acknowledgements  # The segments of the other end
+    base: int  # Sequence number of the first byte of the stream, modulo 2^32
+    mss: int  # Largest payload of a packet on the wire [bytes]: from the SYNs, or the largest seen
+    mss_known: bool  # Whether `mss` is from the SYNs
+    span: Span  # The part of the stretch that counts
+    passed: int | None = None  # Highest byte of the stream that the next stretch no longer holds
 
     def wire_packets(self, lengths: Integers) -> Integers:
         """Return the number of packets on the wire for segments of these lengths, which offloading may have joined."""
@@ -229,31 +159,18 @@ class Trace:
 
 @dataclass(frozen=True)
 class Coverage:
-    """The stream in pieces, cut wherever a segment begins or ends.
+    """The stream in pieces, cut wherever a segment begins or ends."""
 
-    Attributes
-    ----------
-    edges : ndarray of int64
-        Positions at which pieces begin and end.
-    first : ndarray of int64
-        Index of the first segment that holds each piece; the number of segments if no segment holds the piece.
-    time : ndarray of int64
-        First arrival of each piece [ns]. If the capture lacks the piece: its acknowledgement, or `NEVER`.
-    owner, piece : ndarray of int64
-        Indices of all pairs of a segment and a piece in this segment.
-    filled : ndarray of bool
-        Whether a piece was acknowledged but is not in the capture.
-    before : int
-        Time at which all bytes before the first piece had arrived [ns].
-    """
-
-    edges: Integers
+    edges: Integers  # Positions at which pieces begin and end
+    # Index of the first segment that holds each piece; the number of segments if no segment holds the piece.
     first: Integers
+    # First arrival of each piece [ns]. If the capture lacks the piece: its acknowledgement, or `NEVER`.
     time: Integers
+    # owner, piece: Indices of all pairs of a segment and a piece in this segment.
     owner: Integers
     piece: Integers
-    filled: Flags
-    before: int
+    filled: Flags  # Whether a piece was acknowledged but is not in the capture
+    before: int  # Time at which all bytes before the first piece had arrived [ns]
 
     @property
     def complete(self) -> Integers:

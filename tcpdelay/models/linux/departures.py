@@ -161,30 +161,21 @@ def add_tries(
 
 
 class Workspace(NamedTuple):
-    """Arrays that each phase overwrites.
+    """Arrays that each phase overwrites."""
 
-    Attributes
-    ----------
-    times, shares, own_waits : float array
-        Times at which ACKs release segments in a phase [slots], the probability that each ACK arrives, and the time
-        that a packet waits if the segment that the ACK releases is lost [slots].
-    up_to : float array
-        Cumulative probabilities of the backlogs.
-    row, single : float array
-        Packets that leave at one time, by age in whole slots; and the same for one packet that has not waited.
-    later : float array
-        Packets that leave after the backlog has been empty, by ACK and by age in whole slots.
-    drained : float array
-        Probability that the backlog is empty, by number of ACKs and by number of ACKs that have released nothing.
-    """
-
+    # times, shares, own_waits: Times at which ACKs release segments in a phase [slots], the probability that each ACK
+    # arrives, and the time that a packet waits if the segment that the ACK releases is lost [slots].
     times: NDArray[np.float64]
     shares: NDArray[np.float64]
     own_waits: NDArray[np.float64]
-    up_to: NDArray[np.float64]
+    up_to: NDArray[np.float64]  # Cumulative probabilities of the backlogs
+    # row, single: Packets that leave at one time, by age in whole slots; and the same for one packet that has not
+    # waited.
     row: NDArray[np.float64]
     single: NDArray[np.float64]
+    # Packets that leave after the backlog has been empty, by ACK and by age in whole slots.
     later: NDArray[np.float64]
+    # Probability that the backlog is empty, by number of ACKs and by number of ACKs that have released nothing.
     drained: NDArray[np.float64]
 
 
@@ -204,32 +195,15 @@ def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
 
 
 class Leaving(NamedTuple):
-    """Waits for repairs that the packets of a phase have in addition to their age.
+    """Waits for repairs that the packets of a phase have in addition to their age."""
 
-    Attributes
-    ----------
-    blocked : bool
-        Whether the phase begins with a loss; otherwise it ends with its first loss.
-    duration : float
-        Duration of the phase, until the loss at its beginning is repaired [slots].
-    again : float
-        Time that a further retransmission takes [slots].
-    step : float
-        Time between ACKs that release a segment [slots].
-    lost : int
-        Segments that are lost with the segment at the beginning of the phase, which they follow.
-    repairing : float
-        Time from the first to the last of their retransmissions [slots].
-    written_later, written_first, fading : float
-        As in `SENDING`.
-    """
-
-    blocked: bool
-    duration: float
-    again: float
-    step: float
-    lost: int
-    repairing: float
+    blocked: bool  # Whether the phase begins with a loss; otherwise it ends with its first loss
+    duration: float  # Duration of the phase, until the loss at its beginning is repaired [slots]
+    again: float  # Time that a further retransmission takes [slots]
+    step: float  # Time between ACKs that release a segment [slots]
+    lost: int  # Segments that are lost with the segment at the beginning of the phase, which they follow
+    repairing: float  # Time from the first to the last of their retransmissions [slots]
+    # written_later, written_first, fading: As in `SENDING`.
     written_later: float
     written_first: float
     fading: float

@@ -279,20 +279,12 @@ class Detection(NamedTuple):
     The later segments of the packet that arrive are SACKed at one instant. If they are three or more, their SACKs
     detect the loss at once; if they are one or two, RACK's timer or the next packet detects it. If none arrives, the
     next packet detects it. These are the ways 0, 1 and 2. A packet of one segment has the way 0 only.
-
-    Attributes
-    ----------
-    share : float
-        Share of the packets with a lost segment.
-    wait : float
-        Time from the due time of the ACK to the detection [slots].
-    further : float
-        Probability that the packet has further lost segments. PRR retransmits them when the first retransmission is
-        acknowledged.
     """
 
-    share: float
-    wait: float
+    share: float  # Share of the packets with a lost segment
+    wait: float  # Time from the due time of the ACK to the detection [slots]
+    # Probability that the packet has further lost segments. PRR retransmits them when the first retransmission is
+    # acknowledged.
     further: float
 
 

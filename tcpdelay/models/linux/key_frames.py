@@ -29,47 +29,20 @@ reduced_window = kernel()(tcp.reduced_window)
 
 
 class VideoParameters(NamedTuple):
-    """A video on a path; unless noted, times are in frame intervals, and sizes in segments.
+    """A video on a path; unless noted, times are in frame intervals, and sizes in segments."""
 
-    Attributes
-    ----------
-    load : float
-        Round-trip time.
-    interval : float
-        Frame interval [s].
-    flight : int
-        Number of earlier frames whose ACKs are missing when a frame is written.
-    loss : float
-        Probability that a segment is lost, above 0.
-    group : int
-        Frames from a key frame to the next.
-    frame_size : float
-        Mean size of a frame that is no key frame; the data of frames that wait share segments.
-    frame_segments : float
-        Mean number of segments of such a frame if it does not wait.
-    largest_window : int
-        Largest window of the chain: no key frame needs a larger one.
-    cubic : int
-        Whether the window is that of CUBIC, else of Reno.
-    clock : int
-        Whether CUBIC's clock goes on between key frames. It stops while no segment is in flight.
-    periods : int
-        Number of states of this clock: key frames since a loss.
-    reordering_timer : float
-        Time from the sending of a segment to RACK's timer, if fewer than three later segments have arrived.
-    """
-
-    load: float
-    interval: float
-    flight: int
-    loss: float
-    group: int
-    frame_size: float
-    frame_segments: float
-    largest_window: int
-    cubic: int
-    clock: int
-    periods: int
+    load: float  # Round-trip time
+    interval: float  # Frame interval [s]
+    flight: int  # Number of earlier frames whose ACKs are missing when a frame is written
+    loss: float  # Probability that a segment is lost, above 0
+    group: int  # Frames from a key frame to the next
+    frame_size: float  # Mean size of a frame that is no key frame; the data of frames that wait share segments
+    frame_segments: float  # Mean number of segments of such a frame if it does not wait
+    largest_window: int  # Largest window of the chain: no key frame needs a larger one
+    cubic: int  # Whether the window is that of CUBIC, else of Reno
+    clock: int  # Whether CUBIC's clock goes on between key frames. It stops while no segment is in flight.
+    periods: int  # Number of states of this clock: key frames since a loss
+    # Time from the sending of a segment to RACK's timer, if fewer than three later segments have arrived.
     reordering_timer: float
 
 

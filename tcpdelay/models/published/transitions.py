@@ -162,33 +162,22 @@ BACKLOG_PER_LOAD = 16
 
 
 class Parameters(NamedTuple):
-    """The symbols of the published chain for one scenario.
+    """The symbols of the published chain for one scenario."""
 
-    Attributes
-    ----------
-    load : int
-        r: packets per round-trip time, at least 1.
-    packet_size, mss : int
-        a and MSS [bytes].
-    interval, rtt, initial_timeout : float
-        1/f, RTT and T0 [s].
-    loss, loss_of_one_packet : float
-        p, and p' of a packet that is sent alone.
-    variant : int
-        NEWRENO, SACK or RENO.
-    correlated, limited_transmit, window_validation : bool
-        Drop-tail losses, limited transmit (RFC 3042) and congestion window validation (RFC 2861).
-    """
-
-    load: int
+    load: int  # r: packets per round-trip time, at least 1
+    # packet_size, mss: a and MSS [bytes].
     packet_size: int
     mss: int
+    # interval, rtt, initial_timeout: 1/f, RTT and T0 [s].
     interval: float
     rtt: float
     initial_timeout: float
+    # loss, loss_of_one_packet: p, and p' of a packet that is sent alone.
     loss: float
     loss_of_one_packet: float
-    variant: int
+    variant: int  # NEWRENO, SACK or RENO
+    # correlated, limited_transmit, window_validation: Drop-tail losses, limited transmit (RFC 3042) and congestion
+    # window validation (RFC 2861).
     correlated: bool
     limited_transmit: bool
     window_validation: bool

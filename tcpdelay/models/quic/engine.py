@@ -232,21 +232,14 @@ COUNTS = (
 
 @dataclass
 class QuicConnections:
-    """The one connection of a simulation of QUIC.
+    """The one connection of a simulation of QUIC."""
 
-    Parameters
-    ----------
-    source, path, stack, seed
-        As for `tcpdelay.models.simulator.simulation.simulate`.
-    budget : SimulationBudget
-        What it may take; then it carries no more messages.
-    """
-
+    # source, path, stack, seed: As for `tcpdelay.models.simulator.simulation.simulate`.
     source: Source
     path: Path
     stack: Quic
     seed: int
-    budget: SimulationBudget
+    budget: SimulationBudget  # What it may take; then it carries no more messages
     warm_up: int = field(default=WARM_UP, init=False)
     state: Any = field(init=False)
     wire: Wire = field(init=False)

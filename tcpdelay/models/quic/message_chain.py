@@ -77,36 +77,16 @@ class Found(NamedTuple):
 
 
 class LossRecovery(NamedTuple):
-    """Loss recovery of a flow of messages, all of which leave at once when they are written.
+    """Loss recovery of a flow of messages, all of which leave at once when they are written."""
 
-    Parameters
-    ----------
-    loss : float
-        Loss probability of a packet, 0 to below 1.
-    rtt : float
-        Round-trip time [s].
-    interval : float
-        Interval of the messages [s].
-    packets : int
-        Packets of a message, 1 or more.
-    empty : int
-        The last packets of a message that have no data of it.
-    ack_delay : float
-        Delay of the ACK of a packet beside a gap [s].
-    probe_timeout : float
-        Probe timeout of a steady RTT, without back-off [s].
-    probes : int
-        Packets of a probe timeout.
-    """
-
-    loss: float
-    rtt: float
-    interval: float
-    packets: int
-    empty: int
-    ack_delay: float
-    probe_timeout: float
-    probes: int
+    loss: float  # Loss probability of a packet, 0 to below 1
+    rtt: float  # Round-trip time [s]
+    interval: float  # Interval of the messages [s]
+    packets: int  # Packets of a message, 1 or more
+    empty: int  # The last packets of a message that have no data of it
+    ack_delay: float  # Delay of the ACK of a packet beside a gap [s]
+    probe_timeout: float  # Probe timeout of a steady RTT, without back-off [s]
+    probes: int  # Packets of a probe timeout
 
     def found(self, sent: float, behind: int, lost_behind: int, timeouts: int) -> Iterator[Found]:
         """Yield how the loss of a packet is found.
@@ -257,18 +237,10 @@ ERRORS: dict[tuple[ErrorGroup, float], ExpectedError] = {
 
 @dataclass(frozen=True, repr=False)
 class QuicDelays(DelayDistribution):
-    """The delays of messages over QUIC, and their wait for the window.
+    """The delays of messages over QUIC, and their wait for the window."""
 
-    Attributes
-    ----------
-    waiting : float
-        Mean wait for the window [s].
-    backlogged : float
-        Share of the time with data that waits for the window.
-    """
-
-    waiting: float = math.inf
-    backlogged: float = 1.0
+    waiting: float = math.inf  # Mean wait for the window [s]
+    backlogged: float = 1.0  # Share of the time with data that waits for the window
 
 
 def error_group(delays: QuicDelays, quantile: float) -> ErrorGroup:

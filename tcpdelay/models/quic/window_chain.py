@@ -45,70 +45,35 @@ UNITS_PER_STEP = 12
 
 
 class WindowParameters(NamedTuple):
-    """What the chain of the window needs: bytes of UDP payload, times in seconds.
+    """What the chain of the window needs: bytes of UDP payload, times in seconds."""
 
-    Parameters
-    ----------
-    loss : float
-        Loss probability of a packet.
-    round_trip : float
-        Round trip of an ACK in a stream of packets [s].
-    interval : float
-        Interval of the messages [s].
-    step : float
-        Duration of a step [s].
-    message : float
-        Bytes of a message in packets of its own.
-    packed : float
-        The same in full packets, as it leaves from a backlog.
-    packets : int
-        Packets of a message.
-    datagram : float
-        Bytes of a full packet.
-    factor : float
-        Factor of the window at a loss.
-    pairs : bool
-        Whether every second message is acknowledged with the next one.
-    idle_delay : float
-        Delay of an ACK where messages are too rare for pairs [s].
-    sent : float
-        Transmissions of a packet, in the mean.
-    cuts : float
-        How often the end of a packet cuts a message that leaves from a backlog, in the mean. The rest of the message
-        then waits for its next turn, as streams are served in turn.
-    found_after : float
-        Mean time from a packet to the detection of its loss, if the window is open [s].
-    grows, growth, window_rule, pacer, pacing_gain, pacing_burst
-        As of `QuicRules`.
-    odd_share : float
-        Share of the packets from a backlog that are acknowledged only with the next packet, beyond those that `WHOLE`
-        leaves out.
-    unit : float
-        Unit of the backlog [bytes].
-    """
-
-    loss: float
-    round_trip: float
-    interval: float
-    step: float
-    message: float
-    packed: float
-    packets: int
-    datagram: float
-    factor: float
-    pairs: bool
-    idle_delay: float
-    sent: float
+    loss: float  # Loss probability of a packet
+    round_trip: float  # Round trip of an ACK in a stream of packets [s]
+    interval: float  # Interval of the messages [s]
+    step: float  # Duration of a step [s]
+    message: float  # Bytes of a message in packets of its own
+    packed: float  # The same in full packets, as it leaves from a backlog
+    packets: int  # Packets of a message
+    datagram: float  # Bytes of a full packet
+    factor: float  # Factor of the window at a loss
+    pairs: bool  # Whether every second message is acknowledged with the next one
+    idle_delay: float  # Delay of an ACK where messages are too rare for pairs [s]
+    sent: float  # Transmissions of a packet, in the mean
+    # How often the end of a packet cuts a message that leaves from a backlog, in the mean. The rest of the message
+    # then waits for its next turn, as streams are served in turn.
     cuts: float
-    found_after: float
+    found_after: float  # Mean time from a packet to the detection of its loss, if the window is open [s]
+    # grows, growth, window_rule, pacer, pacing_gain, pacing_burst: As of `QuicRules`.
     grows: int
     growth: int
     window_rule: int
     pacer: int
     pacing_gain: float
     pacing_burst: float
+    # Share of the packets from a backlog that are acknowledged only with the next packet, beyond those that `WHOLE`
+    # leaves out.
     odd_share: float
-    unit: float
+    unit: float  # Unit of the backlog [bytes]
 
 
 @kernel()

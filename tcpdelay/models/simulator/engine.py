@@ -393,21 +393,12 @@ COUNTS = (
 
 
 class Chunk(NamedTuple):
-    """Consecutive packets of a simulation.
+    """Consecutive packets of a simulation."""
 
-    Attributes
-    ----------
-    delays : ndarray of int64, shape (2, packets)
-        Time of each packet from its write to its read, and to its first transmission [us].
-    written_per_read : float
-        Packets written in the time in which a packet is read.
-    messages : structured array
-        The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
-        are requested.
-    """
-
-    delays: NDArray[np.int64]
-    written_per_read: float
+    delays: NDArray[np.int64]  # Time of each packet from its write to its read, and to its first transmission [us]
+    written_per_read: float  # Packets written in the time in which a packet is read
+    # The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
+    # are requested.
     messages: NDArray[np.void]
 
     @property
@@ -443,18 +434,10 @@ def warm_up(source: Source, stack: Linux | Quic) -> int:
 
 @dataclass
 class Connections:
-    """The connections of a simulation; unless BBR controls congestion, a single connection.
+    """The connections of a simulation; unless BBR controls congestion, a single connection."""
 
-    Parameters
-    ----------
-    source, path, stack, seed, rules, exact_ties, tick_offset, connection_time
-        As for `tcpdelay.models.simulator.simulation.simulate`.
-    budget : SimulationBudget
-        What they may take; then they carry no more packets.
-    answered : bool
-        Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
-    """
-
+    # source, path, stack, seed, rules, exact_ties, tick_offset, connection_time: As for
+    # `tcpdelay.models.simulator.simulation.simulate`.
     source: Source
     path: Path
     stack: Linux
@@ -463,7 +446,8 @@ class Connections:
     exact_ties: bool
     tick_offset: float | None
     connection_time: float
-    budget: SimulationBudget
+    budget: SimulationBudget  # What they may take; then they carry no more packets
+    # Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
     answered: bool = False
     state: Any = field(default=None, init=False)
     wire: Wire = field(init=False)

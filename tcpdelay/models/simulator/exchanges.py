@@ -42,47 +42,30 @@ class Exchanges(DelayDistribution):
     """The time of exchanges, from the write of a request to the read of the last byte of its response.
 
     The time that the server takes for its answer is a part of it.
-
-    Attributes
-    ----------
-    request, response : DelayDistribution
-        Delay of requests and of responses, each from the write to the in-order read of its last byte.
-    answer_time : float
-        Time from the read of each request to the write of its response [s].
-    exchanges : int
-        Number of exchanges counted.
-    seed : int
-        Seed of the random numbers.
-    probability : float
-        The probability to which `quantile_interval` belongs.
-    quantile_interval, mean_interval : Interval
-        The quantile and the mean [s], each with its 95 % interval; NaN with fewer than 40 000 exchanges, as a rule.
     """
 
+    # request, response: Delay of requests and of responses, each from the write to the in-order read of its last
+    # byte.
     request: DelayDistribution = field(kw_only=True)
     response: DelayDistribution = field(kw_only=True)
-    answer_time: float = field(kw_only=True)
-    exchanges: int = field(kw_only=True)
-    seed: int = field(kw_only=True)
-    probability: float = field(kw_only=True)
+    answer_time: float = field(kw_only=True)  # Time from the read of each request to the write of its response [s]
+    exchanges: int = field(kw_only=True)  # Number of exchanges counted
+    seed: int = field(kw_only=True)  # Seed of the random numbers
+    probability: float = field(kw_only=True)  # The probability to which `quantile_interval` belongs
+    # quantile_interval, mean_interval: The quantile and the mean [s], each with its 95 % interval; NaN with fewer
+    # than 40 000 exchanges, as a rule.
     quantile_interval: Interval = field(kw_only=True)
     mean_interval: Interval = field(kw_only=True)
 
 
 @dataclass(frozen=True)
 class _Answered(Source):
-    """Messages that each wait for the answer to the message before; the time of a message is its pause after that.
+    """Messages that each wait for the answer to the message before; the time of a message is its pause after that."""
 
-    Attributes
-    ----------
-    size, writes : int
-        Size of a message [bytes], and in how many writes it is written.
-    pauses : ndarray of float
-        Pauses from the read of a message to the write of the next [s]; each is drawn from these.
-    """
-
+    # size, writes: Size of a message [bytes], and in how many writes it is written.
     size: int
     writes: int
+    # Pauses from the read of a message to the write of the next [s]; each is drawn from these.
     pauses: NDArray[np.float64]
 
     @property

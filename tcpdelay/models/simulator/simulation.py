@@ -558,24 +558,16 @@ PROLONGED = 8
 
 @dataclass(frozen=True)
 class Simulator:
-    """The packet-level simulator of a Linux kernel's TCP and of QUIC.
+    """The packet-level simulator of a Linux kernel's TCP and of QUIC."""
 
-    Parameters
-    ----------
-    packets : int, optional
-        Number of packets of a simulation whose request has none, or all messages of a source that has fewer; by default
-        as many as its precision requires. If the
-        delays of this number of packets have not settled, eight times as many segments are simulated.
-    on_progress : callable, optional
-        Called in a simulation whose request has no such function, with the number of packets simulated and the largest
-        number of packets.
-    because : str
-        Why it answers in place of the chain; the answers carry it as `simulated_because`.
-    """
-
+    # Number of packets of a simulation whose request has none, or all messages of a source that has fewer; by default
+    # as many as its precision requires. If the delays of this number of packets have not settled, eight times as many
+    # segments are simulated.
     packets: int | None = None
+    # Called in a simulation whose request has no such function, with the number of packets simulated and the largest
+    # number of packets.
     on_progress: Callable[[int, int], None] | None = None
-    because: str = ""
+    because: str = ""  # Why it answers in place of the chain; the answers carry it as `simulated_because`
     name: ClassVar[str] = "simulation"
 
     def supports(self, scenario: Scenario) -> Support:

@@ -108,22 +108,13 @@ TOLERANCE = 1e-14
 
 
 class PhaseChain(NamedTuple):
-    """A Markov chain of phases without the moves that stay in a phase.
+    """A Markov chain of phases without the moves that stay in a phase."""
 
-    Attributes
-    ----------
-    first : int array
-        First move of each phase. The last entry is the number of moves.
-    target, chance : array
-        The phase that a move leads to, and the probability of the move.
-    leaving : float array
-        Probability that a phase is left; exactly 1 if no move stays in the phase.
-    """
-
-    first: NDArray[np.int64]
+    first: NDArray[np.int64]  # First move of each phase. The last entry is the number of moves.
+    # target, chance: The phase that a move leads to, and the probability of the move.
     target: NDArray[np.int64]
     chance: NDArray[np.float64]
-    leaving: NDArray[np.float64]
+    leaving: NDArray[np.float64]  # Probability that a phase is left; exactly 1 if no move stays in the phase
 
 
 @kernel()

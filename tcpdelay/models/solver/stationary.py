@@ -465,19 +465,13 @@ LARGEST_CELLS = 100_000
 
 
 class RequestedFigures(NamedTuple):
-    """Which figures of the delays are requested.
+    """Which figures of the delays are requested."""
 
-    Attributes
-    ----------
-    shares, limits : float array
-        The probabilities of the quantiles, and the delays [s] of the late fractions.
-    limit, share : float
-        The target: this share of the packets within this limit [s]. Where the target is missed for certain, lower
-        bounds of the delays suffice. With an infinite limit they never do.
-    """
-
+    # shares, limits: The probabilities of the quantiles, and the delays [s] of the late fractions.
     shares: NDArray[np.float64]
     limits: NDArray[np.float64]
+    # limit, share: The target: this share of the packets within this limit [s]. Where the target is missed for
+    # certain, lower bounds of the delays suffice. With an infinite limit they never do.
     limit: float
     share: float
 

@@ -35,34 +35,18 @@ class DamagedCheckpointWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Origin:
-    """Origin of finished runs: a specification and a program.
+    """Origin of finished runs: a specification and a program."""
 
-    Attributes
-    ----------
-    specification : str
-        SHA-256 of the specification, as in `SweepSpecification.digest`.
-    program : str
-        The program that evaluated them, as in `tcpdelay.questions.execution.program`.
-    """
-
-    specification: str
-    program: str
+    specification: str  # SHA-256 of the specification, as in `SweepSpecification.digest`
+    program: str  # The program that evaluated them, as in `tcpdelay.questions.execution.program`
 
 
 @dataclass(frozen=True)
 class Part:
-    """Content of a file of finished runs.
+    """Content of a file of finished runs."""
 
-    Attributes
-    ----------
-    rows : Rows
-        The runs.
-    origin : Origin
-        The specification and the program of the runs.
-    """
-
-    rows: Rows
-    origin: Origin
+    rows: Rows  # The runs
+    origin: Origin  # The specification and the program of the runs
 
 
 def write_part(file: Path, part: Part) -> None:

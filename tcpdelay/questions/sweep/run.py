@@ -308,27 +308,17 @@ MOST_TRIED = 200
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and memory that the runs of a sweep take on one processor of this machine.
+    """Time and memory that the runs of a sweep take on one processor of this machine."""
 
-    Attributes
-    ----------
-    tried, refused : int
-        Number of random runs that were tried, and number of refused runs among them.
-    mean, least, most : float
-        Mean, shortest and longest time of a tried run [s].
-    runs : int
-        Number of runs of the sweep.
-    size : int
-        Size of the result without its texts [bytes].
-    """
-
+    # tried, refused: Number of random runs that were tried, and number of refused runs among them.
     tried: int
     refused: int
+    # mean, least, most: Mean, shortest and longest time of a tried run [s].
     mean: float
     least: float
     most: float
-    runs: int
-    size: int
+    runs: int  # Number of runs of the sweep
+    size: int  # Size of the result without its texts [bytes]
 
     @property
     def total(self) -> float:

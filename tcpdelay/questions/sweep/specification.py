@@ -42,18 +42,10 @@ TABLES: tuple[Table, ...] = ("flow", "path", "stack", "heuristics")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter.
+    """One parameter."""
 
-    Parameters
-    ----------
-    table : {"flow", "path", "stack", "heuristics", "source"}
-        The table of a specification that fixes the parameter.
-    declaration : Field
-        Values, unit and meaning of the parameter.
-    """
-
-    table: Table
-    declaration: Field
+    table: Table  # The table of a specification that fixes the parameter
+    declaration: Field  # Values, unit and meaning of the parameter
 
 
 def _whole_up_to(most: int, meaning: str) -> Parameter:
@@ -121,23 +113,12 @@ def source_with(source: Source, values: Mapping[str, Any]) -> Source:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A point of a sweep, with all values checked.
+    """A point of a sweep, with all values checked."""
 
-    Attributes
-    ----------
-    flow : Source
-        The application's packets or messages.
-    path : Path
-        The network.
-    stack : KnownStack
-        The TCP stack.
-    connections, pieces : int
-        Number of connections that the packets take turns on, and number of writes per packet.
-    """
-
-    flow: Source
-    path: Path
-    stack: KnownStack
+    flow: Source  # The application's packets or messages
+    path: Path  # The network
+    stack: KnownStack  # The TCP stack
+    # connections, pieces: Number of connections that the packets take turns on, and number of writes per packet.
     connections: int
     pieces: int
 
@@ -216,52 +197,25 @@ _KEYS_OF = {"simulation": ("packets", "seed", "replications"), "chain": ("max_se
 
 @dataclass(frozen=True)
 class Axis:
-    """One dimension of a grid.
+    """One dimension of a grid."""
 
-    Attributes
-    ----------
-    name : str
-        The parameter.
-    values : tuple
-        The different values: seconds, bytes, bit/s, fractions, words or flags.
-    """
-
-    name: str
-    values: tuple[Value, ...]
+    name: str  # The parameter
+    values: tuple[Value, ...]  # The different values: seconds, bytes, bit/s, fractions, words or flags
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The figures that are predicted at each point, and the method.
+    """The figures that are predicted at each point, and the method."""
 
-    Attributes
-    ----------
-    method : {"chain", "simulation"}
-        The model.
-    quantiles : tuple of float
-        Quantiles of the delay, above 0 and below 1.
-    late_after : tuple of float
-        Delays [s] beyond which packets count as late.
-    packets : int
-        Number of packets of a simulation, 1000 to 1e9.
-    seed : int
-        Seed from which the seeds of all simulations are derived, 0 to 2⁶³ - 1.
-    replications : int
-        Number of simulations at each point, 1 to 10 000, each with its own seed.
-    max_seconds : float
-        Processor time that a chain may take [s], 0.01 to 1e6, by an estimate; points that need more are refused.
-    max_memory : float, optional
-        Memory that a chain may take [bytes], 2**20 to 2**50; by default 1 GiB.
-    """
-
-    method: Method = "chain"
-    quantiles: tuple[float, ...] = (0.5, 0.95, 0.99)
-    late_after: tuple[float, ...] = (0.2,)
-    packets: int = 100_000
-    seed: int = 0
-    replications: int = 1
+    method: Method = "chain"  # The model
+    quantiles: tuple[float, ...] = (0.5, 0.95, 0.99)  # Quantiles of the delay, above 0 and below 1
+    late_after: tuple[float, ...] = (0.2,)  # Delays [s] beyond which packets count as late
+    packets: int = 100_000  # Number of packets of a simulation, 1000 to 1e9
+    seed: int = 0  # Seed from which the seeds of all simulations are derived, 0 to 2⁶³ - 1
+    replications: int = 1  # Number of simulations at each point, 1 to 10 000, each with its own seed
+    # Processor time that a chain may take [s], 0.01 to 1e6, by an estimate; points that need more are refused.
     max_seconds: float = MOST_SECONDS
-    max_memory: float | None = None
+    max_memory: float | None = None  # Memory that a chain may take [bytes], 2**20 to 2**50; by default 1 GiB
 
 
 HOMES: Mapping[str, str] = {
@@ -275,26 +229,13 @@ HOMES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class SweepSpecification:
-    """A sweep: its fixed parameters, its axes, and the figures that are predicted.
+    """A sweep: its fixed parameters, its axes, and the figures that are predicted."""
 
-    Attributes
-    ----------
-    fixed : tuple of (name, value)
-        Parameters that are the same at all points.
-    axes : tuple of Axis
-        The parameters that vary; the last axis varies fastest.
-    evaluation : Evaluation
-        The figures that are predicted at each point.
-    file : str or None
-        The file that the specification names for the result.
-    source : SourceSettings or None
-        The source that replaces the flow. Its fields that vary have the first values of their axes.
-    """
-
-    fixed: tuple[tuple[str, Value], ...]
-    axes: tuple[Axis, ...]
-    evaluation: Evaluation
-    file: str | None = None
+    fixed: tuple[tuple[str, Value], ...]  # Parameters that are the same at all points
+    axes: tuple[Axis, ...]  # The parameters that vary; the last axis varies fastest
+    evaluation: Evaluation  # The figures that are predicted at each point
+    file: str | None = None  # The file that the specification names for the result
+    # The source that replaces the flow. Its fields that vary have the first values of their axes.
     source: SourceSettings | None = None
 
     @property

@@ -36,18 +36,10 @@ _NOT_OF_A_UNIT = tuple("0123456789.+-")
 
 
 class Cells(NamedTuple):
-    """Values and faults of the cells of a column.
+    """Values and faults of the cells of a column."""
 
-    Attributes
-    ----------
-    values : ndarray of float64
-        Seconds, fractions or bytes; without meaning where there is a fault.
-    faults : ndarray of int8
-        `MISSING`, `NO_NUMBER`, `COMMA`, `UNKNOWN_UNIT` or `OUTSIDE`; 0 without a fault.
-    """
-
-    values: NDArray[np.float64]
-    faults: NDArray[np.int8]
+    values: NDArray[np.float64]  # Seconds, fractions or bytes; without meaning where there is a fault
+    faults: NDArray[np.int8]  # `MISSING`, `NO_NUMBER`, `COMMA`, `UNKNOWN_UNIT` or `OUTSIDE`; 0 without a fault
 
 
 def reasons(quantity: ColumnQuantity) -> tuple[str, ...]:
@@ -180,18 +172,10 @@ _KNOWN_UNITS: dict[Kind, str] = {
 
 @dataclass(frozen=True)
 class ColumnQuantity:
-    """A declared field that a column may hold.
+    """A declared field that a column may hold."""
 
-    Parameters
-    ----------
-    name : str
-        The field; also the name of the column, alone or followed by a unit.
-    declared : Quantity
-        The declaration of the field.
-    """
-
-    name: str
-    declared: Quantity
+    name: str  # The field; also the name of the column, alone or followed by a unit
+    declared: Quantity  # The declaration of the field
 
     @property
     def units(self) -> Mapping[str, float]:

@@ -109,17 +109,11 @@ def path_at(place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.f
 
 
 class Answers(NamedTuple):
-    """Predictions for rows.
+    """Predictions for rows."""
 
-    Attributes
-    ----------
-    columns : ndarray, shape (columns, n)
-        `COLUMNS`: delays [s], the late fraction and its range; NaN where the chain is too large.
-    works, sustainable : ndarray of bool, shape (n,)
-        Whether the target is met, and whether TCP can carry the flow.
-    """
-
+    # `COLUMNS`: delays [s], the late fraction and its range; NaN where the chain is too large.
     columns: NDArray[np.float64]
+    # works, sustainable: Whether the target is met, and whether TCP can carry the flow.
     works: NDArray[np.bool_]
     sustainable: NDArray[np.bool_]
 
@@ -393,21 +387,11 @@ SMALLEST_RTT, LARGEST_RTT, LARGEST_LOSS = 1e-4, 2.0, 0.5
 
 
 class Prepared(NamedTuple):
-    """Result of `prepare_surface`.
+    """Result of `prepare_surface`."""
 
-    Attributes
-    ----------
-    left : float
-        Share of the region, in the logarithms of round-trip time and loss, that is not solved yet.
-    chains : int
-        Number of paths whose answers are known.
-    path : str
-        The file of the answers.
-    """
-
-    left: float
-    chains: int
-    path: str
+    left: float  # Share of the region, in the logarithms of round-trip time and loss, that is not solved yet
+    chains: int  # Number of paths whose answers are known
+    path: str  # The file of the answers
 
 
 @checked_arguments

@@ -259,26 +259,13 @@ QUESTION = "question.json"
 
 @dataclass(frozen=True)
 class Job:
-    """A table to predict, and the place of the result.
+    """A table to predict, and the place of the result."""
 
-    Parameters
-    ----------
-    source : Path
-        The table: a file, or a folder of Parquet files.
-    source_format : {"parquet", "csv", "arrow"}
-        Format of the table.
-    target : Path, optional
-        File or folder of the predictions; without it, rows are only counted.
-    target_format : {"parquet", "csv", "arrow"}
-        Format of the predictions.
-    in_parts : bool
-        Whether `target` is a folder with one file for every `ROWS_PER_PART` rows. After an interrupt, the files stay.
-    """
-
-    source: Path
-    source_format: FileFormat
-    target: Path | None = None
-    target_format: FileFormat = "parquet"
+    source: Path  # The table: a file, or a folder of Parquet files
+    source_format: FileFormat  # Format of the table
+    target: Path | None = None  # File or folder of the predictions; without it, rows are only counted
+    target_format: FileFormat = "parquet"  # Format of the predictions
+    # Whether `target` is a folder with one file for every `ROWS_PER_PART` rows. After an interrupt, the files stay.
     in_parts: bool = False
 
     def part(self, number: int) -> Path:

@@ -47,80 +47,42 @@ WRITE_DELAY = 1e-3
 
 @dataclass(frozen=True)
 class MeasuredDelay:
-    """Figures of one capture, or of one kind of its messages; times in s.
+    """Figures of one capture, or of one kind of its messages; times in s."""
 
-    Attributes
-    ----------
-    name, collection : str
-        Name of the capture, and name of its directory.
-    experiment : Experiment
-        Settings of the experiment.
-    source : Source
-        The measured source, as an input of the models.
-    backend, kernel : str
-        Backend of the testbed ("uml-virtual" for virtual time), and release of the kernel.
-    hz : int
-        Timer interrupts per second of the kernel.
-    runs : int
-        Number of independent runs.
-    offered : int
-        Number of packets written in all runs.
-    unread : float
-        Share of packets that were not read when their run ended, without the packets at both ends of each run.
-    mean, p50, p95, p99 : Interval
-        Delay with its 95 % confidence interval; infinite where packets were not read.
-    late : dict of Interval
-        Share of packets later than each of `PLAYOUT_DELAYS`.
-    loss : float
-        Share of data packets that the path dropped, at random or at the bottleneck; NaN if losses were not counted.
-    rtt : float
-        Mean of the round-trip times that TCP reported; NaN without samples.
-    sustainable : bool
-        Whether TCP carried the flow: nearly all packets were read, and the backlog was empty at some time in the second
-        half of most runs.
-    growth : float
-        Growth of the median delay from the first to the last quarter of the runs, per second [s/s].
-    distribution : DelayDistribution
-        All delays; the delay of an unread packet is infinite.
-    sizes : tuple of int
-        Number of packets written, for each flow and run.
-    phases : tuple
-        Time from a tick of the kernel's clock to the first write [s], for each flow and run; None in real time.
-    retransmitted : int
-        Number of retransmissions of the sender's host (RetransSegs).
-    spurious : int
-        Number of segments that the receiver reported to have received twice (D-SACK, TCPDSACKRecv).
-    kind : str
-        The kind of the messages that are counted; empty if all messages are counted.
-    by_kind : mapping of str to MeasuredDelay
-        The figures of each kind of messages; empty if there is only one kind.
-    """
-
+    # name, collection: Name of the capture, and name of its directory.
     name: str
     collection: str
-    experiment: Experiment
-    source: Source
+    experiment: Experiment  # Settings of the experiment
+    source: Source  # The measured source, as an input of the models
+    # backend, kernel: Backend of the testbed ("uml-virtual" for virtual time), and release of the kernel.
     backend: str
     kernel: str
-    hz: int
-    runs: int
-    offered: int
+    hz: int  # Timer interrupts per second of the kernel
+    runs: int  # Number of independent runs
+    offered: int  # Number of packets written in all runs
+    # Share of packets that were not read when their run ended, without the packets at both ends of each run.
     unread: float
+    # mean, p50, p95, p99: Delay with its 95 % confidence interval; infinite where packets were not read.
     mean: Interval
     p50: Interval
     p95: Interval
     p99: Interval
-    late: dict[float, Interval]
+    late: dict[float, Interval]  # Share of packets later than each of `PLAYOUT_DELAYS`
+    # Share of data packets that the path dropped, at random or at the bottleneck; NaN if losses were not counted.
     loss: float
-    rtt: float
+    rtt: float  # Mean of the round-trip times that TCP reported; NaN without samples
+    # Whether TCP carried the flow: nearly all packets were read, and the backlog was empty at some time in the second
+    # half of most runs.
     sustainable: bool
-    growth: float
-    distribution: DelayDistribution
-    sizes: tuple[int, ...]
+    growth: float  # Growth of the median delay from the first to the last quarter of the runs, per second [s/s]
+    distribution: DelayDistribution  # All delays; the delay of an unread packet is infinite
+    sizes: tuple[int, ...]  # Number of packets written, for each flow and run
+    # Time from a tick of the kernel's clock to the first write [s], for each flow and run; None in real time.
     phases: tuple[float | None, ...]
-    retransmitted: int = 0
-    spurious: int = 0
-    kind: str = ""
+    retransmitted: int = 0  # Number of retransmissions of the sender's host (RetransSegs)
+    spurious: int = 0  # Number of segments that the receiver reported to have received twice (D-SACK, TCPDSACKRecv)
+    kind: str = ""  # The kind of the messages that are counted; empty if all messages are counted
+    # The figures of each kind of messages; empty if there is only one kind.
     by_kind: Mapping[str, MeasuredDelay] = field(default_factory=dict)
 
     @property

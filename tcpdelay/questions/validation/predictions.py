@@ -40,41 +40,20 @@ minute.
 
 @dataclass(frozen=True)
 class SimulatedFlow:
-    """The inputs of the simulation of a capture.
+    """The inputs of the simulation of a capture."""
 
-    Parameters
-    ----------
-    flow : Flow
-        Packet size and interval.
-    path : Path
-        The network.
-    stack : Linux
-        The kernel's TCP, as in the capture.
-    rules : Rules
-        The rules of the kernel that the simulated sender follows.
-    connections : int
-        Number of independent connections that carry the packets in turn.
-    packets : tuple of int
-        Number of packets of each run.
-    phases : tuple
-        Time from a tick of the kernel's clock to the first write [s], for each run; None if it is unknown.
-    seeds : tuple of int
-        Seed of each run, derived from the capture's name.
-    ends : bool
-        Whether each run ends with its last write, like a capture: packets that are unread at that time are never read.
-    connection_time : float
-        Age that the connections reach in the capture [s]; only the delays of BBR depend on it.
-    """
-
-    flow: Flow
-    path: Path
-    stack: Linux
-    rules: Rules
-    connections: int
-    packets: tuple[int, ...]
+    flow: Flow  # Packet size and interval
+    path: Path  # The network
+    stack: Linux  # The kernel's TCP, as in the capture
+    rules: Rules  # The rules of the kernel that the simulated sender follows
+    connections: int  # Number of independent connections that carry the packets in turn
+    packets: tuple[int, ...]  # Number of packets of each run
+    # Time from a tick of the kernel's clock to the first write [s], for each run; None if it is unknown.
     phases: tuple[float | None, ...]
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # Seed of each run, derived from the capture's name
+    # Whether each run ends with its last write, like a capture: packets that are unread at that time are never read.
     ends: bool = False
+    # Age that the connections reach in the capture [s]; only the delays of BBR depend on it.
     connection_time: float = CONNECTION_TIME
 
 
@@ -98,24 +77,14 @@ def not_simulated(experiment: Experiment) -> str:
 
 @dataclass(frozen=True)
 class SimulatedMessages:
-    """The inputs of the simulation of a capture of messages.
+    """The inputs of the simulation of a capture of messages."""
 
-    Parameters
-    ----------
-    source : Source
-        The source of the messages.
-    path, stack
-        As for `SimulatedFlow`, or the implementation and delivery of QUIC.
-    rules : Rules
-        As for `SimulatedFlow`; for QUIC, which has no rules of a kernel, the default.
-    seed : int
-        Seed of the simulation, derived from the capture's name. The simulated messages differ from the captured ones.
-    """
-
-    source: Source
+    source: Source  # The source of the messages
+    # path, stack: As for `SimulatedFlow`, or the implementation and delivery of QUIC.
     path: Path
     stack: Linux | Quic
-    rules: Rules
+    rules: Rules  # As for `SimulatedFlow`; for QUIC, which has no rules of a kernel, the default
+    # Seed of the simulation, derived from the capture's name. The simulated messages differ from the captured ones.
     seed: int
 
 
@@ -236,15 +205,10 @@ def _seed(name: str) -> int:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A model's prediction for a flow on a path.
+    """A model's prediction for a flow on a path."""
 
-    Parameters
-    ----------
-    distribution : DelayDistribution or None
-        The delays; None if the chain was not solved, because TCP has nearly no spare capacity for the flow, or the
-        chain is too large.
-    """
-
+    # The delays; None if the chain was not solved, because TCP has nearly no spare capacity for the flow, or the
+    # chain is too large.
     distribution: DelayDistribution | None
 
     @property
@@ -276,25 +240,14 @@ NOT_SOLVED = Prediction(None)
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """A model that is compared with captures.
+    """A model that is compared with captures."""
 
-    Parameters
-    ----------
-    name : str
-        Name in tables and files.
-    title : str
-        What the model is, in a few words.
-    question : callable
-        Returns everything in a capture that the model's prediction depends on; None if the model cannot describe the
-        capture.
-    answer : callable
-        Returns the prediction for a question.
-    """
-
-    name: str
-    title: str
+    name: str  # Name in tables and files
+    title: str  # What the model is, in a few words
+    # Returns everything in a capture that the model's prediction depends on; None if the model cannot describe the
+    # capture.
     question: Callable[[MeasuredDelay], Hashable | None]
-    answer: Callable[[Any], Prediction]
+    answer: Callable[[Any], Prediction]  # Returns the prediction for a question
 
 
 def chain(name: str, title: str, stack: Callable[[MeasuredDelay], KnownStack], routed: bool = True) -> ScoredModel:

@@ -34,20 +34,10 @@ _Grouping = tuple[str, Callable[[MeasuredDelay], tuple[float, str]]]
 
 @dataclass(frozen=True)
 class Score:
-    """One model's prediction of one capture.
+    """One model's prediction of one capture."""
 
-    Parameters
-    ----------
-    measured : MeasuredDelay
-        The capture.
-    model : str
-        Name of the model.
-    prediction : Prediction
-        The prediction.
-    """
-
-    measured: MeasuredDelay
-    model: str
+    measured: MeasuredDelay  # The capture
+    model: str  # Name of the model
     prediction: Prediction
 
     def measurement(self, quantity: str) -> Interval:

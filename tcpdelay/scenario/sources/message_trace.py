@@ -30,18 +30,10 @@ MOST_KINDS = 256
 
 @dataclass(frozen=True)
 class Labels:
-    """The kind of each message of a trace.
+    """The kind of each message of a trace."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        The kinds.
-    codes : ndarray of uint8
-        Number of the kind of each message in `names`.
-    """
-
-    names: tuple[str, ...]
-    codes: NDArray[np.uint8]
+    names: tuple[str, ...]  # The kinds
+    codes: NDArray[np.uint8]  # Number of the kind of each message in `names`
 
 
 def checked_labels(labels: Any) -> Labels | None:

@@ -48,27 +48,13 @@ _OF_TRACE = tuple(name for name, declared in declarations(Trace).items() if not 
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace in a file. The digest of the file stands for its content, so that a moved file is the same trace.
+    """A trace in a file. The digest of the file stands for its content, so that a moved file is the same trace."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the file, without its folder.
-    digest : str
-        First digits of the SHA-256 of the file.
-    period : float, optional
-        Time after which the messages repeat [s].
-    write_jitter : float
-        Largest lateness of a write [s].
-    path : Path, optional
-        Place of the file; None in the settings of a capture.
-    """
-
-    name: str
-    digest: str
-    period: float | None = None
-    write_jitter: float = 0.0
-    path: Path | None = field(default=None, compare=False)
+    name: str  # Name of the file, without its folder
+    digest: str  # First digits of the SHA-256 of the file
+    period: float | None = None  # Time after which the messages repeat [s]
+    write_jitter: float = 0.0  # Largest lateness of a write [s]
+    path: Path | None = field(default=None, compare=False)  # Place of the file; None in the settings of a capture
 
     def read(self) -> Trace:
         """Return the trace; raise ValueError if the file cannot be read or has changed."""

@@ -40,18 +40,11 @@ Numbers = NDArray[np.int64]
 
 
 class Split(NamedTuple):
-    """A division of frames into two classes.
+    """A division of frames into two classes."""
 
-    Attributes
-    ----------
-    gain : float
-        Gain of the logarithmic likelihood over one class, less the price of the further parameters (Schwarz 1978).
-    larger : ndarray of int64
-        Indices of the frames of the class of larger frames.
-    """
-
+    # Gain of the logarithmic likelihood over one class, less the price of the further parameters (Schwarz 1978).
     gain: float
-    larger: Numbers
+    larger: Numbers  # Indices of the frames of the class of larger frames
 
 
 NO_SPLIT = Split(0.0, np.empty(0, np.int64))
