@@ -185,22 +185,3 @@ def test_the_verdict_of_a_cell_is_the_verdict_on_its_prediction():
     ]
     assert [[VERDICTS[place] for place in row] for row in cells.verdict.values] == expected
     assert {name for row in expected for name in row} == set(VERDICTS)
-
-
-def test_auto_simulates_for_a_second_at_high_load_where_that_is_more_exact():
-    busy = Scenario(td.Flow(1200, 0.033), td.Path(rtt=0.060, loss=0.02))
-    chain, found = predict(busy, method="chain"), predict(busy, method="auto")
-    assert 0.03 <= chain.expected_error.mean < 0.10
-    assert found.method == "simulation"
-    assert found.expected_error.mean < chain.expected_error.mean
-    assert "at high load" in found.simulated_because
-    # Single figures, as in a table of many scenarios, are those of the chain.
-    assert predict(busy, Requested(quantiles=(0.95,), distribution=False), "auto").method == "chain"
-    # A call far below the capacity stays with the chain, also where its expected error is as large.
-    call = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.05))
-    answer = predict(call, method="auto")
-    assert answer.expected_error.mean >= 0.03
-    assert answer.method == "chain"
-    # So does a flow whose packets wait for longer than a round-trip time: there a simulation is no more exact.
-    late = Scenario(td.Flow(1200, 0.020), td.Path(rtt=0.150, loss=0.02))
-    assert predict(late, method="auto").method == "chain"

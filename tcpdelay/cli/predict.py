@@ -64,8 +64,8 @@ def predict(
         make_option(
             "--method",
             OUTPUT,
-            "Model: the chain, the simulator, or auto: the chain where its expected error is below 10 %, or 3 % "
-            "at high load, and the rate is not near the capacity, else the simulator.",
+            "Model: the chain, the simulator, or auto: the chain where its expected error is below 10 % and the "
+            "rate is not near the capacity, else the simulator.",
         ),
     ] = "auto",
     packets: Annotated[

@@ -240,9 +240,6 @@ SIMULATOR_ERROR = ExpectedError(
 )
 """The simulator's error in captures (`validation/results/scores.csv`), the lower bound of errors measured with it."""
 
-EXACT_SIMULATION = ExpectedError(0.0, 0.0, 0.0, Spread(0.0, 0.0, 0.0), 0, "a simulation without a statistical error")
-"""The statistical error of a simulation without end."""
-
 BBR_ERROR = ExpectedError(
     median=0.0021,
     mean=0.0232,

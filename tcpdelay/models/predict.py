@@ -35,12 +35,6 @@ SEGMENTS_PER_PACKET = 2
 """Mean segments of a message up to which a simulation has as many messages as of small packets."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
-WORTH_SIMULATING = 0.03
-"""The same from which on "auto" simulates at high load, as far as the simulation is quick and more exact."""
-HIGH_LOAD = 0.3
-"""Flow's rate, relative to the rate that TCP carries, from which on the load is high."""
-QUICK_SIMULATION = 1.0
-"""Processor time of a quick simulation [s]."""
 
 
 @cache
@@ -224,8 +218,7 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
     method : {"chain", "simulation", "auto"} or Model
         Which model answers. "auto" asks the chain where it supports the scenario, within its validated range, its
         expected error is below 10 %, and the flow's rate is not near the capacity; elsewhere the simulator, if it
-        supports the scenario. If the whole distribution is requested, the simulator also answers at high load where the
-        chain's expected error is 3 % or more, and a second of simulation has a smaller one.
+        supports the scenario.
 
     Returns
     -------
@@ -286,28 +279,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
         error = format_fraction(LARGEST_CHAIN_ERROR)
         return _simulated(scenario, asked, f"the chain's expected error is {error} or more")
-    return _more_exact(scenario, asked, answer, expected.mean)
-
-
-def _more_exact(scenario: Scenario, asked: Requested, answer: Answer, error: float) -> Answer:
-    """Return the chain's answer; at high load that of a quick simulation, if its expected error is smaller.
-
-    Grids and tables request single figures of many scenarios. The chain answers there, in milliseconds.
-    """
-    from tcpdelay.models.accuracy import EXACT_SIMULATION, simulator_error
-
-    if error < WORTH_SIMULATING or not asked.distribution or asked.precision != "exact":
-        return answer
-    if not capacity(scenario) * HIGH_LOAD < scenario.source.message_rate:
-        return answer
-    least = simulator_error(EXACT_SIMULATION, (answer.mean - scenario.path.forward_delay) / scenario.path.mean_rtt)
-    if not least.mean < error:
-        return answer
-    because = f"at high load, the chain's expected error is {format_fraction(WORTH_SIMULATING)} or more"
-    quick = replace(asked, max_seconds=min(asked.max_seconds, QUICK_SIMULATION))
-    simulated = simulator(because=because).answer(scenario, quick)
-    found = simulated.expected_error if simulated.answered else None
-    return simulated if found is not None and found.mean < error else answer
+    return answer
 
 
 def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answer:
@@ -354,9 +326,9 @@ def predict_delay(
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to
         2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its
-        expected error is below 10 %, or 3 % at high load, and the flow's rate is not near the capacity. It simulates
-        for a second at high load, and else what can be simulated: also lost acknowledgements, which the chain does not
-        know, jitter above the packet interval, and bursts of losses that are too long for it.
+        expected error is below 10 % and the flow's rate is not near the capacity, and else simulates what can be
+        simulated: also lost acknowledgements, which the chain does not know, jitter above the packet interval, and
+        bursts of losses that are too long for it.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional
