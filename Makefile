@@ -29,7 +29,7 @@ export REPORTS
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 # As in tcpdelay/models/source_digest.py.
-KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/network tcpdelay/quality tcpdelay/distribution.py -name '*.py')
+KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/network tcpdelay/quality tcpdelay/scenario/jitter.py tcpdelay/distribution.py -name '*.py')
 KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help

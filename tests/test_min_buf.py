@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.network import linux
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.network.linux import MinBuf
 from tcpdelay.network.literature import classic
-from tcpdelay.network.literature.timelined import MinBuf
 from tcpdelay.network.preparation import prepare
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate

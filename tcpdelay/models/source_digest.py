@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-SOURCES = ("models/**/*.py", "network/**/*.py", "quality/**/*.py", "distribution.py")
+SOURCES = ("models/**/*.py", "network/**/*.py", "quality/**/*.py", "scenario/jitter.py", "distribution.py")
 """Modules whose kernels call each other, and modules whose constants are a part of kernels."""
 
 

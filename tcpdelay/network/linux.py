@@ -131,7 +131,7 @@ LARGEST_MULTIPLE, LARGEST_EXTRA = 4, 1000
 
 @kernel()
 def packets_allowed(multiple: int, extra: int, cwnd: int, sacked_out: int) -> int:
-    """Return the largest number of packets in a send buffer that follows the window; see `SendBufferLimit.limit`."""
+    """Return the largest number of packets in a send buffer that follows the window; see `MinBuf.limit`."""
     return int(multiple * cwnd + min(extra, cwnd) + sacked_out)
 
 
@@ -149,25 +149,30 @@ def has_room(flow: Any, held: int, cwnd: int, sacked_out: int) -> bool:
 
 
 @described
-class SendBufferLimit:
-    """A limit of the send buffer that follows the congestion window.
+class MinBuf:
+    """A send buffer that follows the congestion window: MIN_BUF(A, B) of Goel et al.
 
     Parameters
     ----------
     multiple : int
-        Congestion windows that the send buffer holds, 1 to 4.
+        A, the congestion windows of packets that the send buffer holds, 1 to 4.
     extra : int
-        Packets that it holds beyond them, 0 to 1000, but at most one window.
+        B, the packets that it holds beyond them, 0 to 1000, but at most one window.
 
     Raises
     ------
     InvalidValueError
         If a value is out of its range; a ValueError.
 
+    References
+    ----------
+    Goel, Krasic, Li, Walpole, "Supporting Low-Latency TCP-Based Media Streams", IWQoS 2002. Sections 3 and 4 give the
+    limit A cwnd + min(B, cwnd) + sacked_out.
+
     Examples
     --------
-    >>> SendBufferLimit(1, 3).limit(cwnd=10), SendBufferLimit(1, 3).limit(cwnd=2)
-    (13, 4)
+    >>> MinBuf(1, 3).limit(cwnd=10), MinBuf(1, 3).limit(cwnd=2), MinBuf(2, 0).limit(cwnd=10, sacked_out=4)
+    (13, 4, 24)
     """
 
     multiple: Annotated[
@@ -196,12 +201,6 @@ class SendBufferLimit:
     def limit(self, cwnd: int, sacked_out: int = 0) -> int:
         """Return the largest number of packets in the send buffer, including packets sent but not acknowledged."""
         return int(packets_allowed(self.multiple, self.extra, cwnd, sacked_out))
-
-
-def require_limit(value: object) -> None:
-    """Raise InvalidValueError unless the argument `min_buf` is a send-buffer limit or None."""
-    if value is not None and not isinstance(value, SendBufferLimit):
-        raise InvalidValueError("min_buf", value, "be a MinBuf")
 
 
 # The TCP of a Linux kernel on a shared link: sender and receiver of `tcpdelay.models.simulator`.

@@ -81,7 +81,7 @@ FLOW = np.dtype(
 
 An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
 message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
-`buffer_...` fields are the parameters of `tcpdelay.network.linux.SendBufferLimit`.
+`buffer_...` fields are the parameters of `tcpdelay.network.linux.MinBuf`.
 
 `first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
 first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from tcpdelay.network.bottleneck import SharedPath, check_range
 from tcpdelay.network.dispatching import MOST_CONNECTIONS
-from tcpdelay.network.linux import SendBufferLimit, require_limit
+from tcpdelay.network.linux import MinBuf
 from tcpdelay.network.stacks import LARGEST_DEADLINE, LEAST_DEADLINE, Dctcp
 from tcpdelay.network.transport import Feature, Transport, segment_size
 from tcpdelay.network.transports import stacks_with, transport_of
@@ -173,7 +173,7 @@ class ConstantRate(Source):
     connections: int = 1
     scheduling: Scheduling = "blind"
     discard_after: float | None = None
-    min_buf: SendBufferLimit | None = None
+    min_buf: MinBuf | None = None
     talk: float | None = None
     silence: float | None = None
     keepalive_size: int | None = None
@@ -190,7 +190,6 @@ class ConstantRate(Source):
         check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
         if self.discard_after is not None:
             check_range("discard_after", self.discard_after, 0, 60, "s")
-        require_limit(self.min_buf)
         self._check_deadlines(self.flow.kinds)
         if (self.talk is None) != (self.silence is None):
             raise InvalidValueError("talk and silence", (self.talk, self.silence), "be given together")
@@ -302,7 +301,7 @@ class Bulk(Source):
 
     Examples
     --------
-    >>> from tcpdelay.network.literature.timelined import MinBuf
+    >>> from tcpdelay.network.linux import MinBuf
     >>> from tcpdelay.scenario.stack import Stack
     >>> Bulk(path=SharedPath(0.05), stack=Stack.linux(), min_buf=MinBuf(1, 3)).min_buf
     MinBuf(multiple=1, extra=3)
@@ -312,7 +311,7 @@ class Bulk(Source):
 
     packet_size: int | None = None
     send_buffer: int | None = None
-    min_buf: SendBufferLimit | None = None
+    min_buf: MinBuf | None = None
     notsent_lowat: int | None = None
     wake_up: float = 0.0
 
@@ -327,7 +326,6 @@ class Bulk(Source):
                 raise InvalidValueError(name, getattr(self, name), allowed)
         if self.send_buffer is not None:
             check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
-        require_limit(self.min_buf)
         if self.notsent_lowat is not None:
             check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
             if not self.supports("notsent_lowat") or self.min_buf is not None:

@@ -23,7 +23,7 @@ from tcpdelay.models.predict import predict_delay
 from tcpdelay.models.simulator.simulation import segments_per_message
 from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.linux import SendBufferLimit
+from tcpdelay.network.linux import MinBuf
 from tcpdelay.network.result import FlowResult, NetworkResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import ConstantRate, Source, checked_sources
@@ -208,7 +208,7 @@ def _by_the_application(
             f"min-buf-1-{extra}",
             f"TCP of a Linux kernel with a send buffer of one window and {extra} more packets; the sender discards a "
             "packet that finds no room (Goel et al. 2002)",
-            carry(stack=stack, min_buf=SendBufferLimit(1, extra)),
+            carry(stack=stack, min_buf=MinBuf(1, extra)),
         )
 
 

@@ -23,7 +23,7 @@ import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.confidence import Interval, student
 from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature.timelined import MinBuf
+from tcpdelay.network.linux import MinBuf
 from tcpdelay.network.result import FlowResult
 from tcpdelay.network.simulation import simulate_network
 from tcpdelay.network.sources import Bulk, ConstantRate, Source, Transfers
