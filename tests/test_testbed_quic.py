@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import numpy as np
@@ -9,11 +11,11 @@ import pytest
 
 from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.testbed import aioquic_flow
-from tcpdelay.testbed.aioquic_flow import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
+from tcpdelay.testbed import quic_program
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.campaign import run_campaign
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.quic_program import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
 from tcpdelay.testbed.specification import Specification
 
 HZ = 250
@@ -57,7 +59,7 @@ def implementation(request):
     """An implementation that can run here."""
     require(VirtualTimeBackend(HZ).problems(), "VIRTUAL")
     if request.param == "aioquic" and find_spec("aioquic") is None:
-        pytest.skip(aioquic_flow.MISSING_AIOQUIC)
+        pytest.skip(quic_program.MISSING_AIOQUIC)
     if request.param == "quic-go":
         try:
             build_quic_program("quic-go")
@@ -145,10 +147,10 @@ def test_a_seed_repeats_a_capture(captured, implementation, tmp_path):
 def test_an_absent_go_or_aioquic_is_named_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(aioquic_flow, "find_spec", lambda name: None)
+    monkeypatch.setattr(quic_program, "find_spec", lambda name: None)
     needed = [experiment(each, "stream", 0.0) for each in IMPLEMENTATIONS]
     aioquic, go, rust = quic_problems(needed)
-    assert aioquic == aioquic_flow.MISSING_AIOQUIC
+    assert aioquic == quic_program.MISSING_AIOQUIC
     assert go == "the program go is missing, which builds quic-go; install Go 1.24 or later, such as Debian's golang-go"
     assert rust == "the program cargo is missing, which builds quinn; install Rust 1.85 or later from rustup.rs"
     assert quic_problems([Experiment()]) == []
@@ -167,3 +169,10 @@ def test_a_failed_build_is_told_in_one_line_and_leaves_nothing(monkeypatch, tmp_
         build_quic_program(implementation)
     assert list(PROGRAMS[implementation].path.parent.iterdir()) == []
     shutil.rmtree(tmp_path / "cache")
+
+
+def test_the_testbed_needs_no_aioquic_for_other_flows():
+    blocked = (
+        "import sys; sys.modules['aioquic'] = sys.modules['cryptography'] = None; import tcpdelay.testbed.campaign"
+    )
+    subprocess.run([sys.executable, "-c", blocked], check=True)

@@ -150,7 +150,7 @@ def build_quic(
     implementation: Annotated[QuicLibrary, typer.Argument(help="Library of the program.")] = "quic-go",
 ) -> None:
     """Build the program that speaks QUIC with a library, into the user's cache. This takes a few minutes."""
-    from tcpdelay.testbed.aioquic_flow import QuicBuildError, build_quic_program
+    from tcpdelay.testbed.quic_program import QuicBuildError, build_quic_program
 
     try:
         print(build_quic_program(implementation))

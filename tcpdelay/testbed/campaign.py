@@ -41,7 +41,6 @@ from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.testbed.aioquic_flow import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
 from tcpdelay.testbed.apps import first_messages, message_file, write_messages
 from tcpdelay.testbed.backends import (
     Backend,
@@ -54,6 +53,7 @@ from tcpdelay.testbed.backends import (
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.experiment_run import Plan
 from tcpdelay.testbed.flow_log import FlowRecord, read_records
+from tcpdelay.testbed.quic_program import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
 from tcpdelay.testbed.specification import Specification
 from tcpdelay.testbed.workplaces import workplace
 

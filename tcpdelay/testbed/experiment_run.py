@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tcpdelay.testbed.aioquic_flow import QuicProgramFlow
 from tcpdelay.testbed.apps import (
     ConstantBitRateSource,
     DatagramSource,
@@ -40,6 +39,7 @@ from tcpdelay.testbed.flow_log import (
     write_records,
 )
 from tcpdelay.testbed.network import PORT, LossChannel, Network, PacketTraces, kernel_counters
+from tcpdelay.testbed.quic_program import QuicProgramFlow
 
 SEND_BUFFER = 2**20
 RECEIVE_BUFFER = 4 * 2**20
