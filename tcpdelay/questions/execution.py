@@ -311,28 +311,16 @@ class Results:
 
 
 class Schedule:
-    """The runs that are missing, running, and done.
-
-    Parameters
-    ----------
-    work : Work
-        The runs.
-    results : Results
-        Receives the results; runs that are done already are left out.
-    executor : Executor
-        The workers.
-    store : callable, optional
-        Called with the rows of a part, to keep them before they count as done.
-    on_progress : callable, optional
-        Called with a `Progress` after every part, and about twice a second.
-    """
+    """The runs that are missing, running, and done."""
 
     def __init__(
         self,
         work: Work,
-        results: Results,
+        results: Results,  # Receives the results; runs that are done already are left out
         executor: Executor,
+        # Called with the rows of a part, to keep them before they count as done.
         store: Callable[[Rows], None] | None = None,
+        # Called with a `Progress` after every part, and about twice a second.
         on_progress: Callable[[Progress], None] | None = None,
     ) -> None:
         self._work = work

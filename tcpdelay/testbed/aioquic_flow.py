@@ -54,25 +54,15 @@ _RECEIVED = 65_536
 
 
 class QuicEnd:
-    """One end of a connection: a UDP socket and timers.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    udp : socket
-        A non-blocking UDP socket.
-    on_event : callable
-        Called with each event of the connection and the time at which its datagram was read [ns].
-    accept : callable, optional
-        Makes the connection of a server from its first datagram.
-    """
+    """One end of a connection: a UDP socket and timers."""
 
     def __init__(
         self,
         loop: EventLoop,
-        udp: socket.socket,
+        udp: socket.socket,  # A non-blocking UDP socket
+        # Called with each event of the connection and the time at which its datagram was read [ns].
         on_event: Callable[[QuicEvent, int], None],
+        # Makes the connection of a server from its first datagram.
         accept: Callable[[bytes], QuicConnection] | None = None,
     ) -> None:
         self.connection: QuicConnection | None = None
@@ -151,36 +141,19 @@ class QuicEnd:
 
 
 class AioquicFlow:
-    """A measured flow: a client that writes messages, and a server that reads them.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    log : PacketLog
-        The log of the messages.
-    experiment : Experiment
-        Congestion control, delivery and groups.
-    sender, receiver : socket
-        Non-blocking UDP sockets; `receiver` is bound.
-    address : tuple
-        Address and port of the receiver.
-    on_ready : callable
-        Called once, when the handshake is complete at both ends.
-    qlog : Path, optional
-        Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended.
-    """
+    """A measured flow: a client that writes messages, and a server that reads them."""
 
     def __init__(
         self,
         loop: EventLoop,
-        log: PacketLog,
-        experiment: Experiment,
+        log: PacketLog,  # The log of the messages
+        experiment: Experiment,  # Congestion control, delivery and groups
+        # sender, receiver: Non-blocking UDP sockets; `receiver` is bound.
         sender: socket.socket,
         receiver: socket.socket,
-        address: tuple[str, int],
-        on_ready: Callable[[], None],
-        qlog: Path | None = None,
+        address: tuple[str, int],  # Address and port of the receiver
+        on_ready: Callable[[], None],  # Called once, when the handshake is complete at both ends
+        qlog: Path | None = None,  # Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended
     ) -> None:
         self._log = log
         self._experiment = experiment

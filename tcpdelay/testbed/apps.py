@@ -86,27 +86,16 @@ class SendingStream:
 
 
 class ReceivingStream:
-    """The reading end.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    connection : socket
-        A connected, non-blocking socket.
-    on_data : callable
-        Called after each read with the number of bytes read so far and the time after the read [ns]. At the end of
-        the stream, it is called with the same number of bytes again.
-    quick_ack : bool
-        Whether every segment is acknowledged at once (TCP_QUICKACK).
-    """
+    """The reading end."""
 
     def __init__(
         self,
         loop: EventLoop,
-        connection: socket.socket,
+        connection: socket.socket,  # A connected, non-blocking socket
+        # Called after each read with the number of bytes read so far and the time after the read [ns]. At the end of
+        # the stream, it is called with the same number of bytes again.
         on_data: Callable[[int, int], None],
-        quick_ack: bool,
+        quick_ack: bool,  # Whether every segment is acknowledged at once (TCP_QUICKACK)
     ) -> None:
         self.connection = connection
         self.received = 0
@@ -148,32 +137,17 @@ class ReceivingStream:
 
 
 class ConstantBitRateSource:
-    """Writes one packet per interval to one of several TCP connections.
-
-    Parameters
-    ----------
-    log : PacketLog
-        The log of the writes.
-    streams : sequence of SendingStream
-        The connections; each packet is sent over one connection.
-    readers : sequence of StreamPackets
-        For each connection, the packets in its byte stream.
-    packet_size : int
-        Bytes per packet.
-    pieces : int
-        Writes per packet.
-    intelligent : bool
-        Whether to choose, among the connections outside a retransmission timeout, the connection with the least
-        unacknowledged data; else round robin.
-    """
+    """Writes one packet per interval to one of several TCP connections."""
 
     def __init__(
         self,
-        log: PacketLog,
-        streams: Sequence[SendingStream],
-        readers: Sequence[StreamPackets],
-        packet_size: int,
-        pieces: int,
+        log: PacketLog,  # The log of the writes
+        streams: Sequence[SendingStream],  # The connections; each packet is sent over one connection
+        readers: Sequence[StreamPackets],  # For each connection, the packets in its byte stream
+        packet_size: int,  # Bytes per packet
+        pieces: int,  # Writes per packet
+        # Whether to choose, among the connections outside a retransmission timeout, the connection with the least
+        # unacknowledged data; else round robin.
         intelligent: bool,
     ) -> None:
         self._log = log

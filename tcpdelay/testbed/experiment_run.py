@@ -81,35 +81,18 @@ class MeasuredFlow:
 
 
 class Measurement:
-    """Runs one experiment in an event loop that several experiments share.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    experiment : Experiment
-        The experiment.
-    seed : int
-        Seed of the applications' random numbers.
-    messages : sequence of Path
-        For each measured flow, the file with the messages of its source; empty for other applications.
-    trace : Path, optional
-        Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended.
-    quic_program : Path, optional
-        The program of the implementation, unless this is aioquic.
-    qlog : Path, optional
-        Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended.
-    """
+    """Runs one experiment in an event loop that several experiments share."""
 
     def __init__(
         self,
         loop: EventLoop,
         experiment: Experiment,
-        seed: int,
+        seed: int,  # Seed of the applications' random numbers
+        # For each measured flow, the file with the messages of its source; empty for other applications.
         messages: Sequence[Path] = (),
-        trace: Path | None = None,
-        quic_program: Path | None = None,
-        qlog: Path | None = None,
+        trace: Path | None = None,  # Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended
+        quic_program: Path | None = None,  # The program of the implementation, unless this is aioquic
+        qlog: Path | None = None,  # Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended
     ) -> None:
         self._stopped = False
         self._quic_program = quic_program

@@ -152,41 +152,19 @@ ENDS = ("sender", "receiver")
 
 
 class QuicProgramFlow:
-    """A measured flow between two programs.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    log : PacketLog
-        The log of the messages; it is filled when both programs have ended.
-    experiment : Experiment
-        Implementation, delivery and groups.
-    network : Network
-        The network of the experiment.
-    program : Path
-        The program that `build_quic_program` has built.
-    messages : Path
-        File with the messages of the flow.
-    number : int
-        Number of the flow within the experiment.
-    on_ready : callable
-        Called once, when the handshake is complete at both ends.
-    qlog : Path, optional
-        Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended.
-    """
+    """A measured flow between two programs."""
 
     def __init__(
         self,
         loop: EventLoop,
-        log: PacketLog,
-        experiment: Experiment,
-        network: Network,
-        program: Path,
-        messages: Path,
-        number: int,
-        on_ready: Callable[[], None],
-        qlog: Path | None = None,
+        log: PacketLog,  # The log of the messages; it is filled when both programs have ended
+        experiment: Experiment,  # Implementation, delivery and groups
+        network: Network,  # The network of the experiment
+        program: Path,  # The program that `build_quic_program` has built
+        messages: Path,  # File with the messages of the flow
+        number: int,  # Number of the flow within the experiment
+        on_ready: Callable[[], None],  # Called once, when the handshake is complete at both ends
+        qlog: Path | None = None,  # Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended
     ) -> None:
         self.complete = False
         self._loop = loop

@@ -43,11 +43,8 @@ from tcpdelay.scenario.fields import InvalidValueError
 # The receivers of the classic TCP: the normal receiver waits for missing segments, the one of TCP-RC forges them.
 #
 # TCP-RC does not wait for a lost packet. It sends the duplicate acknowledgements that reduce the sender's window, hands
-# a forged packet to the application, and goes on with the next one.
-#
-# References:
-# McCreary, Li, Watterson, Lowenthal, "TCP-RC: a receiver-centered TCP protocol for delay-sensitive applications", MMCN
-# 2005.
+# a forged packet to the application, and goes on with the next one. (McCreary, Li, Watterson, Lowenthal, "TCP-RC: a
+# receiver-centered TCP protocol for delay-sensitive applications", MMCN 2005.)
 
 GAPS_WAITED = 3
 """Mean times between two arrivals after which TCP-RC declares a packet missing that later packets have overtaken."""
