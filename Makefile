@@ -28,8 +28,8 @@ export REPORTS
 
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
-# As in tcpdelay/models/source_digest.py.
-KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/network tcpdelay/quality tcpdelay/scenario/jitter.py tcpdelay/distribution.py -name '*.py')
+# As in tcpdelay/compiling/source_digest.py.
+KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/sim/network tcpdelay/quality tcpdelay/scenario/jitter.py tcpdelay/delays.py -name '*.py')
 KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help

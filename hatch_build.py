@@ -34,7 +34,7 @@ class CustomBuildHook(BuildHookInterface):
         if self.target_name != "wheel" or version == "editable" or not (folder / "stamp.json").exists():
             return
         stamp = json.loads((folder / "stamp.json").read_text(encoding="utf-8"))
-        sources = runpy.run_path(str(Path(self.root, "tcpdelay/models/source_digest.py")))
+        sources = runpy.run_path(str(Path(self.root, "tcpdelay/compiling/source_digest.py")))
         if stamp["sources"] != sources["source_digest"]().hex():
             self.app.display_warning(f"{KERNELS} is of other sources, and left out: run make kernels")
             return

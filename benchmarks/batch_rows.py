@@ -25,12 +25,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from tcpdelay.models.validity import LINUX_RANGE
-from tcpdelay.questions.execution import processors
-from tcpdelay.questions.grid import Question, question
-from tcpdelay.questions.tables.columns import find_sources
-from tcpdelay.questions.tables.files import file_format
-from tcpdelay.questions.tables.lattice import (
+from tcpdelay.accuracy.validity import LINUX_RANGE
+from tcpdelay.scenario.applications import application
+from tcpdelay.study.execution import processors
+from tcpdelay.study.grid import Question, question
+from tcpdelay.study.tables.columns import find_sources
+from tcpdelay.study.tables.files import file_format
+from tcpdelay.study.tables.lattice import (
     COLUMNS,
     EXACT_ROWS,
     TOLERANCE,
@@ -40,9 +41,8 @@ from tcpdelay.questions.tables.lattice import (
     load_lattice,
     prepare_surface,
 )
-from tcpdelay.questions.tables.predict_many import Job, demand_for, predict_many, run_job
-from tcpdelay.questions.tables.rows import WorkingShares
-from tcpdelay.scenario.applications import application
+from tcpdelay.study.tables.predict_many import Job, demand_for, predict_many, run_job
+from tcpdelay.study.tables.rows import WorkingShares
 
 COMPARED = 10_000
 REPEATS = 5

@@ -14,7 +14,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.chains import LINUX_SCENARIOS, SCENARIOS, LinuxScenario, Scenario
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict_delay
 
 pytestmark = pytest.mark.benchmark(timer=process_time)

@@ -10,8 +10,8 @@ import pytest
 import xarray as xr
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tcpdelay.questions.region import working_region
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.region import working_region
 
 RTTS, LOSSES = np.geomspace(0.010, 0.400, 100), np.geomspace(0.001, 0.10, 100)
 STACKS = {

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.simulation import simulate
 
 pytestmark = pytest.mark.benchmark(timer=process_time)
 

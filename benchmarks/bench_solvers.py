@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.chains import SCENARIOS, SweepInput, sweep_input
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.solver.aggregation import gth_solve
-from tcpdelay.models.solver.state_space import number_states
-from tcpdelay.models.solver.stationary import LARGEST_CHAIN, MAX_SWEEPS, solve_by_sweeps, solve_directly
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.solver.aggregation import gth_solve
+from tcpdelay.chain.solver.state_space import number_states
+from tcpdelay.chain.solver.stationary import LARGEST_CHAIN, MAX_SWEEPS, solve_by_sweeps, solve_directly
 
 pytestmark = pytest.mark.benchmark(timer=process_time)
 

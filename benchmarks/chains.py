@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.published.transitions import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
-from tcpdelay.models.solver.state_space import Phases, Rows, Transitions, reachable_rows
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.published.transitions import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
+from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions, reachable_rows
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack

@@ -17,7 +17,7 @@ import stormpy.analysis
 import stormpy.environments
 from numpy.typing import NDArray
 
-from tcpdelay.models.chain import DelayModel, write_drn
+from tcpdelay.chain.delay_model import DelayModel, write_drn
 
 DEFAULT_PRECISION = 1e-6
 """Relative error at which Storm stops by default."""

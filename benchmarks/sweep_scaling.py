@@ -20,12 +20,12 @@ from scipy.optimize import brentq
 from summary import duration, put_into
 
 import tcpdelay as td
-from tcpdelay.models.throughput import connection_utilization
-from tcpdelay.questions import execution
-from tcpdelay.questions.execution import program, work_through
-from tcpdelay.questions.sweep.checkpoint import checkpoint
-from tcpdelay.questions.sweep.run import row_type, sweep_runs
-from tcpdelay.questions.sweep.specification import Evaluation, SweepSpecification, read_sweep
+from tcpdelay.accuracy.throughput import connection_utilization
+from tcpdelay.study import execution
+from tcpdelay.study.execution import program, work_through
+from tcpdelay.study.sweep.checkpoint import checkpoint
+from tcpdelay.study.sweep.run import row_type, sweep_runs
+from tcpdelay.study.sweep.specification import Evaluation, SweepSpecification, read_sweep
 
 UTILIZATIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 VIDEO = {"packet_size": 1200, "interval": "20ms"}

@@ -17,10 +17,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from tcpdelay.models.validity import ValidityWarning
-from tcpdelay.questions.transports import Comparison, compare
+from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
+from tcpdelay.study.transports import Comparison, compare
 from tcpdelay.units import format_fraction, format_time
 
 IMAGES = FilePath(__file__).parent / "images"

@@ -1,29 +1,9 @@
-from .distribution import DelayDistribution
-from .models.chain import DelayModel
+from .accuracy.validity import ValidityWarning
+from .chain.delay_model import DelayModel
+from .delays import DelayDistribution
 from .models.predict import predict_delay
-from .models.simulator.exchanges import Exchanges, simulate_exchanges
-from .models.simulator.records import Rules
-from .models.simulator.simulation import Simulation, simulate
-from .models.validity import ValidityWarning
-from .network.bottleneck import Bottleneck, SharedPath
-from .network.relay import RelayedMessages, RelayResult, simulate_relay
-from .network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics
-from .network.simulation import simulate_network
-from .network.sources import Bulk, ConstantRate, Transfers, Web
-from .network.stacks import Classic, Udp
 from .quality.player import Player
 from .quality.voice import CallTarget
-from .questions.best import best_connections, best_interval, best_split
-from .questions.boundary import WorkingBoundary, loss_rtt_frontier, working_boundary
-from .questions.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
-from .questions.margins import sensitivities
-from .questions.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
-from .questions.playout import playout_for_call, playout_for_late_fraction
-from .questions.region import working_region
-from .questions.sweep.run import sweep
-from .questions.tables.lattice import prepare_surface
-from .questions.tables.predict_many import predict_many
-from .questions.transports import Comparison, compare
 from .report.guideline import Guideline, GuidelineComparison, SourceGuideline, compare_guidelines, guideline
 from .report.region_charts import plot_boundaries, plot_region
 from .scenario.path import Path
@@ -35,6 +15,26 @@ from .scenario.sources.speech import Speech, Utterances
 from .scenario.sources.video import Video
 from .scenario.stack import Stack
 from .scenario.target import Target
+from .sim.exchanges import Exchanges, simulate_exchanges
+from .sim.network.bottleneck import Bottleneck, SharedPath
+from .sim.network.relay import RelayedMessages, RelayResult, simulate_relay
+from .sim.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics
+from .sim.network.simulation import simulate_network
+from .sim.network.sources import Bulk, ConstantRate, Transfers, Web
+from .sim.network.stacks import Classic, Udp
+from .sim.records import Rules
+from .sim.simulation import Simulation, simulate
+from .study.best import best_connections, best_interval, best_split
+from .study.boundary import WorkingBoundary, loss_rtt_frontier, working_boundary
+from .study.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+from .study.margins import sensitivities
+from .study.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
+from .study.playout import playout_for_call, playout_for_late_fraction
+from .study.region import working_region
+from .study.sweep.run import sweep
+from .study.tables.lattice import prepare_surface
+from .study.tables.predict_many import predict_many
+from .study.transports import Comparison, compare
 
 __all__ = [
     "Bottleneck",

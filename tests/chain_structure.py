@@ -1,9 +1,9 @@
 """Phases, transitions and solution of a chain, made from the public parts of the solver."""
 
-from tcpdelay.models.linux.transitions import LinuxProfile
-from tcpdelay.models.published.delays import PublishedProfile
-from tcpdelay.models.solver.state_space import reachable_rows
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, probability_at_bound, solve_by_sweeps
+from tcpdelay.chain.linux.transitions import LinuxProfile
+from tcpdelay.chain.published.delays import PublishedProfile
+from tcpdelay.chain.solver.state_space import reachable_rows
+from tcpdelay.chain.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, probability_at_bound, solve_by_sweeps
 from tcpdelay.scenario.stack import NewReno2008
 
 

@@ -15,8 +15,8 @@ from hypothesis import settings
 
 from browser_page import FLAGS, Elements
 from report_cases import guidelines
-from tcpdelay.models import compilation
-from tcpdelay.questions.margins import Margin
+from tcpdelay.compiling import compilation
+from tcpdelay.study.margins import Margin
 
 # No deadline: the first call of a compiled kernel takes seconds, every later one microseconds.
 settings.register_profile("local", deadline=None, print_blob=True)

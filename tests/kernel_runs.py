@@ -19,8 +19,8 @@ from numba import types
 from numba.core.dispatcher import Dispatcher
 
 import tcpdelay.models
-import tcpdelay.network
 import tcpdelay.quality
+import tcpdelay.sim.network
 from tcpdelay import (
     DelayModel,
     Flow,
@@ -33,20 +33,20 @@ from tcpdelay import (
     simulate_network,
     simulate_relay,
 )
-from tcpdelay.models import stored_kernels
-from tcpdelay.models.chain_models import LinuxChain, PublishedChain
-from tcpdelay.models.interface import Requested
-from tcpdelay.models.quic.engine import QuicConnections
-from tcpdelay.models.quic.message_chain import quic_delays
-from tcpdelay.models.simulator import engine
-from tcpdelay.models.simulator.engine import LiveConnection
-from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
-from tcpdelay.network.link_trace import LinkTrace
-from tcpdelay.network.sources import Bulk, ConstantRate, Web
-from tcpdelay.network.stacks import Classic, Dctcp, Scp, Udp
+from tcpdelay.ask import Requested
+from tcpdelay.chain.chains import LinuxChain, PublishedChain
+from tcpdelay.chain.quic.message_chain import quic_delays
+from tcpdelay.compiling import stored_kernels
 from tcpdelay.quality.player import Player, play
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
+from tcpdelay.sim import engine
+from tcpdelay.sim.engine import LiveConnection
+from tcpdelay.sim.network.bottleneck import MANAGED, Bottleneck, SharedPath
+from tcpdelay.sim.network.link_trace import LinkTrace
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
+from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, Udp
+from tcpdelay.sim.quic.engine import QuicConnections
 
 VOICE = Flow(174, 0.020)
 TRACES = (
@@ -221,7 +221,7 @@ def without_record_types(signature):
 
 def kernels():
     """All kernels of the package."""
-    for package in (tcpdelay.models, tcpdelay.network, tcpdelay.quality):
+    for package in (tcpdelay.models, tcpdelay.sim.network, tcpdelay.quality):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Dispatcher) and value.py_func.__module__.startswith("tcpdelay."):

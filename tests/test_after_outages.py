@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.acknowledgement import take_cumulative
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import EVER_RETRANSMITTED, FOUND_LOST, MARKED_LOST, OPEN, RETRANSMITTED
-from tcpdelay.models.simulator.recovery import detect_losses, undo_reduction
-from tcpdelay.models.simulator.sender import retransmit_lost
-from tcpdelay.models.simulator.window import forget_cubic, forget_rounds, grow_window, note_rtt
-from tcpdelay.models.tcp import MILLISECOND, SECOND
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.link_trace import LinkTrace
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.link_trace import LinkTrace
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk
+from tcpdelay.sim.records import EVER_RETRANSMITTED, FOUND_LOST, MARKED_LOST, OPEN, RETRANSMITTED
+from tcpdelay.sim.tcp.acknowledgement import take_cumulative
+from tcpdelay.sim.tcp.constants import MILLISECOND, SECOND
+from tcpdelay.sim.tcp.recovery import detect_losses, undo_reduction
+from tcpdelay.sim.tcp.sender import retransmit_lost
+from tcpdelay.sim.tcp.window import forget_cubic, forget_rounds, grow_window, note_rtt
 
 MSS, RTT = 1448, 50 * MILLISECOND
 

@@ -12,7 +12,7 @@ from pcap_files import MILLISECOND, START, Connection, Packet, pcap
 from tcpdelay.capture.pcap import connection_analysis, stretches
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.connection_analysis import Delays, RoundTripSeries, Series, Table
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 
 KEPT = Path(__file__).parents[1] / "validation" / "pcap"
 

@@ -31,11 +31,11 @@ ORDER = (
 )
 """Folders and modules of the package, from the bottom up: each imports only itself and what is in earlier lines."""
 DRAWN_BY_METHODS = (
-    "tcpdelay.distribution -> tcpdelay.report.charts",
-    "tcpdelay.distribution -> tcpdelay.report.notebook",
-    "tcpdelay.questions.boundary -> tcpdelay.report.region_charts",
-    "tcpdelay.questions.boundary -> tcpdelay.report.notebook",
-    "tcpdelay.questions.transports -> tcpdelay.report.transports",
+    "tcpdelay.delays -> tcpdelay.report.charts",
+    "tcpdelay.delays -> tcpdelay.report.notebook",
+    "tcpdelay.study.boundary -> tcpdelay.report.region_charts",
+    "tcpdelay.study.boundary -> tcpdelay.report.notebook",
+    "tcpdelay.study.transports -> tcpdelay.report.transports",
     "tcpdelay.scenario.sources.message_stream -> tcpdelay.report.source_chart",
 )
 """Imports within a method, for users' convenience, of a module that does not import the class back."""

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.declare import ColumnUnitWarning
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.quality.voice import CallTarget, voice_mos, voice_quality
-from tcpdelay.questions.grid import question, run_seed
-from tcpdelay.questions.tables.columns import QUANTITIES, Source, check_units, find_sources, read_column, reasons
-from tcpdelay.questions.tables.lattice import (
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.grid import question, run_seed
+from tcpdelay.study.tables.columns import QUANTITIES, Source, check_units, find_sources, read_column, reasons
+from tcpdelay.study.tables.lattice import (
     EXACT_ROWS,
     SMALLEST_LOSS,
     TOLERANCE,
@@ -27,8 +29,6 @@ from tcpdelay.questions.tables.lattice import (
     place_of,
     save_lattice,
 )
-from tcpdelay.scenario.fields import ColumnUnitWarning
-from tcpdelay.scenario.scenario import Scenario
 
 VOIP = question("voip", None, None, None)
 RTT = QUANTITIES["rtt"]
@@ -599,7 +599,7 @@ def test_rows_of_a_source_are_simulated_and_equal_rows_once(monkeypatch):
     simulated = []
     simulate = td.simulate
     monkeypatch.setattr(
-        "tcpdelay.models.simulator.simulation.simulate",
+        "tcpdelay.sim.simulation.simulate",
         lambda *args, **more: simulated.append(args) or simulate(*args, **more),
     )
     table = {"rtt": [0.1, 0.3, 0.1, 0.1], "loss": [0.01, 0.02, 0.01, -1.0]}
@@ -615,8 +615,8 @@ def test_rows_of_a_source_are_simulated_and_equal_rows_once(monkeypatch):
 
 
 def test_a_table_with_too_many_paths_for_simulations_is_refused_with_an_estimate(monkeypatch):
-    monkeypatch.setattr("tcpdelay.questions.tables.lattice.LONGEST_TIME", 0.0)
-    monkeypatch.setattr("tcpdelay.questions.tables.lattice.PATH_MESSAGES", 1000)
+    monkeypatch.setattr("tcpdelay.study.tables.lattice.LONGEST_TIME", 0.0)
+    monkeypatch.setattr("tcpdelay.study.tables.lattice.PATH_MESSAGES", 1000)
     rtt = np.geomspace(0.01, 0.3, 300)
     with pytest.raises(ValueError, match=r"^the table has 300 different paths, whose simulations would take about "):
         td.predict_many({"rtt": rtt, "loss": np.full(300, 0.001)}, flow=SPEECH)

@@ -27,13 +27,13 @@ from cli_process import process
 from tcpdelay.cli import batch
 from tcpdelay.cli import errors as cli_errors
 from tcpdelay.cli.errors import ERASE_LINE
-from tcpdelay.confidence import share_interval
-from tcpdelay.files import locked
-from tcpdelay.questions.tables import columns as cell_values
-from tcpdelay.questions.tables import files
-from tcpdelay.questions.tables import predict_many as job_module
-from tcpdelay.questions.tables import rows as rows_module
-from tcpdelay.questions.tables.files import chunks, reading
+from tcpdelay.statistics import share_interval
+from tcpdelay.store import locked
+from tcpdelay.study.tables import columns as cell_values
+from tcpdelay.study.tables import files
+from tcpdelay.study.tables import predict_many as job_module
+from tcpdelay.study.tables import rows as rows_module
+from tcpdelay.study.tables.files import chunks, reading
 
 EXAMPLE = "user,rtt_ms,loss_percent,region\na,100,2,north\nb,20,0.1,north\nc,?,1,south\nd,300,5,south\n,,,\n"
 

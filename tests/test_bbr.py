@@ -9,23 +9,23 @@ import pandas as pd
 import pytest
 
 import tcpdelay as td
+from tcpdelay.accuracy.errors import BBR_ERROR
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.cli.program import main
-from tcpdelay.models import tcp
-from tcpdelay.models.accuracy import BBR_ERROR
-from tcpdelay.models.simulator import bbr, pacing
-from tcpdelay.models.simulator.acknowledgement import update_estimate
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.path import ALWAYS
-from tcpdelay.models.simulator.records import LOSS, OPEN, RECOVERY, ticks_at
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.simulator.window import SENT, SENT_AGAIN
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.questions.validation.captures import measure
-from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.path import ALWAYS
+from tcpdelay.sim.records import LOSS, OPEN, RECOVERY, ticks_at
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.tcp import bbr, pacing
+from tcpdelay.sim.tcp import constants as tcp
+from tcpdelay.sim.tcp.acknowledgement import update_estimate
+from tcpdelay.sim.tcp.window import SENT, SENT_AGAIN
+from tcpdelay.study.validation.captures import measure
+from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow
 
 ROOT = File(__file__).parents[1]
 BBR = td.Stack.linux("bbr")

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.confidence import Interval
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.recoveries import STARTUP, ascending, held_back
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.chain.linux.recoveries import STARTUP, ascending, held_back
 from tcpdelay.models.predict import predict, supports
-from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.statistics import Interval
+from tcpdelay.study.validation.scores import error_beyond
 
 # The captures include shorter intervals than the range in which random scenarios have been checked.
-pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 BBR = td.Stack.linux("bbr")
 VOICE = td.Flow(174, 0.020)
 CAPTURES = FilePath(__file__).parent.parent / "validation" / "results" / "bbr.csv"

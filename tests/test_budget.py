@@ -11,24 +11,24 @@ import pytest
 
 import tcpdelay as td
 from scoring.odd_scenarios import OddScenario, outcome
-from tcpdelay.models import chain_models
-from tcpdelay.models.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.interface import Requested
-from tcpdelay.models.linux.transitions import LinuxProfile, linux_transitions
+from tcpdelay.accuracy.validity import ValidityWarning
+from tcpdelay.ask import Requested
+from tcpdelay.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
+from tcpdelay.chain import chains as chain_models
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.linux.transitions import LinuxProfile, linux_transitions
+from tcpdelay.chain.solver.state_space import reachable_rows
+from tcpdelay.chain.solver.stationary import iterate_sweeps, solve_by_sweeps
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator import simulation
-from tcpdelay.models.simulator.simulation import packets_within
-from tcpdelay.models.solver.state_space import reachable_rows
-from tcpdelay.models.solver.stationary import iterate_sweeps, solve_by_sweeps
-from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.report.notebook import distribution_html
 from tcpdelay.report.prediction import not_settled_record, not_settled_text, prediction_record, prediction_text
 from tcpdelay.report.relayed_messages import exchange_text
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video
+from tcpdelay.sim import simulation
+from tcpdelay.sim.simulation import packets_within
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 LARGE = Scenario(td.Flow(607_000, 0.047), td.Path(rtt=0.424, loss=0.0362), td.Stack.linux("reno", mss=536))
@@ -96,8 +96,8 @@ def test_an_expected_error_takes_no_more_than_its_prediction(monkeypatch, jitter
 @pytest.fixture
 def short_calls(monkeypatch):
     """Let the solver make a single sweep in each call."""
-    monkeypatch.setattr("tcpdelay.models.solver.stationary.SLICE", 1e-9)
-    monkeypatch.setattr("tcpdelay.models.solver.stationary.SWEEPS_PER_CALL", 1)
+    monkeypatch.setattr("tcpdelay.chain.solver.stationary.SLICE", 1e-9)
+    monkeypatch.setattr("tcpdelay.chain.solver.stationary.SWEEPS_PER_CALL", 1)
 
 
 def test_a_slow_solution_is_ended_between_two_calls_of_the_solver(short_calls):
@@ -113,7 +113,7 @@ def test_a_call_of_the_solver_takes_no_more_than_is_left(monkeypatch):
         allowed.append(arguments[-1])
         return iterate_sweeps(*arguments)
 
-    monkeypatch.setattr("tcpdelay.models.solver.stationary.iterate_sweeps", recorded)
+    monkeypatch.setattr("tcpdelay.chain.solver.stationary.iterate_sweeps", recorded)
     budget = Budget(0.05)
     model = DelayModel(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.01), td.Stack.linux("reno"), budget)
     made = budget.spent

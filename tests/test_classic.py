@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.predict import predict_delay
-from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Transfers
-from tcpdelay.network.stacks import Classic, TimeLined
+from tcpdelay.sim.literature import classic
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers
+from tcpdelay.sim.network.stacks import Classic, TimeLined
+from tcpdelay.sim.records import NEVER, RING
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

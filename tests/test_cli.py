@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import tcpdelay as td
+from tcpdelay.accuracy.errors import PUBLISHED_ERROR
 from tcpdelay.capture.ping import read_ping
 from tcpdelay.capture.ss import read_ss
 from tcpdelay.cli.options import OPTIONS, ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
-from tcpdelay.models.accuracy import PUBLISHED_ERROR
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.stack import DEFAULT_STACK, PROFILES, Linux, NewReno2008
 
@@ -241,7 +241,7 @@ def test_settings_of_the_other_stack_are_refused(run, stack, setting, other):
 
 
 def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypatch):
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 20_000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
     linux = [*VOIP, "--stack", "linux"]
     row = predicted(*linux, "--method", "simulation")
     assert row["method"] == "simulation"
@@ -258,7 +258,7 @@ def test_a_simulation_says_so_and_how_far_off_it_may_be(run, predicted, monkeypa
 
 def test_a_simulation_that_ends_before_it_is_precise_says_how_to_get_more(run, monkeypatch):
     reordered = ["predict", *VOIP, "--reordering", "1%"]
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 5000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 5000)
     status, _, errors = run(*reordered)
     assert status == 0
     assert re.fullmatch(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tcpdelay.chain import delay_model as model
 from tcpdelay.cli.options import OPTIONS
 from tcpdelay.cli.program import main
-from tcpdelay.models import chain as model
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PATH = ["--rtt", "100ms", "--loss", "2%"]

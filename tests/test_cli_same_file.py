@@ -130,7 +130,7 @@ def test_every_command_keeps_what_it_reads_and_its_results_apart(refused, argume
     ],
 )
 def test_batch_says_beforehand_what_is_wrong_with_its_files(refused, monkeypatch, arguments, message):
-    monkeypatch.setattr("tcpdelay.questions.tables.predict_many.run_job", lambda *_, **__: pytest.fail("computed"))
+    monkeypatch.setattr("tcpdelay.study.tables.predict_many.run_job", lambda *_, **__: pytest.fail("computed"))
     assert refused("batch", *arguments, *VOIP) == message
 
 

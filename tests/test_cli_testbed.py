@@ -11,8 +11,8 @@ import pytest
 from synthetic_captures import capture, experiment, flow_run, write
 from tcpdelay.capture.flow_capture import FlowCapture, WrittenMessages, read_capture
 from tcpdelay.cli.program import main
-from tcpdelay.confidence import mean_interval, quantile_interval
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
+from tcpdelay.statistics import mean_interval, quantile_interval
 from tcpdelay.testbed import backends, campaign, kernel_source, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress

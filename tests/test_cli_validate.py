@@ -7,8 +7,8 @@ import pytest
 
 from synthetic_captures import capture, flow_run, write
 from tcpdelay.cli.program import main
-from tcpdelay.questions.validation import predictions
-from tcpdelay.questions.validation.predictions import MODELS
+from tcpdelay.study.validation import predictions
+from tcpdelay.study.validation.predictions import MODELS
 
 
 @pytest.fixture

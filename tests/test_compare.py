@@ -11,10 +11,7 @@ from matplotlib.figure import Figure
 from scipy.stats import binom
 
 import tcpdelay as td
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.quality.voice import voice_mos
-from tcpdelay.questions.transports import UNLIMITED
 from tcpdelay.report.transports import (
     comparison_table,
     conclusion,
@@ -25,6 +22,9 @@ from tcpdelay.report.transports import (
     to_text,
 )
 from tcpdelay.scenario.applications import application
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.study.transports import UNLIMITED
 
 VOICE = td.Flow(174, 0.020)
 QUIC = ("quic-stream", "quic-streams", "quic-datagram")

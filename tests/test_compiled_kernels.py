@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tcpdelay.models import stored_kernels
+from tcpdelay.compiling import stored_kernels
 
 ROOT = Path(__file__).parents[1]
 REPORT = ("report", "--ping", str(ROOT / "examples" / "ping.txt"), "--app", "voip")
@@ -19,7 +19,7 @@ CALL = """
 import json, sys
 import numpy as np
 from numba.core import event
-from tcpdelay.models import compilation
+from tcpdelay.compiling import compilation
 compilation.QUIET_TIME = 0
 from tcpdelay.quality.player import Player, play
 with event.install_recorder("numba:compile") as compiled:

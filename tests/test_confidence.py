@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import signal, stats
 
-from tcpdelay.confidence import BATCHES, Interval, are_independent, independent_block, mean_interval, quantile_interval
+from tcpdelay.statistics import BATCHES, Interval, are_independent, independent_block, mean_interval, quantile_interval
 
 SEEDS = 400
 

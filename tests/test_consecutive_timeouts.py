@@ -3,12 +3,12 @@
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.linux.parameters import linux_parameters
+from tcpdelay.ask import UnsupportedError
+from tcpdelay.chain.linux.parameters import linux_parameters
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
 
-pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 PACKETS = 200_000
 
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcpdelay.models.compilation import records
-from tcpdelay.models.simulator.records import CONNECTION
-from tcpdelay.models.simulator.window import MAX_ALPHA, marked_threshold, react_to_loss, update_alpha
+from tcpdelay.compiling.compilation import records
+from tcpdelay.sim.records import CONNECTION
+from tcpdelay.sim.tcp.window import MAX_ALPHA, marked_threshold, react_to_loss, update_alpha
 
 
 def connection(window=100):

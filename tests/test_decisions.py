@@ -6,9 +6,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.interface import Requested
+from tcpdelay.accuracy.throughput import connection_utilization, largest_rule_of_thumb_rate
+from tcpdelay.ask import Requested
 from tcpdelay.models.predict import carries, predict, solved_once
-from tcpdelay.models.throughput import connection_utilization, largest_rule_of_thumb_rate
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.scenario import Scenario
 
@@ -74,7 +74,7 @@ def test_a_decision_agrees_where_a_backlog_decays_slowly(flow, path, probability
 
 @pytest.mark.parametrize("loss", [0.3, 0.35, 0.36])
 def test_a_decision_promises_nothing_that_is_too_large_to_predict(monkeypatch, loss):
-    from tcpdelay.models import chain
+    from tcpdelay.chain import delay_model as chain
 
     monkeypatch.setattr(chain, "LARGEST_GROWN_CHAIN", 20_000)
     scenario, target = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=loss)), td.Target(60.0, 0.5)

@@ -12,11 +12,11 @@ import pytest
 import tcpdelay as td
 from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import OPTIONS
-from tcpdelay.questions.sweep.specification import PARAMETERS, read_sweep
-from tcpdelay.questions.tables.columns import QUANTITIES
-from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations
+from tcpdelay.declare import InvalidValueError, Quantity, declarations
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
+from tcpdelay.study.sweep.specification import PARAMETERS, read_sweep
+from tcpdelay.study.tables.columns import QUANTITIES
 
 PACKAGE = Path(__file__).parents[1] / "tcpdelay"
 ADDED = """
@@ -31,11 +31,11 @@ import pyarrow
 from tcpdelay.cli.options import ScenarioOptions
 from tcpdelay.cli.program import main
 from tcpdelay.cli.scenario import read_scenario
-from tcpdelay.questions.grid import labelled
-from tcpdelay.questions.execution import Results
-from tcpdelay.questions.sweep.run import sweep_runs
-from tcpdelay.questions.sweep.specification import read_sweep
-from tcpdelay.questions.tables.columns import QUANTITIES, Source, read_column
+from tcpdelay.study.grid import labelled
+from tcpdelay.study.execution import Results
+from tcpdelay.study.sweep.run import sweep_runs
+from tcpdelay.study.sweep.specification import read_sweep
+from tcpdelay.study.tables.columns import QUANTITIES, Source, read_column
 
 main(["predict", "--help-all"])
 main(["predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--queueing", "3s"])

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.scenario.fields import UnitWarning
+from tcpdelay.declare import UnitWarning
+from tcpdelay.delays import DelayDistribution
 
 samples = st.lists(st.integers(0, 400).map(lambda n: n / 1000), min_size=1, max_size=200)
 

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 import scipy.sparse.linalg
 
-from tcpdelay.models.chain import DelayModel, write_drn
+from tcpdelay.chain.delay_model import DelayModel, write_drn
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

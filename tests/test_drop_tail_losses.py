@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.path import is_dropped
-from tcpdelay.models.simulator.window import LOST_ON_PATH, SENT, SENT_AGAIN
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.path import is_dropped
+from tcpdelay.sim.tcp.window import LOST_ON_PATH, SENT, SENT_AGAIN
 
 VOICE, FULL = td.Flow(174, 0.020), td.Flow(1448, 0.020)
 MOST_ERRORS = 4.0

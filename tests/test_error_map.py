@@ -29,9 +29,9 @@ from scoring.error_map_scores import (
     worst_table,
 )
 from scoring.error_map_scores import error_map as drawn_map
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.validity import LINUX_RANGE
-from tcpdelay.questions.validation.predictions import Prediction
+from tcpdelay.accuracy.validity import LINUX_RANGE
+from tcpdelay.delays import DelayDistribution
+from tcpdelay.study.validation.predictions import Prediction
 
 ROOT = FilePath(__file__).parents[1]
 SCENARIOS = [random_scenario(number) for number in range(400)]

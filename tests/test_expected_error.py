@@ -11,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from near_capacity import RESULTS, backlog_cases, backlog_errors
-from tcpdelay.confidence import Interval
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models import accuracy as module
-from tcpdelay.models import chain_models
-from tcpdelay.models.accuracy import (
+from tcpdelay.accuracy import errors as module
+from tcpdelay.accuracy.errors import (
     BACKLOG_ERRORS,
     BEYOND_CAPACITY,
     CAPACITY_ERROR,
@@ -33,20 +30,23 @@ from tcpdelay.models.accuracy import (
     spread_of,
     statistical_error,
 )
-from tcpdelay.models.budget import TooLargeError
-from tcpdelay.models.interface import Requested
+from tcpdelay.accuracy.validity import LINUX_RANGE, ValidityWarning
+from tcpdelay.ask import Requested
+from tcpdelay.budget import TooLargeError
+from tcpdelay.chain import chains as chain_models
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict, predict_delay
-from tcpdelay.models.simulator import simulation
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.validity import LINUX_RANGE, ValidityWarning
 from tcpdelay.models.verdict import judge
-from tcpdelay.questions.edge import largest_loss
-from tcpdelay.questions.region import VERDICTS, working_region
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.sim import simulation
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.statistics import Interval
+from tcpdelay.study.edge import largest_loss
+from tcpdelay.study.region import VERDICTS, working_region
 
 ROOT = FilePath(__file__).parents[1]
 FLOW, PATH, LINUX = Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux()

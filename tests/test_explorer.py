@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.models.chain import DelayModel
+from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.voice import best_playout_delay
-from tcpdelay.questions.explorer import (
+from tcpdelay.report.explorer import encoded, in_words
+from tcpdelay.scenario.applications import APPLICATIONS, application
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.explorer import (
     CELL,
     COARSE,
     FINE,
@@ -26,11 +30,7 @@ from tcpdelay.questions.explorer import (
     predict_places,
     random_places,
 )
-from tcpdelay.questions.search import at_bitrate
-from tcpdelay.report.explorer import encoded, in_words
-from tcpdelay.scenario.applications import APPLICATIONS, application
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.search import at_bitrate
 from test_cli_help import examples
 
 VOIP = application("voip")
@@ -203,8 +203,8 @@ def test_the_accuracy_in_words_names_each_number():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr("tcpdelay.questions.explorer.COARSE", GridSize(rtts=2, losses=2, bitrates=3))
-    monkeypatch.setattr("tcpdelay.questions.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
+    monkeypatch.setattr("tcpdelay.study.explorer.COARSE", GridSize(rtts=2, losses=2, bitrates=3))
+    monkeypatch.setattr("tcpdelay.study.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
 
@@ -242,7 +242,7 @@ def test_without_options_it_says_first_what_it_does(run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tcpdelay.questions.explorer.compute_surfaces", interrupted)
+    monkeypatch.setattr("tcpdelay.study.explorer.compute_surfaces", interrupted)
     status, printed, errors = run("explore")
     assert (status, printed) == (130, "")
     assert errors.startswith("predicting voip, fine points, for explorer.html; --app chooses another application")

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from browser_page import Elements
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.questions.explorer import (
+from tcpdelay.accuracy.errors import expected_error
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.report.explorer import SCRIPTS, SENTENCES, to_html
+from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.explorer import (
     PROBABILITIES,
     GridSize,
     compute_surfaces,
@@ -19,11 +23,7 @@ from tcpdelay.questions.explorer import (
     measure_accuracy,
     random_places,
 )
-from tcpdelay.questions.search import at_bitrate
-from tcpdelay.report.explorer import SCRIPTS, SENTENCES, to_html
-from tcpdelay.scenario.applications import application
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.search import at_bitrate
 
 VOIP, GAME = application("voip"), application("game")
 IDS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.models.simulator.records import CONNECTION, LOSS, OPEN
-from tcpdelay.models.simulator.window import restart_after_idle
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.dispatching import UNREAD, accept, collect, discard, expected_delay, least_loaded
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.records import DELAY_BITS
-from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Classic, Udp
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.dispatching import UNREAD, accept, collect, discard, expected_delay, least_loaded
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.records import DELAY_BITS
+from tcpdelay.sim.network.result import SlicedDelays
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.sim.records import CONNECTION, LOSS, OPEN
+from tcpdelay.sim.tcp.window import restart_after_idle
 
 FAST = Bottleneck(1e12, 60_000)
 RTT = 0.1

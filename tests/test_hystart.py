@@ -3,10 +3,10 @@
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import ticks_now
-from tcpdelay.models.simulator.window import forget_rounds, in_slow_start, note_rtt
-from tcpdelay.models.tcp import INFINITE_THRESHOLD, SECOND
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.records import ticks_now
+from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, SECOND
+from tcpdelay.sim.tcp.window import forget_rounds, in_slow_start, note_rtt
 
 START, RTT, MSS = 10_000_000, 100_000, 1448
 

@@ -11,9 +11,9 @@ import pytest
 import tcpdelay as td
 from cli_process import process
 from dask_cluster import until
+from tcpdelay.budget import Budget, StoppedError, answering_until
 from tcpdelay.cli.errors import INTERRUPTED, interrupted_once
-from tcpdelay.models.budget import Budget, StoppedError, answering_until
-from tcpdelay.questions.execution import work_through
+from tcpdelay.study.execution import work_through
 
 PATIENCE = 15.0
 """Time within which a busy machine ends an interrupted process [s]; each row here takes longer than a minute."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.quality.voice import CODECS, voice_quality
-from tcpdelay.questions.margins import Sensitivity
+from tcpdelay.study.margins import Sensitivity
 
 VOIP, LINUX, PATH = td.Flow(174, 0.020), td.Stack.linux(), td.Path(rtt=0.100, loss=0.02)
 FULL, TARGET = td.Flow(1448, 0.020), td.Target(0.2)

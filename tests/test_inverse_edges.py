@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models import chain as model
-from tcpdelay.models.accuracy import expected_error
+from tcpdelay.accuracy.errors import expected_error
+from tcpdelay.chain import delay_model as model
 from tcpdelay.models.predict import solved_once
-from tcpdelay.questions.margins import margins
-from tcpdelay.questions.search import bitrate_axis, bracket
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.margins import margins
+from tcpdelay.study.search import bitrate_axis, bracket
 
 VOIP, LINUX, PATH = APPLICATIONS["voip"].flow, td.Stack.linux(), td.Path(rtt=0.100, loss=0.02)
 TARGET = td.Target(0.2)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.accuracy import SIMULATED_JITTER
-from tcpdelay.models.interface import Requested, UnsupportedError
-from tcpdelay.models.linux.delays import constant_paths, with_jitter
+from tcpdelay.accuracy.errors import SIMULATED_JITTER
+from tcpdelay.ask import Requested, UnsupportedError
+from tcpdelay.chain.linux.delays import constant_paths, with_jitter
 from tcpdelay.models.predict import capacity, carries, predict
 from tcpdelay.scenario.scenario import Scenario
 

@@ -14,17 +14,17 @@ from scipy import special, stats
 
 import tcpdelay as td
 from guest_requirements import require
+from tcpdelay.ask import Requested
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.path import arrival_time
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.network.relay import over_udp
-from tcpdelay.network.stacks import Udp
 from tcpdelay.proxy.stream import Stream
 from tcpdelay.scenario.jitter import JitterDraw, jitter_table, mean_jitter
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.network.relay import over_udp
+from tcpdelay.sim.network.stacks import Udp
+from tcpdelay.sim.path import arrival_time
+from tcpdelay.sim.simulation import simulate
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.campaign import run_campaign
 from tcpdelay.testbed.emulated_path import EmulatedPath, Link

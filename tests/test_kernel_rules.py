@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import Rules
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.kernels import KERNEL_RULES, NEWEST_VALIDATED, VALIDATED, version_numbers
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.records import Rules
+from tcpdelay.sim.simulation import simulate
 
 VOICE, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 

@@ -16,15 +16,15 @@ import pytest
 
 from tcpdelay import DelayModel, Flow, Stack
 from tcpdelay import Path as NetworkPath
-from tcpdelay.models.compilation import compiled_elsewhere
-from tcpdelay.models.source_digest import PACKAGE, SOURCES
+from tcpdelay.compiling.compilation import compiled_elsewhere
+from tcpdelay.compiling.source_digest import PACKAGE, SOURCES
 
 RUNS = Path(__file__).with_name("kernel_runs.py")
 VARIANTS = RUNS.parents[1] / ".venv" / "stamps" / "kernels.json"
 """What `kernel_runs.py variants` has printed before the tests."""
 COMPILED_FOR_SEVERAL_RECORDS = (
-    *("tcpdelay.models.simulator.", "tcpdelay.models.quic."),
-    "tcpdelay.network.records.add_return_jitter",
+    *("tcpdelay.sim.", "tcpdelay.sim.quic."),
+    "tcpdelay.sim.network.records.add_return_jitter",
 )
 """A single connection keeps a packet trace and its delays in its record, the flows of a shared link do not. QUIC has
 its acknowledgements in a record of its own."""
@@ -85,7 +85,7 @@ FIRST_PREDICTION = """
 import json
 from numba.core import event
 from tcpdelay import predict_delay
-from tcpdelay.models.linux.delays import filled_bins
+from tcpdelay.chain.linux.delays import filled_bins
 with event.install_recorder("numba:compile") as compiled:
     found = predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02)
     error = found.expected_error.median
@@ -109,7 +109,7 @@ def ensure_cache_path(self):
         raise OSError("nothing can be written there")
     checked(self)
 caching._CacheLocator.ensure_cache_path = ensure_cache_path
-from tcpdelay.models.solver.aggregation import eliminate
+from tcpdelay.chain.solver.aggregation import eliminate
 print(Path(eliminate.stats.cache_path).parent, Path(eliminate.stats.cache_path).is_dir())
 """
 
@@ -154,8 +154,10 @@ FIRST_REPORT = """
 import json
 from tcpdelay.advice.guideline import findings
 from tcpdelay.advice.judged_delays import GuidelineRequest
-from tcpdelay.models.linux import delays, phases, transitions
-from tcpdelay.models.solver import stationary
+from tcpdelay.chain.linux import delays
+from tcpdelay.chain.linux import phases
+from tcpdelay.chain.linux import transitions
+from tcpdelay.chain.solver import stationary
 from tcpdelay.scenario import Flow, Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.target import Target
@@ -186,7 +188,7 @@ def test_the_kernels_of_a_first_report_are_compiled_in_two_processes(tmp_path):
 
 
 CALLS = """
-from tcpdelay.models.compilation import kernel
+from tcpdelay.compiling.compilation import kernel
 @kernel()
 def ratio(a, b):
     return a / b
@@ -218,8 +220,8 @@ def test_kernels_are_compiled_here_if_the_other_process_fails():
 TIME_USED_UP = """
 import time
 import numpy as np
-from tcpdelay.models import compilation
-from tcpdelay.models.solver.sweeps import total
+from tcpdelay.compiling import compilation
+from tcpdelay.chain.solver.sweeps import total
 def compute():
     compiled.append(len(total.signatures))
     time.sleep(0.2)
@@ -244,7 +246,7 @@ def test_the_time_for_plain_python_also_ends_within_a_prediction(tmp_path):
 
 PREDICTION = """
 from tcpdelay import Flow, Path, Stack
-from tcpdelay.models import compilation
+from tcpdelay.compiling import compilation
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario import Scenario
 compilation.QUIET_TIME = {quiet_time}
@@ -270,7 +272,7 @@ def test_a_long_compilation_is_announced_once(tmp_path):
 
 def test_kernels_of_other_packages_are_not_announced(tmp_path):
     code = (
-        "import tcpdelay.models.compilation as compilation, numba, time\n"
+        "import tcpdelay.compiling.compilation as compilation, numba, time\n"
         "compilation.QUIET_TIME = 0\n"
         "numba.njit(lambda x: x + 1)(1)\n"
         "time.sleep(0.1)\n"

@@ -6,8 +6,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from chain_structure import profile_of, solved_rows
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.linux.delays import sums
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.linux.delays import sums
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

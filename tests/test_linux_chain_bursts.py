@@ -6,12 +6,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-import tcpdelay.models.simulator.simulation as simulation
+import tcpdelay.sim.simulation as simulation
 from chain_structure import profile_of
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.questions.search import bracket
+from tcpdelay.ask import UnsupportedError
+from tcpdelay.chain.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.study.search import bracket
 
 LINUX = td.Stack.linux()
 VOICE = td.Flow(174, 0.020)

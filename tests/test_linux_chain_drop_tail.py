@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from chain_structure import profile_of
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.linux.bursts import burst_chance, burst_length, followed_losses, outage_chance, times_after_rest
-from tcpdelay.models.linux.detection import (
+from tcpdelay.ask import UnsupportedError
+from tcpdelay.chain.linux.bursts import burst_chance, burst_length, followed_losses, outage_chance, times_after_rest
+from tcpdelay.chain.linux.detection import (
     first_sack_wait,
     most_lost,
     rest_chance,
@@ -19,8 +19,8 @@ from tcpdelay.models.linux.detection import (
     retransmission_times,
     typical_lost,
 )
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.transitions import linux_transitions
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.chain.linux.transitions import linux_transitions
 
 LINUX = td.Stack.linux()
 VOICE = td.Flow(174, 0.020)

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait, timeout_chance
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.windows import (
+from tcpdelay.chain.linux.detection import detection_wait, mean_detection_wait, timeout_chance
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.chain.linux.windows import (
     FAST_CONVERGED,
     ack_offsets,
     fast_converged,
@@ -20,12 +20,12 @@ from tcpdelay.models.linux.windows import (
     times_after_loss,
     window_before,
 )
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.window import grow_window, reduced_threshold
-from tcpdelay.models.tcp import SECOND
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.tcp.window import grow_window, reduced_threshold
 
 ROUNDS = 30
 TOP = 100

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.models.linux.detection import detection_wait, mean_detection_wait
-from tcpdelay.models.linux.open_transitions import open_window
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.recoveries import detection_in_round, last_ack, sacks_before
-from tcpdelay.models.linux.windows import window_before
+from tcpdelay.chain.linux.detection import detection_wait, mean_detection_wait
+from tcpdelay.chain.linux.open_transitions import open_window
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.chain.linux.recoveries import detection_in_round, last_ack, sacks_before
+from tcpdelay.chain.linux.windows import window_before
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow

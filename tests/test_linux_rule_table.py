@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from chain_structure import profile_of, rows_within
-from tcpdelay.models.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
-from tcpdelay.models.linux.detection import rest_chance, retransmission_times
-from tcpdelay.models.linux.open_transitions import open_window
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.phases import KIND_NAMES
-from tcpdelay.models.linux.transitions import linux_transitions
-from tcpdelay.models.linux.windows import reduced_window, window_before
+from tcpdelay.chain.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
+from tcpdelay.chain.linux.detection import rest_chance, retransmission_times
+from tcpdelay.chain.linux.open_transitions import open_window
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.chain.linux.phases import KIND_NAMES
+from tcpdelay.chain.linux.transitions import linux_transitions
+from tcpdelay.chain.linux.windows import reduced_window, window_before
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

@@ -9,14 +9,14 @@ import pytest
 from scipy import stats
 
 import tcpdelay as td
-from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.path import is_lost
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import ConstantRate
-from tcpdelay.network.stacks import Udp
-from tcpdelay.questions.transports import shared_path
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import ConstantRate
+from tcpdelay.sim.network.stacks import Udp
+from tcpdelay.sim.path import is_lost
+from tcpdelay.study.transports import shared_path
 
 VOICE = td.Flow(174, 0.020)
 RADIO = td.Path(rtt=0.060, loss=0.02, bad_time=0.100, bad_loss=0.8)

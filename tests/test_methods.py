@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.interface import Requested, UnsupportedError
+from tcpdelay.ask import Requested, UnsupportedError
 from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
 from tcpdelay.models.verdict import judge, late_range, verdict_of
-from tcpdelay.questions.region import VERDICTS
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.region import VERDICTS
 
 VOIP, PATH, TARGET = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), td.Target(0.2)
 REORDERED = td.Path(rtt=0.100, loss=0.02, reordering=0.01)

@@ -5,14 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.network import linux
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.linux import MinBuf
-from tcpdelay.network.literature import classic
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Classic
+from tcpdelay.sim.literature import classic
+from tcpdelay.sim.network import linux
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.linux import MinBuf
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Classic
 
 FAST = Bottleneck(1e12, 60_000)
 LINUX = td.Stack.linux("reno")

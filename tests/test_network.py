@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
-from tcpdelay.models.simulator.batches import DIGITS
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.throughput import padhye_rate, square_root_rate
-from tcpdelay.network import result as delays_module
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature.classic import CLASSIC, heed_mark
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.records import DELAY_BITS
-from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Source, Transfers, Web
-from tcpdelay.network.stacks import Classic, Udp
+from tcpdelay.accuracy.throughput import padhye_rate, square_root_rate
+from tcpdelay.sim.batches import DIGITS
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.literature.classic import CLASSIC, heed_mark
+from tcpdelay.sim.network import result as delays_module
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.records import DELAY_BITS
+from tcpdelay.sim.network.result import SlicedDelays
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers, Web
+from tcpdelay.sim.network.stacks import Classic, Udp
 
 FAST = Bottleneck(1e12, 60_000)
 RTT = 0.1

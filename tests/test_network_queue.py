@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, enqueue, prepare_link
+from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, enqueue, prepare_link
 
 SLOTS = 5
 

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.writes import WriteSchedule
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.records import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Scp
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.records import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Scp
+from tcpdelay.sim.writes import WriteSchedule
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

@@ -12,14 +12,14 @@ import pytest
 from numba import njit
 
 import tcpdelay as td
-from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network import preparation, transports
-from tcpdelay.network.bottleneck import DROPPED, Bottleneck, SharedPath
-from tcpdelay.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Transfers
-from tcpdelay.network.transport import IP_HEADER, UDP_HEADER, Transport
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.network import preparation, transports
+from tcpdelay.sim.network.bottleneck import DROPPED, Bottleneck, SharedPath
+from tcpdelay.sim.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers
+from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.sim.records import NEVER, RING
 
 FAST = Bottleneck(1e9, 1000)
 PATH = SharedPath(0.05)
@@ -179,7 +179,8 @@ def test_only_the_list_of_transports_names_the_literature():
 
 CACHED = """
 import tcpdelay as td
-from tcpdelay.network import linux, preparation
+from tcpdelay.sim.network import linux
+from tcpdelay.sim.network import preparation
 path = td.SharedPath(0.05)
 sources = [td.Bulk(path=path, stack=td.Stack.linux()), td.Bulk(path=path, stack=td.Classic())]
 td.simulate_network(sources, td.Bottleneck(1e9, 1000), duration=1)
@@ -197,7 +198,7 @@ def test_another_process_compiles_nothing():
 
 INTERPRETED = """
 import tcpdelay as td
-from tcpdelay.network.stacks import Scp
+from tcpdelay.sim.network.stacks import Scp
 path = td.SharedPath(0.05)
 flows = [(td.Flow(500, 0.020), Scp()), (td.Flow(500, 0.001), td.Udp())]
 sources = [td.ConstantRate(flow=flow, path=path, stack=stack) for flow, stack in flows]

@@ -51,7 +51,7 @@ def test_an_odd_scenario_ends_well(worker, method, size, interval, rtt, loss, gr
     assert found.fault == ""
 
 
-@pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+@pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 def test_a_flow_whose_recoveries_never_end_is_not_carried():
     # The window has some 750 segments. To rounding, none of its rounds in the recovery is without a loss.
     flow, bbr = td.Flow(45, 0.00231), td.Stack.linux("bbr")
@@ -63,7 +63,7 @@ def test_a_flow_whose_recoveries_never_end_is_not_carried():
     assert not many.sustainable
 
 
-@pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+@pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 @pytest.mark.parametrize("loss", [0.00186, 0.00188, 0.002, 0.0074])
 def test_a_flow_at_a_third_of_the_capacity_is_carried(loss):
     # Timeouts of 775 slots, and an RTT of a twentieth of a slot: the iteration is slow, and some backlogs are so rare

@@ -6,11 +6,11 @@ import pytest
 from matplotlib.figure import Figure
 
 import tcpdelay as td
-from tcpdelay.questions.transports import shared_path
 from tcpdelay.report.explorer import in_range
 from tcpdelay.report.region_charts import mark_paths
 from tcpdelay.scenario import InvalidValueError
 from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, path_preset
+from tcpdelay.study.transports import shared_path
 
 NAMES = (
     *("home-fq-codel", "home-bufferbloat", "lte", "5g", "wifi-busy", "starlink", "geo-satellite", "transatlantic"),

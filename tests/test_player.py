@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.stats import poisson
 
 import tcpdelay as td
-from tcpdelay.confidence import count_interval
 from tcpdelay.quality.player import RESOLUTION, play
+from tcpdelay.statistics import count_interval
 
 VIDEO, PATH = td.Video(1e6), td.Path(rtt=0.1, loss=0.01)
 lateness = st.lists(st.integers(0, 400), min_size=1, max_size=40)
@@ -153,7 +153,7 @@ def test_a_video_that_tcp_cannot_carry_is_refused():
 
 
 def test_no_buffer_suffices_if_frames_come_too_late(monkeypatch):
-    monkeypatch.setattr("tcpdelay.questions.playback.LONGEST_STARTUP", 0.1)
+    monkeypatch.setattr("tcpdelay.study.playback.LONGEST_STARTUP", 0.1)
     with pytest.raises(ValueError, match=r"no start-up buffer up to 0.1 s has 0 stalls per hour or less: .* there are"):
         td.startup_for_stalls(VIDEO, PATH, stalls_per_hour=0, session=60, hours=1)
 

@@ -8,9 +8,9 @@ import math
 import pytest
 
 import tcpdelay as td
-from tcpdelay.questions.playout import PlayoutCell, playout_table
 from tcpdelay.report.playout_page import TitledTable, notes, to_markdown, to_page
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.playout import PlayoutCell, playout_table
 
 SMALL = ("playout", "--app", "voip", "--rtt", "200ms,100ms", "--loss", "0.1%,2%", "--method", "chain")
 

@@ -8,8 +8,8 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.cli.errors import StatusLine
-from tcpdelay.questions.grid import question
-from tcpdelay.questions.tables.lattice import EXACT_ROWS, lattice_path, load_lattice, place_of
+from tcpdelay.study.grid import question
+from tcpdelay.study.tables.lattice import EXACT_ROWS, lattice_path, load_lattice, place_of
 
 VOIP = question("voip", None, None, None)
 RTT, LOSS = (0.090, 0.100), (0.015, 0.030)

@@ -13,8 +13,8 @@ import pytest
 from guest_requirements import require
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.files import error_in_words
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.store import error_in_words
 from tcpdelay.testbed.backends import SessionFailedError, UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.program_session import hand_over_files

@@ -25,9 +25,9 @@ from cli_process import process
 from tcpdelay import Path, Stack, http_service
 from tcpdelay.__main__ import run as run_program
 from tcpdelay.http_service import Address
-from tcpdelay.models.simulator.engine import LiveConnection
 from tcpdelay.proxy.server import Proxy, changed_path, controlled, reset
 from tcpdelay.proxy.stream import Activity
+from tcpdelay.sim.engine import LiveConnection
 
 LOCAL = "127.0.0.1"
 FAST = Path(rtt=0.020, loss=0.0)

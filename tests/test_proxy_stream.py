@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpdelay import Flow, Path, Stack
-from tcpdelay.models.simulator.engine import MOST_WRITES, LiveConnection, advance, new_connection
 from tcpdelay.proxy.stream import LARGEST_SEND_BUFFER, Activity, Delivery, Stream
+from tcpdelay.sim.engine import MOST_WRITES, LiveConnection, advance, new_connection
 
 MSS = Stack.linux().mss
 MINUTE = 60_000_000

@@ -6,8 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from published_chain import published_chain
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.solver.aggregation import gth_solve
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.solver.aggregation import gth_solve
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -212,7 +212,7 @@ def test_byte_bottleneck_that_drops_every_packet_is_refused():
 def test_direct_solution_takes_over_where_the_sweeps_do_not_converge(monkeypatch):
     scenario = Flow(724, 0.020), Path(0.100, 0.02), Stack.newreno_2008()
     expected = DelayModel(*scenario).delay_distribution()
-    monkeypatch.setattr("tcpdelay.models.chain.MAX_SWEEPS", 3)
+    monkeypatch.setattr("tcpdelay.chain.delay_model.MAX_SWEEPS", 3)
     model = DelayModel(*scenario)
     assert model.residual <= 1e-13
     delays = model.delay_distribution()

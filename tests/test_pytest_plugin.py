@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from guest_requirements import require
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.testbed.backends import VirtualTimeBackend
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.video import smallest_buffer, video_playout
 
 INTERVAL = 0.005

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import Transmission, mos_from_rating
 from tcpdelay.quality.voice import CODECS, Codec, best_playout_delay, voice_mos, voice_quality, voice_rating
 

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.accuracy import QUIC_ERROR
-from tcpdelay.models.quic import sender
-from tcpdelay.models.quic.congestion import collapse, grow, reduce, restart_if_idle
-from tcpdelay.models.quic.engine import advance, new_connection
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.records import NEVER_READ
-from tcpdelay.models.quic.recovery import on_timer, probe_timeout, timer_at, update_rtt
-from tcpdelay.models.quic.sender import write
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.tcp import SECOND
-from tcpdelay.network.sources import ConstantRate
-from tcpdelay.questions.transports import UNLIMITED
+from tcpdelay.accuracy.errors import QUIC_ERROR
+from tcpdelay.sim.network.sources import ConstantRate
+from tcpdelay.sim.quic import sender
+from tcpdelay.sim.quic.congestion import collapse, grow, reduce, restart_if_idle
+from tcpdelay.sim.quic.engine import advance, new_connection
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.quic.records import NEVER_READ
+from tcpdelay.sim.quic.recovery import on_timer, probe_timeout, timer_at, update_rtt
+from tcpdelay.sim.quic.sender import write
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.study.transports import UNLIMITED
 
 MS = 1000
 DELIVERIES = ("stream", "stream_per_message", "stream_per_group", "datagram")

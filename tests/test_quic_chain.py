@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.budget import Budget, TooLargeError
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.message_chain import loss_recovery, message_repairs, quic_delays
-from tcpdelay.models.quic.window_chain import (
+from tcpdelay.ask import UnsupportedError
+from tcpdelay.budget import Budget, TooLargeError
+from tcpdelay.chain.quic.message_chain import loss_recovery, message_repairs, quic_delays
+from tcpdelay.chain.quic.window_chain import (
     OPEN,
     RECOVERING,
     grown,
@@ -23,7 +22,8 @@ from tcpdelay.models.quic.window_chain import (
     window_levels,
     window_parameters,
 )
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.simulation import simulate
 
 FLOW, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 KNOWN = ("rfc9002", "aioquic", "quic-go")

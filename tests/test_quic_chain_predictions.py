@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import LARGEST_TOOTH, SIMULATOR_ERROR, WRONG_CALL, is_near_capacity, no_less_than_teeth
-from tcpdelay.models.interface import Requested
+from tcpdelay.accuracy.errors import LARGEST_TOOTH, SIMULATOR_ERROR, WRONG_CALL, is_near_capacity, no_less_than_teeth
+from tcpdelay.accuracy.validity import QUIC_CHAIN_RANGE, QUIC_RANGE, ValidityWarning, beyond_validation, validated_range
+from tcpdelay.ask import Requested
+from tcpdelay.chain.quic.message_chain import ERRORS, error_group, largest_rate, quic_delays
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import capacity, carries, predict, quic_chain, supports
-from tcpdelay.models.quic.message_chain import ERRORS, error_group, largest_rate, quic_delays
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.validity import QUIC_CHAIN_RANGE, QUIC_RANGE, ValidityWarning, beyond_validation, validated_range
 from tcpdelay.models.verdict import judge
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.simulation import simulate
 
 CALL, PATH, TARGET = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), td.Target(0.200)
 STREAMS = td.Stack.quic("quic-go", delivery="stream_per_message")

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
+from tcpdelay.accuracy.errors import QUIC_ERROR
+from tcpdelay.accuracy.validity import ValidityWarning, beyond_validation
 from tcpdelay.advice.other_transports import other_transports
 from tcpdelay.advice.playout import timeout_playout
-from tcpdelay.models.accuracy import QUIC_ERROR
-from tcpdelay.models.interface import Requested
+from tcpdelay.ask import Requested
 from tcpdelay.models.predict import predict
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.validity import ValidityWarning, beyond_validation
 from tcpdelay.models.verdict import judge
 from tcpdelay.report.content import change_of_transport
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 from tcpdelay.scenario.stack import QUIC_PACKETS
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.simulation import simulate
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 STREAMS = td.Stack.quic("quic-go", delivery="stream_per_message")

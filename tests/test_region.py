@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import tcpdelay as td
-from tcpdelay.models.accuracy import expected_error
-from tcpdelay.models.chain import DelayModel
+from tcpdelay.accuracy.errors import expected_error
+from tcpdelay.accuracy.throughput import connection_utilization
+from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.models.predict import predict
-from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import verdict_of
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.boundary import first_failure, scattered
-from tcpdelay.questions.grid import run_seed
-from tcpdelay.questions.region import VERDICTS
 from tcpdelay.report.region_charts import plot_region
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.boundary import first_failure, scattered
+from tcpdelay.study.grid import run_seed
+from tcpdelay.study.region import VERDICTS
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}

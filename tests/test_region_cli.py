@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 
 import tcpdelay as td
 from cli_process import process
+from tcpdelay.declare import ColumnUnitWarning
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.questions.region import read_measured
 from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
-from tcpdelay.scenario.fields import ColumnUnitWarning
+from tcpdelay.study.region import read_measured
 
 SMALL = ("region", "--app", "voip", "--rtt", "50ms..200ms", "--loss", "0.1%..10%", "--points", "3")
 

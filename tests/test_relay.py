@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.network.relay import over_tcp, over_udp
+from tcpdelay.sim.network.relay import over_tcp, over_udp
 
 VOICE = td.Flow(100, 0.020)
 TCP, UDP = td.Stack.linux(), td.Udp()

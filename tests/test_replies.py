@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.quality.voice import play_bursts
-from tcpdelay.questions.playback import STAGES
+from tcpdelay.study.playback import STAGES
 
 REPLIES, PATH = td.Utterances(960, 0.020, speed=3), td.Path(rtt=0.1, loss=0.01)
 LOWAT = 4096

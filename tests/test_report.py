@@ -11,7 +11,7 @@ from report_cases import CASES, FORMATS, VOIP, Page, as_text, markdown_rows, ren
 from tcpdelay import guideline
 from tcpdelay.advice.rule import Effect
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.models import chain_models
+from tcpdelay.chain import chains as chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 
 from tcpdelay import guideline
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import capacity
 from tcpdelay.report import charts, guideline_charts
 from tcpdelay.report.html import CHART_HEIGHT, CHART_WIDTH

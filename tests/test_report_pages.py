@@ -8,12 +8,12 @@ import pytest
 
 import tcpdelay as td
 from report_consistency import draw_heavy, page_faults
+from tcpdelay.ask import DelayParts, Requested
 from tcpdelay.models import predict as models
 from tcpdelay.models import verdict
-from tcpdelay.models.interface import DelayParts, Requested
 from tcpdelay.models.predict import predict
-from tcpdelay.questions.edge import largest_loss
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.edge import largest_loss
 
 FRAMES = td.Flow(16_667, 1 / 30)
 PATH, TARGET = td.Path(0.060, 0.003), td.Target(2.0, 0.999)
@@ -44,7 +44,7 @@ def test_the_chain_does_not_judge_frames_beyond_the_initial_window(rtt, loss, si
 
 
 def test_the_margin_of_a_report_is_where_the_search_for_it_finds_it(short, monkeypatch):
-    monkeypatch.setattr("tcpdelay.questions.edge.COMPARED_PACKETS", 4000)
+    monkeypatch.setattr("tcpdelay.study.edge.COMPARED_PACKETS", 4000)
     report = td.guideline(FRAMES, PATH, target=TARGET)
     assert page_faults(report) == []
     assert report.simulated_because.startswith("the chain does not model this scenario (packet size)")

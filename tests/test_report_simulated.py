@@ -9,11 +9,10 @@ import pytest
 
 from tcpdelay import guideline, largest_bitrate, largest_loss, simulate
 from tcpdelay.advice.judged_delays import loss_curve
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.interface import NotSettledError
+from tcpdelay.ask import NotSettledError
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
 from tcpdelay.models.verdict import Judgement, judge
-from tcpdelay.questions.margins import Margin, margins
 from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
 from tcpdelay.report.guideline import compare_guidelines
@@ -23,6 +22,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.study.margins import Margin, margins
 from tcpdelay.units import format_fraction, format_time
 
 NEAR_CAPACITY = Path(rtt=0.080, loss=0.0048, jitter=0.005)

@@ -8,11 +8,11 @@ import pytest
 import xarray as xr
 
 import tcpdelay as td
-from tcpdelay.questions.grid import question
-from tcpdelay.questions.sweep.run import sweep_runs
-from tcpdelay.questions.sweep.specification import read_sweep
-from tcpdelay.questions.tables.lattice import EXACT_ROWS, lattice_path
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.study.grid import question
+from tcpdelay.study.sweep.run import sweep_runs
+from tcpdelay.study.sweep.specification import read_sweep
+from tcpdelay.study.tables.lattice import EXACT_ROWS, lattice_path
 
 STREAM = td.Flow(1448, 0.005)
 RTT, LOSS = 0.05, 0.002
@@ -104,7 +104,7 @@ def test_a_simulated_cell_and_row_have_no_more_messages_than_their_time_allows(m
         seen.append(packets)
         raise ValueError("seen enough")
 
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.simulate", simulated)
+    monkeypatch.setattr("tcpdelay.sim.simulation.simulate", simulated)
     speech = td.Speech(174, 0.020)
     for seconds in (10.0, 0.02):
         td.working_region(speech, rtt=[0.1], loss=[0.01], max_seconds=seconds)

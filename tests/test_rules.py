@@ -9,10 +9,8 @@ from tcpdelay.advice import judged_delays as recommend
 from tcpdelay.advice.judged_delays import RULES, recommendations
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
-from tcpdelay.models.interface import Requested
+from tcpdelay.ask import Requested
 from tcpdelay.models.predict import COMPARED_PACKETS, predict, simulator
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.questions.transports import UNLIMITED, contenders
 from tcpdelay.report import phrases
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
@@ -20,6 +18,8 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Quic, Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.study.transports import UNLIMITED, contenders
 from tcpdelay.units import format_time
 
 ROOT = File(__file__).parents[1]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay import guideline
-from tcpdelay.models.chain import DelayModel
+from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

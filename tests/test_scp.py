@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.link_trace import LinkTrace
-from tcpdelay.network.literature import scp
-from tcpdelay.network.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Web
-from tcpdelay.network.stacks import Classic, Scp
+from tcpdelay.sim.literature import scp
+from tcpdelay.sim.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.link_trace import LinkTrace
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
+from tcpdelay.sim.network.stacks import Classic, Scp
+from tcpdelay.sim.records import NEVER, RING
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

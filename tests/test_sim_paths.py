@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.records import COLLAPSED, MARKED_LOST, RETRANSMITTED, RING, SACKED, Rules
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.records import COLLAPSED, MARKED_LOST, RETRANSMITTED, RING, SACKED, Rules
+from tcpdelay.sim.simulation import simulate
 
 VOICE, HUNDRED_MS = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.0)
 PACKETS = 2000

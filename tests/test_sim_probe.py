@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import (
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.records import (
     ACKNOWLEDGEMENT,
     DISORDER,
     EVER_RETRANSMITTED,
@@ -21,7 +20,8 @@ from tcpdelay.models.simulator.records import (
     SACKED,
     Rules,
 )
-from tcpdelay.models.simulator.sender import on_timer, send_new
+from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.tcp.sender import on_timer, send_new
 
 SIZE, RTT, ONE_WAY = 100, 100_000, 50_000
 START = 10_000_000

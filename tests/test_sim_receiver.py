@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.receiver import EVERYTHING, NO_SEGMENT, arrive, on_receiver_timer
-from tcpdelay.models.simulator.records import NEVER
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.records import NEVER
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.tcp.receiver import EVERYTHING, NO_SEGMENT, arrive, on_receiver_timer
 
 DELAYED, AT_ONCE = td.Stack.linux(delayed_ack=True), td.Stack.linux()
 ONE_WAY = 50_000

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.receiver import EVERYTHING, NO_SEGMENT, arrive
-from tcpdelay.models.simulator.records import (
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.records import (
     ACKNOWLEDGEMENT,
     COLLAPSED,
     DISORDER,
@@ -16,8 +14,10 @@ from tcpdelay.models.simulator.records import (
     RING,
     Rules,
 )
-from tcpdelay.models.simulator.sender import on_timer, send_new
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.tcp.receiver import EVERYTHING, NO_SEGMENT, arrive
+from tcpdelay.sim.tcp.sender import on_timer, send_new
 
 MSS, RTT, ONE_WAY = 1448, 100_000, 50_000
 START = 10_000_000

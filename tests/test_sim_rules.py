@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.records import CONNECTION, Rules
-from tcpdelay.models.simulator.simulation import simulate
+from tcpdelay.sim.records import CONNECTION, Rules
+from tcpdelay.sim.simulation import simulate
 
 VOICE, VIDEO = td.Flow(174, 0.020), td.Flow(1448, 0.020)
 PATH = td.Path(rtt=0.100, loss=0.02)

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.interface import Requested, UnsupportedError
+from tcpdelay.ask import Requested, UnsupportedError
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.records import Rules
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.simulator.writes import WriteSchedule
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.records import Rules
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.writes import WriteSchedule
 
 MSS = 1448
 RENO = td.Stack.linux("reno")

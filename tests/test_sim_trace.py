@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.simulator.records import MOST_EVENTS
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.simulator.window import KINDS
+from tcpdelay.sim.records import MOST_EVENTS
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.tcp.window import KINDS
 
 FLOW = td.Flow(174, 0.020)
 

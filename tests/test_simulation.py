@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.ask import NotSettledError, Requested
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.confidence import quantile_interval
-from tcpdelay.models.interface import NotSettledError, Requested
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.batches import Batches
-from tcpdelay.models.simulator.engine import advance, new_connection
-from tcpdelay.models.simulator.records import wheel_expiry
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.simulator.window import cube_root
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.batches import Batches
+from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.records import wheel_expiry
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.tcp.window import cube_root
+from tcpdelay.statistics import quantile_interval
 
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss.parquet"
 
@@ -289,7 +289,7 @@ def test_a_chunk_that_time_has_cut_to_a_few_packets_is_counted():
 
 
 def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
-    monkeypatch.setattr("tcpdelay.models.simulator.batches.MOST_VALUES", 5000)
+    monkeypatch.setattr("tcpdelay.sim.batches.MOST_VALUES", 5000)
     rng = np.random.default_rng(2)
     delays = np.rint(1e6 * 0.05 * (1 + rng.pareto(0.7, (150, 6000)))).astype(np.int64)
     batches = Batches()
@@ -305,9 +305,9 @@ def test_very_many_different_delays_are_rounded_and_none_is_lost(monkeypatch):
 
 @pytest.mark.parametrize(("packet_size", "most"), [(174, 300_000), (2000, 200_000)])
 def test_a_simulation_that_does_not_settle_ends_all_the_same(monkeypatch, packet_size, most):
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.CHUNK", 5000)
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_PACKETS", 300_000)
-    monkeypatch.setattr("tcpdelay.models.simulator.simulation.MOST_SEGMENTS", 400_000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.CHUNK", 5000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 300_000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_SEGMENTS", 400_000)
     looked, quantile = [], Batches.quantile
     monkeypatch.setattr(Batches, "quantile", lambda self, share: looked.append(share) or quantile(self, share))
     progress = []

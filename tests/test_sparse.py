@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tcpdelay import Flow, Path, Stack, predict_delay, simulate
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.linux.parameters import is_sparse, timeout_ticks
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.linux.parameters import is_sparse, timeout_ticks
 from tcpdelay.scenario.stack import Linux
 
 pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.ValidityWarning")

@@ -8,20 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.linux.delays import delay_bins
-from tcpdelay.models.linux.departures import WEIGHT
-from tcpdelay.models.linux.parameters import linux_parameters
-from tcpdelay.models.linux.phases import make_layout, start_phase
-from tcpdelay.models.linux.transitions import beyond_backlog, first_bound
+from tcpdelay.ask import UnsupportedError
+from tcpdelay.chain.linux.delays import delay_bins
+from tcpdelay.chain.linux.departures import WEIGHT
+from tcpdelay.chain.linux.parameters import linux_parameters
+from tcpdelay.chain.linux.phases import make_layout, start_phase
+from tcpdelay.chain.linux.transitions import beyond_backlog, first_bound
+from tcpdelay.chain.solver.state_space import reachable_rows
+from tcpdelay.chain.solver.stationary import MAX_SWEEPS, solve_by_sweeps
+from tcpdelay.chain.speech import Alternation, first_packets, speech_chain
 from tcpdelay.models.predict import predict, supports
-from tcpdelay.models.solver.state_space import reachable_rows
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
-from tcpdelay.models.speech_model import Alternation, first_packets, speech_chain
 from tcpdelay.scenario.scenario import Scenario
 
 # Closed forms hold for losses below the range in which random scenarios have been checked.
-pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 RENO = td.Stack.linux("reno")
 VOICE, PATH = td.Speech(174, 0.020), td.Path(rtt=0.100, loss=0.01)
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain_structure import profile_of, rows_within
-from tcpdelay.models import chain
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.published.transitions import start_phase
-from tcpdelay.models.solver.aggregation import bin_flows, gth_solve
-from tcpdelay.models.solver.state_space import number_states
-from tcpdelay.models.solver.stationary import solve_by_sweeps, solve_within
-from tcpdelay.models.solver.sweeps import extrapolate, new_history, remember, sweep
+from tcpdelay.chain import delay_model as chain
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.published.transitions import start_phase
+from tcpdelay.chain.solver.aggregation import bin_flows, gth_solve
+from tcpdelay.chain.solver.state_space import number_states
+from tcpdelay.chain.solver.stationary import solve_by_sweeps, solve_within
+from tcpdelay.chain.solver.sweeps import extrapolate, new_history, remember, sweep
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

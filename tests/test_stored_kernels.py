@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from tcpdelay.models import source_digest, stored_kernels
-from tcpdelay.models.compilation import cached
-from tcpdelay.models.source_digest import PACKAGE, SOURCES
-from tcpdelay.models.stored_kernels import is_compiled
+from tcpdelay.compiling import source_digest, stored_kernels
+from tcpdelay.compiling.compilation import cached
+from tcpdelay.compiling.source_digest import PACKAGE, SOURCES
+from tcpdelay.compiling.stored_kernels import is_compiled
 
 
 @pytest.fixture

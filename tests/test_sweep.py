@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.declare import Quantity
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.questions import execution
-from tcpdelay.questions.execution import Executor, Results, Schedule, SweepFailedError, work_through
-from tcpdelay.questions.grid import run_seed
-from tcpdelay.questions.sweep.run import SWEPT, kind_variables, row_type, sweep_runs
-from tcpdelay.questions.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
-from tcpdelay.scenario.fields import Quantity
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
+from tcpdelay.study import execution
+from tcpdelay.study.execution import Executor, Results, Schedule, SweepFailedError, work_through
+from tcpdelay.study.grid import run_seed
+from tcpdelay.study.sweep.run import SWEPT, kind_variables, row_type, sweep_runs
+from tcpdelay.study.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
 SMALL = {"flow": VOICE, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.questions import execution
-from tcpdelay.questions.execution import program, work_through
-from tcpdelay.questions.sweep import checkpoint as kept_on_disk
-from tcpdelay.questions.sweep.checkpoint import (
+from tcpdelay.study import execution
+from tcpdelay.study.execution import program, work_through
+from tcpdelay.study.sweep import checkpoint as kept_on_disk
+from tcpdelay.study.sweep.checkpoint import (
     MANIFEST,
     DamagedCheckpointWarning,
     Origin,
@@ -24,8 +24,8 @@ from tcpdelay.questions.sweep.checkpoint import (
     read_part,
     write_part,
 )
-from tcpdelay.questions.sweep.run import sweep_runs
-from tcpdelay.questions.sweep.specification import read_sweep
+from tcpdelay.study.sweep.run import sweep_runs
+from tcpdelay.study.sweep.specification import read_sweep
 from test_sweep import ANYTHING, EXAMPLES, SMALL, with_changes
 
 MARK = 42.0

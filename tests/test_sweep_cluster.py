@@ -10,8 +10,8 @@ import pytest
 
 from cli_process import ROOT, process
 from dask_cluster import running_cluster, until
-from tcpdelay.questions import execution
-from tcpdelay.questions.sweep.run import sweep
+from tcpdelay.study import execution
+from tcpdelay.study.sweep.run import sweep
 
 SPECIFICATION = """
 [flow]
@@ -156,7 +156,7 @@ def test_a_scheduler_that_is_not_there_is_said_to_be_so_in_one_line(run, specifi
 
 def test_a_sweep_without_its_scheduler_prints_one_line_and_leaves_nothing(specification, tmp_path):
     silent = (
-        "from tcpdelay.questions import execution; execution.CONNECTION_TIME = 0.2; "
+        "from tcpdelay.study import execution; execution.CONNECTION_TIME = 0.2; "
         "from tcpdelay.__main__ import run; run()"
     )
     output = tmp_path / "none.nc"

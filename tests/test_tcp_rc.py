@@ -6,16 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.simulator.acknowledgement import on_acknowledgement
-from tcpdelay.models.simulator.engine import new_connection
-from tcpdelay.models.simulator.records import ACKNOWLEDGEMENT, NEVER
-from tcpdelay.models.simulator.sender import send_new
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Classic
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.literature import classic
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Classic
+from tcpdelay.sim.records import ACKNOWLEDGEMENT, NEVER
+from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
+from tcpdelay.sim.tcp.sender import send_new
 
 FAST = Bottleneck(1e12, 60_000)
 MS = 1000

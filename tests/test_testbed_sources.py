@@ -6,8 +6,8 @@ import pytest
 import tcpdelay as td
 from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.confidence import BATCHES, quantile_interval
 from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.statistics import BATCHES, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.campaign import run_campaign
 from tcpdelay.testbed.experiment import Experiment

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.models.throughput import (
+from tcpdelay.accuracy.throughput import (
     connection_utilization,
     largest_rule_of_thumb_rate,
     padhye_rate,

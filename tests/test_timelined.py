@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.simulator.records import NEVER, RING
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic
-from tcpdelay.network.literature.timelined import PRESUMED_LOST
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.records import FLOW
-from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Transfers
-from tcpdelay.network.stacks import Classic, TimeLined
+from tcpdelay.sim.literature import classic
+from tcpdelay.sim.literature.timelined import PRESUMED_LOST
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.records import FLOW
+from tcpdelay.sim.network.result import SlicedDelays
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Transfers
+from tcpdelay.sim.network.stacks import Classic, TimeLined
+from tcpdelay.sim.records import NEVER, RING
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

@@ -3,7 +3,7 @@
 import sys
 
 from guest_requirements import require
-from tcpdelay.network.link_trace import LinkTrace
+from tcpdelay.sim.network.link_trace import LinkTrace
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs

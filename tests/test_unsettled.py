@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 
 import tcpdelay as td
 from tcpdelay import DelayDistribution, Simulation
-from tcpdelay.confidence import Interval
-from tcpdelay.distribution import UnsettledWarning
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.questions.transports import UNLIMITED
+from tcpdelay.delays import UnsettledWarning
 from tcpdelay.report.notebook import distribution_html
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.statistics import Interval
+from tcpdelay.study.transports import UNLIMITED
 
 SETTLED = Simulation(
     np.array([0.05, 70.0]), np.array([0.5, 0.5]), 0.05, packets=500_000, carried=Interval(0.968, 0.925, 1.014)

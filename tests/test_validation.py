@@ -16,18 +16,18 @@ from scoring.drop_tail import drop_tail_table, published_figures
 from scoring.results import HALVED_MODELS, evaluate, figures, halves_table, held_out
 from synthetic_captures import capture, experiment, flow_run, shuffled, write
 from tcpdelay.capture.flow_capture import CaptureFile
-from tcpdelay.confidence import Interval
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.questions.validation import predictions
-from tcpdelay.questions.validation.captures import measure, measure_all
-from tcpdelay.questions.validation.predictions import MODELS, Prediction, Predictions, chain, solve
-from tcpdelay.questions.validation.scores import Score, largest_gap, mean_distance, score
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.report.validation import error_row, errors_table, settings_table, summary_table
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.statistics import Interval
+from tcpdelay.study.validation import predictions
+from tcpdelay.study.validation.captures import measure, measure_all
+from tcpdelay.study.validation.predictions import MODELS, Prediction, Predictions, chain, solve
+from tcpdelay.study.validation.scores import Score, largest_gap, mean_distance, score
 
 VALIDATION = FilePath(__file__).parents[1] / "validation"
 PACKETS = 4000

@@ -7,14 +7,14 @@ import pytest
 
 from synthetic_captures import flow_run, write
 from tcpdelay.capture.flow_capture import FlowCapture, WrittenMessages
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation.captures import measure, measure_all
-from tcpdelay.questions.validation.predictions import LINUX, SIMULATOR, Predictions, simulated_flow
-from tcpdelay.questions.validation.scores import score
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.report.validation import validation_results
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.study.validation.captures import measure, measure_all
+from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions, simulated_flow
+from tcpdelay.study.validation.scores import score
 from tcpdelay.testbed.experiment import Experiment
 
 FRAMES = 36_000

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 
 import quic
+from tcpdelay.accuracy.errors import QUIC_ERROR
+from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.capture.flow_capture import read_capture, read_captures, write_captures
-from tcpdelay.models.accuracy import QUIC_ERROR
-from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.questions.validation.captures import measure
-from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, simulated_messages
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.validation.captures import measure
+from tcpdelay.study.validation.predictions import SIMULATOR, Predictions, simulated_messages
 
 CAPTURES = FilePath(__file__).parents[1] / "validation" / "quic-captures" / "voice.parquet"
 STREAM = "{}-stream-174B-20ms-rtt60ms-loss3pct-reno-hz250"

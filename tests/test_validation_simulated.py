@@ -12,12 +12,15 @@ from scoring.delay_figures import delays_after_loss, recovery
 from scoring.results import evaluate, figures
 from scoring.simulator_tables import not_simulated_table
 from synthetic_captures import capture, experiment, flow_run
-from tcpdelay.models.simulator.records import Rules
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation import predictions
-from tcpdelay.questions.validation.captures import measure
-from tcpdelay.questions.validation.predictions import PACKETS as SIMULATED_PACKETS
-from tcpdelay.questions.validation.predictions import (
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.records import Rules
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.study.validation import predictions
+from tcpdelay.study.validation.captures import measure
+from tcpdelay.study.validation.predictions import PACKETS as SIMULATED_PACKETS
+from tcpdelay.study.validation.predictions import (
     SIMULATOR,
     Prediction,
     Predictions,
@@ -26,10 +29,7 @@ from tcpdelay.questions.validation.predictions import (
     simulated_flow,
     simulated_runs,
 )
-from tcpdelay.questions.validation.scores import Score, score
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.validation.scores import Score, score
 
 PACKETS = 30_000
 FLOW, PATH = Flow(174, 0.020), Path(0.020, 0.03)

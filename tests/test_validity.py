@@ -7,14 +7,14 @@ import pytest
 
 from scoring import error_map
 from scoring.drop_tail import published_figures
+from tcpdelay.accuracy.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
 from tcpdelay.models.predict import predict, predict_delay
-from tcpdelay.models.simulator import simulation
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim import simulation
+from tcpdelay.sim.simulation import simulate
 
 VALIDATION = FilePath(__file__).parents[1] / "validation"
 PUBLISHED = published_figures(VALIDATION / "published" / "brosh.csv")

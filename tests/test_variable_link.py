@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpdelay import Flow, Stack, simulate_network
-from tcpdelay.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
-from tcpdelay.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace, trace_departure
-from tcpdelay.network.sources import Bulk, ConstantRate
 from tcpdelay.scenario import InvalidValueError
+from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.sim.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace, trace_departure
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.trace_shaper import Departures
 

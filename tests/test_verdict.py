@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
+from tcpdelay.ask import Answer, Requested
 from tcpdelay.models import verdict
-from tcpdelay.models.interface import Answer, Requested
 from tcpdelay.models.predict import capacity, predict
 from tcpdelay.models.verdict import Judgement, judge, late_range, late_range_within, verdict_of
 from tcpdelay.scenario.applications import application

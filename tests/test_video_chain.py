@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.models.interface import UnsupportedError
-from tcpdelay.models.linux.key_frames import BINS, key_frame_chain
-from tcpdelay.models.predict import predict, supports
-from tcpdelay.models.video_model import (
+from tcpdelay.ask import UnsupportedError
+from tcpdelay.chain.linux.key_frames import BINS, key_frame_chain
+from tcpdelay.chain.video import (
     flights,
     growing_windows,
     key_sizes,
@@ -18,10 +17,11 @@ from tcpdelay.models.video_model import (
     video_parameters,
     window_waits,
 )
+from tcpdelay.models.predict import predict, supports
 from tcpdelay.scenario.scenario import Scenario
 
 # Closed forms hold for losses below the range in which random scenarios have been checked.
-pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.models.validity.ValidityWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 RENO = td.Stack.linux("reno")
 VIDEO, PATH = td.Video(1_000_000), td.Path(rtt=0.020, loss=0.005)
 SMALL = td.Video(240_000, key_ratio=1, variation=0)

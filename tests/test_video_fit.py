@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpdelay import Messages, ParetoSizes, Speech, Trace, Utterances, Video
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 
 COUNT = 9000
 NUMBERS = np.arange(COUNT)

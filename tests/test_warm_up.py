@@ -5,8 +5,8 @@ import pytest
 
 from tcpdelay.cli import warm_up
 from tcpdelay.cli.warm_up import Estimate, Part, compile_parts
-from tcpdelay.models import stored_kernels
-from tcpdelay.models.compilation import kernel
+from tcpdelay.compiling import stored_kernels
+from tcpdelay.compiling.compilation import kernel
 
 
 @pytest.fixture

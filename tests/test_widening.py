@@ -7,10 +7,10 @@ import pytest
 from scipy.optimize import brentq
 
 from chain_structure import profile_of, rows_within
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.solver.aggregation import UNDISTURBED, decay, doublings, root_between, tail_decay, widen
-from tcpdelay.models.solver.state_space import PHASE, TRANSITION, number_states, reachable_rows
-from tcpdelay.models.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, from_start, solve_by_sweeps
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.solver.aggregation import UNDISTURBED, decay, doublings, root_between, tail_decay, widen
+from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, number_states, reachable_rows
+from tcpdelay.chain.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, from_start, solve_by_sweeps
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

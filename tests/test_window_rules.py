@@ -3,11 +3,11 @@
 import pytest
 
 import tcpdelay as td
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.sources import ConstantRate
-from tcpdelay.network.stacks import Classic
+from tcpdelay.sim.literature import classic
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.sources import ConstantRate
+from tcpdelay.sim.network.stacks import Classic
 
 FAST = Bottleneck(1e12, 60_000)
 MS = 1000

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 import tcpdelay as td
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 
 FLOW, PATH = td.Flow(174, 0.020), td.Path(0.100, 0.02)
 LEG = (PATH, td.Stack.linux())

@@ -1,6 +1,6 @@
 """Compare simulations of BBR with captures: `python validation/bbr.py CAPTURES`.
 
-It writes `results/bbr.csv` and `.md`, and prints the simulator's error (`tcpdelay.models.accuracy.BBR_ERROR`).
+It writes `results/bbr.csv` and `.md`, and prints the simulator's error (`tcpdelay.accuracy.errors.BBR_ERROR`).
 `validation/specs/bbr.toml` makes the captures again.
 """
 
@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 from scoring.capture_comparison import write_comparison
-from tcpdelay.distribution import ExpectedError, Spread
-from tcpdelay.models.accuracy import BBR_ERROR, spread_of
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
-from tcpdelay.questions.validation.scores import error_beyond
+from tcpdelay.accuracy.errors import BBR_ERROR, spread_of
+from tcpdelay.delays import ExpectedError, Spread
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow
+from tcpdelay.study.validation.scores import error_beyond
 
 MICROSECOND_DIGITS = 6
 
@@ -53,7 +53,7 @@ def compared(measured: MeasuredDelay) -> dict[str, object]:
 
 
 def error_of(table: pd.DataFrame) -> ExpectedError:
-    """Return the error of the predictions, as in `tcpdelay.models.accuracy.BBR_ERROR`."""
+    """Return the error of the predictions, as in `tcpdelay.accuracy.errors.BBR_ERROR`."""
     p95, mean = (spread_of(table[name].to_numpy(np.float64)) for name in ("p95_error", "mean_error"))
     figures = [Spread(*(round(value, 4) for value in vars(spread).values())) for spread in (p95, mean)]
     return ExpectedError(**vars(figures[0]), mean_delay=figures[1], cases=len(table), source=BBR_ERROR.source)

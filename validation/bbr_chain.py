@@ -1,7 +1,7 @@
 """Compare the chain of BBR with the simulator in random scenarios: `python validation/bbr_chain.py`.
 
 The script takes some ten minutes. It writes `results/bbr-chain.csv` with one line per scenario of the error map with
-packets up to one segment. Predictions quote the errors of this comparison (`tcpdelay/models/data`).
+packets up to one segment. Predictions quote the errors of this comparison (`tcpdelay/accuracy/data`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pandas as pd
 
 from scoring.chain_errors import MEASURES, comparison, errors, row
 from scoring.error_map import random_scenario
-from tcpdelay.models.accuracy import linux_table_file
+from tcpdelay.accuracy.errors import linux_table_file
 
 RESULTS = FilePath(__file__).parent / "results"
 TABLE = "bbr-chain.csv"

@@ -16,13 +16,13 @@ from pathlib import Path as FilePath
 import pandas as pd
 
 from tcpdelay.models.predict import capacity
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.video import Video
+from tcpdelay.sim.simulation import simulate
 
 RESULTS = FilePath(__file__).parent / "results"
 PATHS = (Path(0.040, 0.01), Path(0.100, 0.02), Path(0.200, 0.01), Path(0.300, 0.04))

@@ -2,7 +2,7 @@
 
 The script takes some minutes. It writes `results/bursts-chain.csv` with one line per scenario and mean burst: chosen
 scenarios, and random scenarios of the error map with packets up to one segment and a utilization below 0.9. Predictions
-quote the errors of this comparison (`tcpdelay/models/data`).
+quote the errors of this comparison (`tcpdelay/accuracy/data`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pandas as pd
 
 from scoring.chain_errors import errors, row
 from scoring.error_map import random_scenario
-from tcpdelay.models.accuracy import linux_table_file
+from tcpdelay.accuracy.errors import linux_table_file
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack

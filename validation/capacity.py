@@ -2,7 +2,7 @@
 
 The flows of random scenarios send 1.4 times that rate, so that the simulated sender always has a backlog. The script
 takes some minutes and writes `results/capacity.csv`. A verdict near capacity quotes the error that nine of ten do not
-exceed (`tcpdelay.models.accuracy.CAPACITY_ERROR`).
+exceed (`tcpdelay.accuracy.errors.CAPACITY_ERROR`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 
 from scoring.error_map import random_scenario
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import capacity
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.simulation import simulate
 
 RESULTS = FilePath(__file__).parent / "results"
 OVERLOAD = 1.4

@@ -15,7 +15,7 @@ import time
 import numpy as np
 
 import tcpdelay as td
-from tcpdelay.models.interface import Requested
+from tcpdelay.ask import Requested
 from tcpdelay.models.predict import carries, predict
 from tcpdelay.scenario.scenario import Scenario
 

@@ -1,7 +1,7 @@
 """Compare correlated losses in the chain, in the simulator and in captures: `python validation/drop_tail_patterns.py`.
 
 The script takes some five minutes. It writes `results/drop-tail-chain.csv` with the chain and two simulations per
-scenario: the scenarios of `bursts.py`. Predictions quote the errors of this comparison (`tcpdelay/models/data`). The
+scenario: the scenarios of `bursts.py`. Predictions quote the errors of this comparison (`tcpdelay/accuracy/data`). The
 script also writes `results/drop-tail-patterns.csv` with one line per capture behind a drop-tail router and model: the
 errors with independent and with correlated losses.
 """
@@ -18,16 +18,16 @@ import pandas as pd
 
 from bursts import PACKETS, SEEDS, STEPS, scenarios
 from scoring.chain_errors import errors, row
+from tcpdelay.accuracy.errors import linux_table_file
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import linux_table_file
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.simulation import Simulation, simulate
-from tcpdelay.questions.validation.captures import MeasuredDelay, measure
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.sim.simulation import Simulation, simulate
+from tcpdelay.study.validation.captures import MeasuredDelay, measure
 
 HERE = FilePath(__file__).parent
 CHAIN, PATTERNS = HERE / "results" / "drop-tail-chain.csv", HERE / "results" / "drop-tail-patterns.csv"

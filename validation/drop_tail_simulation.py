@@ -15,15 +15,15 @@ import numpy as np
 
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.confidence import mean_interval, quantile_interval
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.result import NetworkResult
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Source, Web
-from tcpdelay.network.stacks import Dctcp, Udp
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.result import NetworkResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Web
+from tcpdelay.sim.network.stacks import Dctcp, Udp
+from tcpdelay.statistics import mean_interval, quantile_interval
 
 HERE = Path(__file__).parent
 SKIP = 10.0

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.simulator.exchanges import simulate_exchanges
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.exchanges import simulate_exchanges
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs

@@ -2,7 +2,7 @@
 
 `simulate` writes simulations of random scenarios to `validation/error-map/simulated.parquet`. It takes about an hour,
 can be interrupted, and continues from there. `score` compares the chain's predictions for the same scenarios. It writes
-the tables and the figure of the documentation, and the errors that predictions quote (`tcpdelay/models/data`).
+the tables and the figure of the documentation, and the errors that predictions quote (`tcpdelay/accuracy/data`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from scoring.error_map_scores import (
     score_map,
     worst_table,
 )
-from tcpdelay.models.accuracy import linux_table_file
+from tcpdelay.accuracy.errors import linux_table_file
 
 HERE = Path(__file__).parent
 SIMULATED = HERE / "error-map" / "simulated.parquet"

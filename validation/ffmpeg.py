@@ -28,12 +28,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tcpdelay.confidence import mean_interval, quantile_interval
-from tcpdelay.models.simulator.simulation import Simulation, simulate
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.simulation import Simulation, simulate
+from tcpdelay.statistics import mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL

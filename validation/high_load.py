@@ -13,11 +13,11 @@ import pandas as pd
 from scoring.capture_comparison import write_comparison
 from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import capacity, predict
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.scores import error_beyond
 
 MODELS = ("chain", "simulation")
 DIGITS = 6

@@ -4,7 +4,7 @@ The script takes some 20 minutes. It writes `results/jitter.csv` with one line p
 The scenarios are those of the error map with packets up to one segment and a utilization below 0.9. A third of them
 uses BBR. A fifth sends packets ten times as rarely. A fifth has a jitter as long as the interval between packets, and
 another fifth has no jitter, for comparison.
-Predictions quote the errors with jitter (`tcpdelay/models/data`).
+Predictions quote the errors with jitter (`tcpdelay/accuracy/data`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pandas as pd
 
 from scoring.chain_errors import MEASURES, comparison, errors, measures, row
 from scoring.error_map import random_scenario
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import JITTER_TABLE, table_file
-from tcpdelay.models.linux.delays import with_jitter
+from tcpdelay.accuracy.errors import JITTER_TABLE, table_file
+from tcpdelay.accuracy.throughput import connection_utilization
+from tcpdelay.chain.linux.delays import with_jitter
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
-from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow

@@ -17,10 +17,10 @@ from pathlib import Path as FilePath
 import pandas as pd
 
 from scoring.capture_pairs import CapturePair
-from tcpdelay.questions.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
-from tcpdelay.questions.validation.predictions import LINUX, SIMULATOR, Predictions
-from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
+from tcpdelay.study.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
+from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions
+from tcpdelay.study.validation.scores import error_beyond
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent

@@ -19,9 +19,9 @@ import pandas as pd
 
 from kernels import AGAIN, BURSTS, QUANTITIES, RESULTS, case, compared, explanation, kernel_name
 from scoring.capture_pairs import CapturePair, ratio_interval
-from tcpdelay.confidence import Interval, mean_interval, quantile_interval
-from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay
-from tcpdelay.questions.validation.predictions import SimulatedFlow, simulated_flow, simulated_runs
+from tcpdelay.statistics import Interval, mean_interval, quantile_interval
+from tcpdelay.study.validation.captures import QUANTILES, MeasuredDelay
+from tcpdelay.study.validation.predictions import SimulatedFlow, simulated_flow, simulated_runs
 
 REPETITIONS = 5
 SETTINGS = ("set", "case", "load", "comparisons")

@@ -18,9 +18,9 @@ import pandas as pd
 
 from scoring.chain_errors import measures
 from scoring.error_map import MapScenario, random_scenario
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.simulation import simulate
 
 TABLE = FilePath(__file__).parent / "results" / "left-out.csv"
 SEEDS = (1, 2)

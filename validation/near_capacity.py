@@ -5,7 +5,7 @@ script asks whether each verdict agrees with an hour of the kernel's TCP, and wh
 writes `results/near-capacity.csv` and `.md`; `validation/specs/near-capacity.toml` makes the captures again.
 
 Without a folder of captures, the script prints the simulator's errors from the results that are there
-(`tcpdelay.models.accuracy.BACKLOG_ERRORS`), and how many captures they cover if the captures of each path are left out.
+(`tcpdelay.accuracy.errors.BACKLOG_ERRORS`), and how many captures they cover if the captures of each path are left out.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tcpdelay.accuracy.errors import BACKLOG_ERRORS, spread_of
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_captures
-from tcpdelay.confidence import mean_interval, quantile_interval
-from tcpdelay.distribution import ExpectedError, Spread
-from tcpdelay.models.accuracy import BACKLOG_ERRORS, spread_of
+from tcpdelay.delays import ExpectedError, Spread
 from tcpdelay.models.predict import capacity
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.models.verdict import judge, late_range
-from tcpdelay.questions.validation.captures import delays_by_run
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.statistics import mean_interval, quantile_interval
+from tcpdelay.study.validation.captures import delays_by_run
 from tcpdelay.testbed.experiment import Experiment
 
 RESULTS = FilePath(__file__).parent / "results"
@@ -143,7 +143,7 @@ def backlog_cases() -> pd.DataFrame:
 
 
 def backlog_errors(cases: pd.DataFrame) -> tuple[tuple[float, ExpectedError], ...]:
-    """Return the simulator's error by the shortest added delay, as in `tcpdelay.models.accuracy.BACKLOG_ERRORS`."""
+    """Return the simulator's error by the shortest added delay, as in `tcpdelay.accuracy.errors.BACKLOG_ERRORS`."""
     found = []
     for (shortest, known), (longest, _) in zip(
         BACKLOG_ERRORS, (*BACKLOG_ERRORS[1:], (LONGEST_ADDED, None)), strict=True

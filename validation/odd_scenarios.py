@@ -26,8 +26,8 @@ import numpy as np
 import pandas as pd
 
 from scoring.odd_scenarios import Method, OddScenario, Outcome, Sources, odd_scenario, outcome
-from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.linux.transitions import compile_kernels
+from tcpdelay.budget import MOST_SECONDS
+from tcpdelay.chain.linux.transitions import compile_kernels
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

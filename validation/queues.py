@@ -16,11 +16,11 @@ import pandas as pd
 
 from drop_tail_simulation import BURST, sources_of, together
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.confidence import quantile_interval
-from tcpdelay.network.bottleneck import Bottleneck
-from tcpdelay.network.result import NetworkResult
-from tcpdelay.network.simulation import simulate_network
 from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.sim.network.bottleneck import Bottleneck
+from tcpdelay.sim.network.result import NetworkResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.statistics import quantile_interval
 
 HERE = Path(__file__).parent
 QUEUES = ("codel", "fq_codel", "pie", "cake", "dualpi2", "tbf", "policer")

@@ -15,13 +15,13 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay.confidence import Interval
-from tcpdelay.distribution import LONGEST_PLAYOUT
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.questions.validation.captures import QUANTILES, MeasuredDelay, measure_all
-from tcpdelay.questions.validation.predictions import SIMULATOR, Predictions, simulated_messages
-from tcpdelay.questions.validation.scores import QUANTITIES, error_beyond
+from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
+from tcpdelay.delays import LONGEST_PLAYOUT
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.statistics import Interval
+from tcpdelay.study.validation.captures import QUANTILES, MeasuredDelay, measure_all
+from tcpdelay.study.validation.predictions import SIMULATOR, Predictions, simulated_messages
+from tcpdelay.study.validation.scores import QUANTITIES, error_beyond
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent

@@ -20,16 +20,16 @@ import numpy as np
 import pandas as pd
 
 import tcpdelay as td
-from tcpdelay.confidence import Interval
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import WRONG_CALL, spread_of
-from tcpdelay.models.budget import TooLargeError
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
-from tcpdelay.questions.validation.captures import QUANTILES, measure_all
-from tcpdelay.questions.validation.scores import error_beyond
+from tcpdelay.accuracy.errors import WRONG_CALL, spread_of
+from tcpdelay.budget import TooLargeError
+from tcpdelay.chain.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Delivery
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.statistics import Interval
+from tcpdelay.study.validation.captures import QUANTILES, measure_all
+from tcpdelay.study.validation.scores import error_beyond
 
 HERE = FilePath(__file__).parent
 CAPTURES, RESULTS = HERE / "quic-captures", HERE / "results"

@@ -16,9 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from tcpdelay.models.quic.engine import new_connection
-from tcpdelay.models.quic.records import IN_FLIGHT, LOST
-from tcpdelay.models.quic.recovery import (
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import QuicImplementation, Stack
+from tcpdelay.sim.quic.engine import new_connection
+from tcpdelay.sim.quic.records import IN_FLIGHT, LOST
+from tcpdelay.sim.quic.recovery import (
     GRANULARITY,
     PACKET_THRESHOLD,
     SKIPPED,
@@ -29,10 +32,7 @@ from tcpdelay.models.quic.recovery import (
     probe_timeout,
     timer_at,
 )
-from tcpdelay.models.simulator.records import NEVER
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import QuicImplementation, Stack
+from tcpdelay.sim.records import NEVER
 
 IMPLEMENTATIONS: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
 CONSTANTS = (

@@ -23,8 +23,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import tcpdelay as td
-from tcpdelay.confidence import Interval, mean_interval, quantile_interval
-from tcpdelay.network.relay import RelayResult
+from tcpdelay.sim.network.relay import RelayResult
+from tcpdelay.statistics import Interval, mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL

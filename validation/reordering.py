@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation.captures import measure
-from tcpdelay.questions.validation.predictions import simulated_messages
-from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.study.validation.captures import measure
+from tcpdelay.study.validation.predictions import simulated_messages
+from tcpdelay.study.validation.scores import error_beyond
 
 HERE = FilePath(__file__).parent
 RESULTS = HERE / "results"

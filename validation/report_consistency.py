@@ -25,23 +25,23 @@ import numpy as np
 from rich.console import Console
 
 from tcpdelay import Guideline, SourceGuideline, guideline
+from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.advice.guideline import Findings
 from tcpdelay.advice.judged_delays import MOST_TO_DO, SMALLEST_GAIN
 from tcpdelay.advice.rule import Recommendation
+from tcpdelay.declare import bounds
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.models.predict import predict
-from tcpdelay.models.tcp import DELAYED_ACK_MIN
-from tcpdelay.models.throughput import connection_utilization
-from tcpdelay.questions.search import at_bitrate
 from tcpdelay.report.content import content
 from tcpdelay.report.markdown import print_content
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
-from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.sim.tcp.constants import DELAYED_ACK_MIN
+from tcpdelay.study.search import at_bitrate
 
 LIGHT = ("voip", "opus", "voice-agent", "remote-control", "game")
 """Applications whose reports take seconds."""

@@ -15,7 +15,7 @@ from scoring.drop_tail import published_figures
 from scoring.results import evaluate, figures
 from scoring.simulator_tables import ablation_table, farthest, in_bursts, in_states, repeats_table
 from tcpdelay.capture.flow_capture import SUFFIX, FlowCapture, read_capture
-from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.study.validation.captures import MeasuredDelay, measure_all
 
 HERE = Path(__file__).parent
 CAPTURES, RESULTS = HERE / "captures", HERE / "results"

@@ -12,10 +12,10 @@ import pandas as pd
 from scoring.capture_comparison import write_comparison
 from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import predict
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow
-from tcpdelay.questions.validation.scores import error_beyond
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow
+from tcpdelay.study.validation.scores import error_beyond
 
 MODELS = ("chain", "simulator")
 

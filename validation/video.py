@@ -1,7 +1,7 @@
 """Compare the chain of video with the simulator in random scenarios: `python validation/video.py`.
 
 The script takes some ten minutes. It writes `results/video-chain.csv` with one line per scenario that the chain
-supports, and the errors that predictions quote (`tcpdelay/models/data`). It prints the errors of all frames, of key
+supports, and the errors that predictions quote (`tcpdelay/accuracy/data`). It prints the errors of all frames, of key
 frames and of other frames.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from scoring.source_chains import NUDGE, ChainComparison, uniform_logarithm
-from tcpdelay.models.accuracy import VIDEO_TABLE
+from tcpdelay.accuracy.errors import VIDEO_TABLE
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.sources.video import Video
 

@@ -22,13 +22,13 @@ from tcpdelay.advice.watched_path import HOLD, WINDOW, Advice, WatchedPath
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.capture.get_stats import run_samples
 from tcpdelay.capture.path_sample import PathWindow
-from tcpdelay.confidence import share_interval
 from tcpdelay.models.predict import solved_once
-from tcpdelay.questions.validation.captures import PLAYOUT_DELAYS, MeasuredDelay, measure
-from tcpdelay.questions.validation.scores import relative_error
 from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.statistics import share_interval
+from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, MeasuredDelay, measure
+from tcpdelay.study.validation.scores import relative_error
 
 HERE = FilePath(__file__).parent
 RESULTS = HERE / "results"

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 
 from scoring.capture_comparison import write_comparison
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.predictions import simulated_messages
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.predictions import simulated_messages
 
 SEEDS = 16
 WHOLE = 1e-6

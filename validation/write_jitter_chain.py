@@ -17,13 +17,13 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.chain import DelayModel
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.throughput import reno_utilization
+from tcpdelay.accuracy.throughput import reno_utilization
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.sim.simulation import simulate
 
 RESULTS = FilePath(__file__).parent / "results"
 SCENARIOS, PACKETS, SEED = 150, 400_000, 2027

@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from tcpdelay.accuracy.validity import ValidatedRange, beyond_validation, validated_range
 from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
-from tcpdelay.models.interface import Answer, NotSettledError, Requested
+from tcpdelay.ask import Answer, NotSettledError, Requested
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
     model_to_compare,
@@ -20,16 +22,14 @@ from tcpdelay.models.predict import (
     supports,
     why_simulated,
 )
-from tcpdelay.models.validity import ValidatedRange, beyond_validation, validated_range
 from tcpdelay.models.verdict import judge
 from tcpdelay.quality.experience import Call, call_experience, video_experience
 from tcpdelay.quality.video import VideoPlayout
-from tcpdelay.questions.margins import Margin, largest_sustainable_rate
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import NewReno2008, Quic, transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
+from tcpdelay.study.margins import Margin, largest_sustainable_rate
 from tcpdelay.units import quantile_name
 
 
@@ -94,7 +94,7 @@ def findings(request: GuidelineRequest) -> Findings:
     the quality of the call or the playout of the video.
     """
     # Imported here, because it imports Numba, which takes a second.
-    from tcpdelay.models.compilation import few_predictions
+    from tcpdelay.compiling.compilation import few_predictions
 
     with solved_once(), few_predictions():
         return _findings(request)

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
+from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.advice.other_transports import TransportComparison, other_transports
 from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.rules import APPLICATION_RULES, QUIC_RULES, TCP_RULES
-from tcpdelay.distribution import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.interface import (
+from tcpdelay.ask import (
     WHOLE_DISTRIBUTION,
     Answer,
     DelayParts,
@@ -25,11 +25,9 @@ from tcpdelay.models.interface import (
     Requested,
     settled_record,
 )
+from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
 from tcpdelay.models.predict import AnsweredBy, capacity, predict, simulator
-from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.models.verdict import Judgement, Verdict, late_range
-from tcpdelay.questions.margins import Margin, margins
-from tcpdelay.questions.search import bracket
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
@@ -37,6 +35,8 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, Linux, Quic
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.study.margins import Margin, margins
+from tcpdelay.study.search import bracket
 from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:

@@ -6,17 +6,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from tcpdelay.confidence import Interval
-from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.ask import Answer, Requested
 from tcpdelay.models.predict import packets_to_count, predict, supports
 from tcpdelay.models.verdict import Verdict, relative_error, verdict_of
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Delivery, Linux, Stack
 from tcpdelay.scenario.target import Target
+from tcpdelay.statistics import Interval
 
 if TYPE_CHECKING:
-    from tcpdelay.models.simulator.simulation import Simulation
+    from tcpdelay.sim.simulation import Simulation
 
 SIMULATED = 100_000
 """Packets of QUIC in each simulation; it takes some tenths of a second."""

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcpdelay.models.interface import Answer
-from tcpdelay.models.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.models.tcp import DUPLICATE_THRESHOLD, SECOND
+from tcpdelay.ask import Answer
 from tcpdelay.models.verdict import late_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, KnownTcp, Linux, NewReno2008, Quic
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD, SECOND
 from tcpdelay.units import format_time
 
 
@@ -76,7 +76,7 @@ def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
 def _beyond_rtt(stack: Quic) -> float:
     """Return the time [s] that the probe timeout adds to the RTT: the granularity, and the announced delay of ACKs."""
     # Imported here, because it imports Numba, which takes a second.
-    from tcpdelay.models.quic.recovery import GRANULARITY
+    from tcpdelay.sim.quic.recovery import GRANULARITY
 
     announced = IMPLEMENTATIONS[stack.implementation].settings(stack.max_ack_delay)["max_ack_delay"]
     return (GRANULARITY + announced) / SECOND

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
 from tcpdelay.advice.rule import NO_EFFECT, NO_EVIDENCE, NOT_SETTLED, Effect, Rule, Settings, Situation, always, has
-from tcpdelay.models.linux.parameters import is_sparse
-from tcpdelay.models.tcp import DELAYED_ACK_MIN, INITIAL_WINDOW
-from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
-from tcpdelay.questions.search import at_bitrate
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.chain.linux.parameters import is_sparse
+from tcpdelay.declare import bounds
 from tcpdelay.scenario.kernels import RTO_MIN_OPTION, is_at_least
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Quic
+from tcpdelay.sim.tcp.constants import DELAYED_ACK_MIN, INITIAL_WINDOW
+from tcpdelay.study.search import at_bitrate
 from tcpdelay.units import format_fraction, format_rate, format_time
 
 # The rules for TCP.

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tcpdelay.advice.judged_delays import Alternative, agreed_verdict, alternatives_at_ends
+from tcpdelay.ask import Answer, Requested
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.path_sample import MeasuredDelays, PathSample, PathWindow
-from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import supports
 from tcpdelay.models.verdict import Verdict, judge, relative_error
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from scipy.special import betaincinv
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.path import Path
 
 Source = Literal["ping", "ss", "pcap", "testbed", "getStats", "iperf3"]

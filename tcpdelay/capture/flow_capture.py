@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.files import one_line, written_durably
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.store import one_line, written_durably
 
 NOT_READ = -1
 MICROSECONDS = 1e6

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate, Source
 from tcpdelay.capture.ss import Connection, choose_connection, parse_ss
-from tcpdelay.confidence import BATCHES, Interval, dispersion, mean_interval, quantile_interval
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.statistics import BATCHES, Interval, dispersion, mean_interval, quantile_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

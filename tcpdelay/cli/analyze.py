@@ -46,7 +46,7 @@ from tcpdelay.report.result_table import record_text, records_text
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
-    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.delays import DelayDistribution
     from tcpdelay.report.guideline import Guideline
     from tcpdelay.report.two_way import TwoWayGuideline
     from tcpdelay.scenario.applications import Application
@@ -279,7 +279,7 @@ def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
 
 def find_expected(analysis: ConnectionAnalysis, app: Application | None, target: Target) -> Expected:
     """Return the prediction for the measured path and flow, and the ratings of a call, as far as they are known."""
-    from tcpdelay.models.validity import ValidityWarning, validated_range
+    from tcpdelay.accuracy.validity import ValidityWarning, validated_range
     from tcpdelay.quality.experience import call_experience
 
     try:

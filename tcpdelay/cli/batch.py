@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import (
     INTERRUPTED,
     StatusLine,
@@ -51,15 +52,14 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import SourceOptions, read_demand, read_source, varying_source, with_source
-from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
     from tcpdelay.quality.voice import CallTarget
-    from tcpdelay.questions.tables.columns import Source
-    from tcpdelay.questions.tables.predict_many import Job
-    from tcpdelay.questions.tables.rows import Demand, WorkingShares
     from tcpdelay.scenario.applications import Application
+    from tcpdelay.study.tables.columns import Source
+    from tcpdelay.study.tables.predict_many import Job
+    from tcpdelay.study.tables.rows import Demand, WorkingShares
 
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
@@ -220,9 +220,9 @@ def batch(
         # Arrow would import pandas with its first numbers, and would swallow an interrupt during the import.
         with suppress(ImportError):
             import_module("pandas")
-        from tcpdelay.questions.tables.columns import find_sources
-        from tcpdelay.questions.tables.files import column_names
-        from tcpdelay.questions.tables.rows import WorkingShares
+        from tcpdelay.study.tables.columns import find_sources
+        from tcpdelay.study.tables.files import column_names
+        from tcpdelay.study.tables.rows import WorkingShares
 
         with _readable(job):
             names = column_names(job.source, job.source_format)
@@ -255,8 +255,8 @@ def batch(
 
 def _job(table: Path, table_format: TableFormat | None, output: Path | None, output_format: TableFormat | None) -> Job:
     """Return the files of the table and of the result."""
-    from tcpdelay.questions.tables.files import file_format
-    from tcpdelay.questions.tables.predict_many import Job
+    from tcpdelay.study.tables.files import file_format
+    from tcpdelay.study.tables.predict_many import Job
 
     if not table.exists():
         raise typer.BadParameter(f"TABLE: {str(table)!r} does not exist")
@@ -293,8 +293,8 @@ def _demand(
     options: ScenarioOptions, source: SourceOptions, sources: Mapping[str, Source], call: CallTarget | None
 ) -> Demand:
     """Return the demand of all rows; options may be missing for quantities that the table has."""
-    from tcpdelay.questions.tables.columns import FLOW
-    from tcpdelay.questions.tables.rows import Demand
+    from tcpdelay.study.tables.columns import FLOW
+    from tcpdelay.study.tables.rows import Demand
 
     in_table = [name for name in FLOW if name in sources]
     if varying := varying_source(options, source):
@@ -333,7 +333,7 @@ def _run(
     announce_prediction()
     try:
         with argument_errors(), _readable(job):
-            from tcpdelay.questions.tables.predict_many import run_job, unchecked_message
+            from tcpdelay.study.tables.predict_many import run_job, unchecked_message
 
             def on_rows(rows: int) -> None:
                 raise_swallowed()
@@ -358,7 +358,7 @@ def _run(
 
 def _refused(shares: WorkingShares) -> str:
     """Return the number of rows without a prediction, the most frequent reasons, and the option that may help."""
-    from tcpdelay.questions.tables.columns import COMMA, QUANTITIES, reasons
+    from tcpdelay.study.tables.columns import COMMA, QUANTITIES, reasons
 
     commonest = shares.reasons.most_common(MOST_REASONS)
     listed = "; ".join(f"{reason} ({rows})" for reason, rows in commonest)
@@ -383,7 +383,7 @@ def _readable(job: Job) -> Iterator[None]:
     """Turn Arrow's errors about a file into one line."""
     import pyarrow as pa
 
-    from tcpdelay.questions.tables.files import OutputError, table_fault
+    from tcpdelay.study.tables.files import OutputError, table_fault
 
     table = f"TABLE: {str(job.source)!r} cannot be read"
     try:
@@ -452,7 +452,7 @@ def prepare(
 ) -> None:
     """Solve the paths of a whole region ahead, and keep their answers for the tables of `tcpdelay batch`."""
     flow, stack, target = read_demand(options)
-    from tcpdelay.questions.tables.lattice import WORTH_PREPARING, prepare_surface
+    from tcpdelay.study.tables.lattice import WORTH_PREPARING, prepare_surface
 
     line = StatusLine()
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
 from tcpdelay.cli.options import (
     OTHER_STACKS,
@@ -36,7 +37,6 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_scenario, with_source
-from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.scenario.path_presets import Discipline
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.units import format_time
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from tcpdelay.network.bottleneck import Bottleneck
-    from tcpdelay.network.sources import Source
-    from tcpdelay.questions.transports import Comparison
     from tcpdelay.scenario.path_presets import PathPreset
+    from tcpdelay.sim.network.bottleneck import Bottleneck
+    from tcpdelay.sim.network.sources import Source
+    from tcpdelay.study.transports import Comparison
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 
@@ -241,7 +241,7 @@ def _link(
     rate: float, queue: int | None, discipline: Discipline, scenario: Scenario, settings: dict[str, Any]
 ) -> Bottleneck:
     """Return the shared link; `settings` are further arguments of `Bottleneck`."""
-    from tcpdelay.network.bottleneck import FASTEST, LONGEST_QUEUE, MANAGED, SLOWEST, Bottleneck, check_range
+    from tcpdelay.sim.network.bottleneck import FASTEST, LONGEST_QUEUE, MANAGED, SLOWEST, Bottleneck, check_range
 
     check_range("link", rate, SLOWEST, FASTEST, "bit/s")
     if discipline in (*MANAGED, "policer"):
@@ -263,11 +263,11 @@ def _link(
 
 
 def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cbr: float | None) -> list[Source]:
-    from tcpdelay.network.sources import Bulk, ConstantRate, Web
-    from tcpdelay.network.stacks import Udp
-    from tcpdelay.questions.transports import shared_path
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import Stack
+    from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
+    from tcpdelay.sim.network.stacks import Udp
+    from tcpdelay.study.transports import shared_path
 
     for name, count in (("--bulk", bulk), ("--web", web)):
         if count < 0:
@@ -289,7 +289,7 @@ def _compared(
     parity: int,
     max_seconds: float,
 ) -> Comparison:
-    from tcpdelay.questions.transports import compare
+    from tcpdelay.study.transports import compare
 
     with predicting():
         return compare(

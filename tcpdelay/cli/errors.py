@@ -16,9 +16,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tcpdelay.models.validity import ValidityWarning
+from tcpdelay.accuracy.validity import ValidityWarning
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.applications import APPLICATIONS
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path_presets import PATH_PRESETS
 from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS
 from tcpdelay.scenario.source import Flow
@@ -224,7 +224,7 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
         yield
     except InvalidValueError as error:
         # Imported here: it loads NumPy, which the help does without.
-        from tcpdelay.models.interface import QUIC_SIMULATED, SIMULATED
+        from tcpdelay.ask import QUIC_SIMULATED, SIMULATED
 
         # The hint says how to write the value in Python.
         own = option_name(error.name)

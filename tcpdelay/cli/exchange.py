@@ -63,7 +63,7 @@ def exchange(
     --quantile are about the time from the write of a request to the read of its response.
     """
     # Imported here, because the help waits for no NumPy.
-    from tcpdelay.models.simulator.exchanges import simulate_exchanges
+    from tcpdelay.sim.exchanges import simulate_exchanges
 
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file(measurements(options), [("--chart", chart)])

@@ -109,8 +109,8 @@ def _page(applications: Sequence[Application], points: Points, path: PathPreset 
     try:
         # The processes that predict end with this one, and release what they share.
         with interrupted_once():
-            from tcpdelay.questions.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
             from tcpdelay.report.explorer import to_html
+            from tcpdelay.study.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
 
             grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1
             explored = []

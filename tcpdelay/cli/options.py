@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from tcpdelay.cli.errors import HelpAll, argument_errors, option_name
-from tcpdelay.scenario.applications import APPLICATIONS, Application, application
-from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
-from tcpdelay.scenario.fields import (
+from tcpdelay.declare import (
     PARSERS,
     WHOLE,
     Choice,
@@ -26,13 +24,15 @@ from tcpdelay.scenario.fields import (
     Quantity,
     declarations,
 )
+from tcpdelay.scenario.applications import APPLICATIONS, Application, application
+from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset, path_preset
 from tcpdelay.scenario.scenario import FIELDS, Part
 from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, CongestionControl, Linux, StackName, profiles_with
 
 if TYPE_CHECKING:
-    from tcpdelay.network.link_trace import LinkTrace
+    from tcpdelay.sim.network.link_trace import LinkTrace
 
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "Output"
@@ -522,7 +522,7 @@ def read_varying_link(
 ) -> LinkTrace | None:
     """Return the trace of a link by the options; None for a link that never varies."""
     # Imported here: it loads NumPy, which the help does without.
-    from tcpdelay.network.link_trace import varying_link
+    from tcpdelay.sim.network.link_trace import varying_link
 
     with argument_errors():
         try:

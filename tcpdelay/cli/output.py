@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import typer
 
-from tcpdelay.files import unfinished_path
+from tcpdelay.store import unfinished_path
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,7 @@ import typer
 
 from tcpdelay.cli.options import OUTPUT, format_option, output_option
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, rendered, write
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.path_presets import PATH_PRESETS, path_preset
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import typer
 from tcpdelay.cli.errors import counting
 from tcpdelay.cli.options import ScenarioOptions, number, quantity
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, read_scenario
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 
 if TYPE_CHECKING:
-    from tcpdelay.questions.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
+    from tcpdelay.study.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
 
 PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
 PlayerQuestion = Literal["startup", "gaps", "interruption"]
@@ -109,7 +109,7 @@ def solve_player(
 def _answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
     """Return the answer to a question, given the details by the names of the library."""
     from tcpdelay.quality.player import Player
-    from tcpdelay.questions.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
+    from tcpdelay.study.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
 
     asked = (scenario.source, scenario.path, scenario.stack)
     if question == "gaps":

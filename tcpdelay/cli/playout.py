@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting_down, predicting
 from tcpdelay.cli.options import (
     OUTPUT,
@@ -27,7 +28,6 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, write
 from tcpdelay.cli.scenario import NO_SOURCE, read_source
-from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path as NetworkPath
@@ -143,8 +143,8 @@ def _table(
     max_memory: float | None,
 ) -> TitledTable:
     """Return the table of one application over one stack."""
-    from tcpdelay.questions.playout import playout_table
     from tcpdelay.report.playout_page import TitledTable
+    from tcpdelay.study.playout import playout_table
 
     source, stack, target = read_source(options, NO_SOURCE)
     app = options.app.name if options.app else None

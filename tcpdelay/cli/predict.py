@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
@@ -18,7 +19,7 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_scenario, with_source
-from tcpdelay.models.budget import MOST_SECONDS
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
 from tcpdelay.report.prediction import (
     draw_prediction,
@@ -28,11 +29,10 @@ from tcpdelay.report.prediction import (
     prediction_text,
 )
 from tcpdelay.report.result_table import record_text
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
-    from tcpdelay.models.simulator.simulation import Simulation
+    from tcpdelay.sim.simulation import Simulation
 
 Format = Literal["text", "json", "csv"]
 FORMAT_HELP = (
@@ -83,7 +83,7 @@ def predict(
 ) -> None:
     """Predict the delay from write to in-order read: mean, jitter, quantiles, and the share of late packets."""
     # Imported here, because the help waits for no NumPy.
-    from tcpdelay.models.interface import NotSettledError
+    from tcpdelay.ask import NotSettledError
     from tcpdelay.scenario.scenario import Scenario
 
     refuse_other_than_chart(chart, "--chart")
@@ -126,7 +126,7 @@ def predict(
 
 def warn_of_precision(found: Simulation) -> None:
     """Warn on stderr if a simulation ended before it reached its precision."""
-    from tcpdelay.models.simulator.simulation import HALF_WIDTH
+    from tcpdelay.sim.simulation import HALF_WIDTH
 
     reached = found.quantile_interval
     if reached.relative_half_width > HALF_WIDTH and found.sustainable:

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tcpdelay import __version__
+from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.cli import (
     analyze,
     batch,
@@ -36,9 +37,8 @@ from tcpdelay.cli import (
     watch,
 )
 from tcpdelay.cli.errors import INTERRUPTED, GroupedHelp, ProgramHelp, one_line, print_warning
-from tcpdelay.files import error_in_words
-from tcpdelay.models.validity import ValidityWarning
-from tcpdelay.scenario.fields import ColumnUnitWarning, UnitWarning
+from tcpdelay.declare import ColumnUnitWarning, UnitWarning
+from tcpdelay.store import error_in_words
 from tcpdelay.units import printable
 
 EXAMPLES = """

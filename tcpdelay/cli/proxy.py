@@ -31,9 +31,9 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder
 from tcpdelay.cli.scenario import read_path
-from tcpdelay.files import error_in_words
 from tcpdelay.http_service import Address, address_in_words, parse_address, reaches
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.store import error_in_words
 from tcpdelay.units import format_size, format_time, printable, quantile_name
 
 if TYPE_CHECKING:

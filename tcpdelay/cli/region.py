@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting_down, predicting, print_warning
 from tcpdelay.cli.options import (
     OUTPUT,
@@ -41,7 +42,6 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, read_demands, read_source, varying_source, with_source
-from tcpdelay.models.budget import MOST_SECONDS
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
     import xarray as xr
 
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.questions.boundary import WorkingBoundary
-    from tcpdelay.questions.region import Measured
+    from tcpdelay.delays import DelayDistribution
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.stack import KnownStack, StackName
     from tcpdelay.scenario.target import Target
+    from tcpdelay.study.boundary import WorkingBoundary
+    from tcpdelay.study.region import Measured
 
 Format = Literal["text", "csv", "json", "netcdf"]
 
@@ -187,7 +187,7 @@ def region(
             codec_named(codec or DEFAULT_CODEC)
     import numpy as np
 
-    from tcpdelay.questions.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.study.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
 
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
@@ -244,7 +244,7 @@ def _demands(
 
 
 def _measured(file: Path) -> Measured:
-    from tcpdelay.questions.region import read_measured
+    from tcpdelay.study.region import read_measured
 
     with argument_errors("--measured"):
         return read_measured(file)
@@ -252,7 +252,7 @@ def _measured(file: Path) -> Measured:
 
 def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
     """Return an edge with the delays at each point that has an answer within what one may take."""
-    from tcpdelay.models.interface import Requested
+    from tcpdelay.ask import Requested
     from tcpdelay.models.predict import model_to_compare, predict
     from tcpdelay.scenario.scenario import Scenario
 
@@ -271,7 +271,7 @@ def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
 def _boundary(
     flow: Source, stack: KnownStack, target: Target, grid: dict[str, Any], method: AnsweredBy
 ) -> WorkingBoundary:
-    from tcpdelay.questions.boundary import working_boundary
+    from tcpdelay.study.boundary import working_boundary
 
     with _computing():
         return working_boundary(
@@ -286,7 +286,7 @@ def _boundary(
 
 
 def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]) -> xr.Dataset:
-    from tcpdelay.questions.region import working_region
+    from tcpdelay.study.region import working_region
 
     target = boundary.target
     with _computing():

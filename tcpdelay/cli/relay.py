@@ -87,8 +87,8 @@ def relay(
     The options of the path describe the first leg. The options of TCP hold for both legs.
     """
     # Imported here, because the help waits for no NumPy.
-    from tcpdelay.network.relay import simulate_relay
-    from tcpdelay.network.stacks import Udp
+    from tcpdelay.sim.network.relay import simulate_relay
+    from tcpdelay.sim.network.stacks import Udp
 
     refuse_other_than_chart(chart, "--chart")
     refuse_same_file([*measurements(options), *source.files], [("--chart", chart)])

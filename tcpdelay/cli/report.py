@@ -23,9 +23,9 @@ from tcpdelay.cli.options import (
 )
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, refuse_same_file, write
 from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_scenario, with_source
+from tcpdelay.declare import Flag
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.result_table import FILE_WIDTH
-from tcpdelay.scenario.fields import Flag
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.source import Flow
 

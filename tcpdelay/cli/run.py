@@ -36,10 +36,10 @@ from tcpdelay.cli.options import (
     quantity,
     read_varying_link,
 )
-from tcpdelay.files import error_in_words
-from tcpdelay.scenario.fields import InvalidValueError, declarations
+from tcpdelay.declare import InvalidValueError, declarations
 from tcpdelay.scenario.jitter import JitterDistribution
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.store import error_in_words
 from tcpdelay.testbed.emulated_path import EmulatedPath, QueueKind
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts

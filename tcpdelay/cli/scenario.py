@@ -14,8 +14,8 @@ import typer
 from tcpdelay.cli.errors import argument_errors, option_name, print_warning
 from tcpdelay.cli.options import FLOW, ScenarioOptions, declared_option, described, file_name, make_option, option_type
 from tcpdelay.cli.output import Named
+from tcpdelay.declare import bounds, declarations
 from tcpdelay.scenario.applications import Application, constant_rate
-from tcpdelay.scenario.fields import bounds, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS, Part, Scenario
@@ -409,7 +409,7 @@ def _flow(options: ScenarioOptions, mss: int) -> Flow:
     if bitrate and size is None and options.app is not None:
         _packet_size(bitrate, options.app.flow.interval)
         # The report computes the margin of the bitrate in the same way, so its edge can be tried with --bitrate.
-        from tcpdelay.questions.search import at_bitrate
+        from tcpdelay.study.search import at_bitrate
 
         return at_bitrate(options.app.flow, bitrate, mss)
     if bitrate:

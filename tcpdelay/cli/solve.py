@@ -341,11 +341,11 @@ def _answer(
 ) -> Solution:
     """Return the answer to a question."""
     from tcpdelay.quality.voice import CallTarget
-    from tcpdelay.questions.best import best_connections, best_interval, best_split
-    from tcpdelay.questions.boundary import loss_rtt_frontier
-    from tcpdelay.questions.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
-    from tcpdelay.questions.margins import sensitivities
-    from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
+    from tcpdelay.study.best import best_connections, best_interval, best_split
+    from tcpdelay.study.boundary import loss_rtt_frontier
+    from tcpdelay.study.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+    from tcpdelay.study.margins import sensitivities
+    from tcpdelay.study.playout import playout_for_call, playout_for_late_fraction
 
     source, path, stack, target = scenario.source, scenario.path, scenario.stack, scenario.target
     own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
@@ -377,7 +377,7 @@ def _answer(
 
 def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: int | None) -> float:
     """Return the bitrate of the data without headers: --bitrate, or the bitrate of the packets without headers."""
-    from tcpdelay.questions.best import RTP_HEADER
+    from tcpdelay.study.best import RTP_HEADER
 
     if options.bitrate is not None:
         return options.bitrate

@@ -24,8 +24,8 @@ from tcpdelay.units import format_duration, format_time
 if TYPE_CHECKING:
     import xarray as xr
 
-    from tcpdelay.questions.execution import Progress
-    from tcpdelay.questions.sweep.specification import SweepSpecification
+    from tcpdelay.study.execution import Progress
+    from tcpdelay.study.sweep.specification import SweepSpecification
 
 SUMMARY = "Ask the chain or the simulator at every point of a grid."
 EXAMPLES = """
@@ -91,8 +91,8 @@ def sweep(
     ] = False,
 ) -> None:
     """Ask the chain or the simulator at every point of a grid. The same command continues an interrupted sweep."""
-    from tcpdelay.questions.sweep.run import result_file
-    from tcpdelay.questions.sweep.specification import read_sweep
+    from tcpdelay.study.sweep.run import result_file
+    from tcpdelay.study.sweep.specification import read_sweep
 
     with argument_errors():
         try:
@@ -115,9 +115,9 @@ def sweep(
 
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
     """Run the sweep and show its progress; if the sweep ends early, print how to continue."""
-    from tcpdelay.questions.execution import SweepFailedError
-    from tcpdelay.questions.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
-    from tcpdelay.questions.sweep.run import sweep as run_sweep
+    from tcpdelay.study.execution import SweepFailedError
+    from tcpdelay.study.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
+    from tcpdelay.study.sweep.run import sweep as run_sweep
 
     line = StatusLine()
     last: list[Progress] = []
@@ -158,8 +158,8 @@ def _warn_of_refusals(found: xr.Dataset) -> None:
 
 
 def _print_cost(file: Path, asked: SweepSpecification) -> None:
-    from tcpdelay.questions.execution import processors
-    from tcpdelay.questions.sweep.run import estimated_cost
+    from tcpdelay.study.execution import processors
+    from tcpdelay.study.sweep.run import estimated_cost
 
     with predicting():
         cost = estimated_cost(asked)

@@ -12,11 +12,11 @@ import typer
 from tcpdelay.cli.errors import FilesCommand, GroupedHelp, StatusLine, argument_errors, erase_progress
 from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
-from tcpdelay.files import error_in_words
+from tcpdelay.declare import Quantity, declarations
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
-from tcpdelay.scenario.fields import Quantity, declarations
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.store import error_in_words
 from tcpdelay.units import format_duration, format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 
 from tcpdelay.cli.errors import counting, erase_progress, predicting, print_warning
 from tcpdelay.cli.output import rendered, write_atomically
-from tcpdelay.files import error_in_words
+from tcpdelay.store import error_in_words
 
 if TYPE_CHECKING:
     from tcpdelay.report.validation import Results
@@ -69,10 +69,10 @@ def print_summary(results: Results, output_format: Format) -> None:
 
 
 def _results(captures: Path) -> Results:
-    from tcpdelay.questions.validation.captures import measure_all
-    from tcpdelay.questions.validation.predictions import Predictions
-    from tcpdelay.questions.validation.scores import predictable, score
     from tcpdelay.report.validation import validation_results
+    from tcpdelay.study.validation.captures import measure_all
+    from tcpdelay.study.validation.predictions import Predictions
+    from tcpdelay.study.validation.scores import predictable, score
 
     try:
         with _named("--captures"):

@@ -35,17 +35,17 @@ def parts() -> tuple[Part, ...]:
     from tcpdelay.advice.guideline import findings
     from tcpdelay.advice.judged_delays import GuidelineRequest
     from tcpdelay.models.predict import predict
-    from tcpdelay.models.simulator.engine import LiveConnection
-    from tcpdelay.models.simulator.simulation import simulate
-    from tcpdelay.network.bottleneck import MANAGED, Bottleneck, SharedPath
-    from tcpdelay.network.relay import simulate_relay
-    from tcpdelay.network.simulation import simulate_network
-    from tcpdelay.network.sources import Bulk, ConstantRate, Web
-    from tcpdelay.network.stacks import Classic, Scp, Udp
     from tcpdelay.quality.player import Player, play
     from tcpdelay.scenario import Flow, Path, Speech, Stack, Video
     from tcpdelay.scenario.scenario import Scenario
     from tcpdelay.scenario.target import Target
+    from tcpdelay.sim.engine import LiveConnection
+    from tcpdelay.sim.network.bottleneck import MANAGED, Bottleneck, SharedPath
+    from tcpdelay.sim.network.relay import simulate_relay
+    from tcpdelay.sim.network.simulation import simulate_network
+    from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
+    from tcpdelay.sim.network.stacks import Classic, Scp, Udp
+    from tcpdelay.sim.simulation import simulate
 
     flow, path, bursts = Flow(174, 0.020), Path(rtt=0.1, loss=0.02), Path(rtt=0.1, loss=0.01, loss_burst=2)
     linux, bbr, quic = Stack.linux(), Stack.linux(congestion_control="bbr"), Stack.quic()
@@ -115,7 +115,7 @@ def warm_up() -> None:
     If the compiled kernels that came with the installation are right for this machine, there is nothing to do. Else a
     line says why they are not used. The estimate of the time left takes other work on the machine into account.
     """
-    from tcpdelay.models.stored_kernels import unusable
+    from tcpdelay.compiling.stored_kernels import unusable
 
     reason = unusable()
     if reason is None:
@@ -132,7 +132,7 @@ def warm_up() -> None:
 
 def compile_parts(chosen: tuple[Part, ...]) -> None:
     """Run all parts, and show how far they are at each kernel."""
-    from tcpdelay.models.compilation import shown_by
+    from tcpdelay.compiling.compilation import shown_by
 
     line, estimate = StatusLine(), Estimate(sum(part.seconds for part in chosen))
     for number, part in enumerate(chosen, 1):

@@ -1,1 +1,1 @@
-"""What answers: the published chain, the chain of Linux, the simulator, and their accuracy."""
+"""What answers: the door to the models, verdicts, and closed-form heuristics."""

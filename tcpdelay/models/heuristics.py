@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import AnsweredBy, predict_delay
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

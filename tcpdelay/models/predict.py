@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.validity import beyond_validation, warn_outside
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.accuracy.validity import beyond_validation, warn_outside
+from tcpdelay.budget import MOST_SECONDS
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments, scenario_from_options
 from tcpdelay.scenario.source import Flow
@@ -23,9 +23,9 @@ from tcpdelay.scenario.stack import Linux, Quic, Stack, transport_name
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.models.interface import Answer, Model, Requested, Support
-    from tcpdelay.models.simulator.simulation import Simulation
+    from tcpdelay.ask import Answer, Model, Requested, Support
+    from tcpdelay.delays import DelayDistribution
+    from tcpdelay.sim.simulation import Simulation
 
 AnsweredBy = Literal["chain", "simulation", "auto"]
 
@@ -41,14 +41,14 @@ LARGEST_CHAIN_ERROR = 0.10
 def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
     """Return the chain for the stack of a Linux kernel, or for the published one; the former has some for sources."""
     # Imported when first needed: the compiler that the chains use takes a second.
-    from tcpdelay.models.chain_models import LinuxChain, PublishedChain
+    from tcpdelay.chain.chains import LinuxChain, PublishedChain
 
     if linux and source is Speech:
-        from tcpdelay.models.speech_model import SpeechModel
+        from tcpdelay.chain.speech import SpeechModel
 
         return SpeechModel()
     if linux and source is Video:
-        from tcpdelay.models.video_model import VideoModel
+        from tcpdelay.chain.video import VideoModel
 
         return VideoModel()
     return LinuxChain() if linux else PublishedChain()
@@ -57,7 +57,7 @@ def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
 @cache
 def quic_chain() -> Model:
     """Return the chain of QUIC: messages on streams of their own, and datagrams."""
-    from tcpdelay.models.quic.message_chain import QuicChain
+    from tcpdelay.chain.quic.message_chain import QuicChain
 
     return QuicChain()
 
@@ -70,7 +70,7 @@ def simulator(
 
     `because` says why it answers in place of the chain.
     """
-    from tcpdelay.models.simulator.simulation import Simulator
+    from tcpdelay.sim.simulation import Simulator
 
     return Simulator(packets, on_progress, because)
 
@@ -125,7 +125,7 @@ def packets_to_count(scenario: Scenario, packets: int) -> int:
     source = scenario.source
     if isinstance(source, Flow) or not isinstance(scenario.stack, Linux | Quic):
         return packets
-    from tcpdelay.models.simulator.simulation import FEWEST_PACKETS, at_hand
+    from tcpdelay.sim.simulation import FEWEST_PACKETS, at_hand
 
     segments = source.mean_size / scenario.stack.mss
     fewer = min(packets, int(SEGMENTS_PER_PACKET * packets / segments))
@@ -236,7 +236,7 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
     >>> answer.status, round(answer.distribution.quantile(0.95), 3)
     ('exact', 0.14)
     """
-    from tcpdelay.models.interface import WHOLE_DISTRIBUTION
+    from tcpdelay.ask import WHOLE_DISTRIBUTION
 
     asked = WHOLE_DISTRIBUTION if requested is None else requested
     answered = _answered.get()
@@ -253,7 +253,7 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
 
 def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) -> Answer:
     """Ask the model, or the models in turn for "auto"."""
-    from tcpdelay.models.accuracy import WRONG_CALL
+    from tcpdelay.accuracy.errors import WRONG_CALL
 
     if method == "simulation":
         return _simulated(scenario, asked)
@@ -284,7 +284,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
 
 def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answer:
     """Ask the simulator; where it has not settled, the refusal also has the capacity by the chain."""
-    from tcpdelay.models.interface import NotSettledError
+    from tcpdelay.ask import NotSettledError
 
     answer = simulator(because=because).answer(scenario, asked)
     if not isinstance(answer.refusal, NotSettledError):
@@ -345,7 +345,7 @@ def predict_delay(
     -------
     DelayDistribution
         All delays and their probabilities. Its `method` says what answered, and its `expected_error` how far that is
-        probably off; of a simulation it is a `tcpdelay.models.simulator.simulation.Simulation`.
+        probably off; of a simulation it is a `tcpdelay.sim.simulation.Simulation`.
 
     Raises
     ------
@@ -391,8 +391,8 @@ def predict_with_warning(
     max_memory: float | None = None,
 ) -> Answer:
     """Return the answer with the whole distribution; warn if the chain or QUIC is outside its validated range."""
-    from tcpdelay.models.compilation import single_prediction
-    from tcpdelay.models.interface import Requested
+    from tcpdelay.ask import Requested
+    from tcpdelay.compiling.compilation import single_prediction
 
     if method == "chain" and packets is not None:
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
@@ -419,9 +419,9 @@ def simulate_messages(
     >>> found.read_after.size, float(found.read_after.min())
     (10000, 0.05)
     """
-    from tcpdelay.models.interface import NotSettledError
-    from tcpdelay.models.simulator.engine import LONGEST_CONNECTION
-    from tcpdelay.models.simulator.simulation import simulate
+    from tcpdelay.ask import NotSettledError
+    from tcpdelay.sim.engine import LONGEST_CONNECTION
+    from tcpdelay.sim.simulation import simulate
 
     for refused in simulator().supports(scenario).refused:
         raise refused

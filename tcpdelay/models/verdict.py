@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import WRONG_CALL
-from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.accuracy.errors import WRONG_CALL
+from tcpdelay.ask import Answer, Requested
+from tcpdelay.declare import bounds
+from tcpdelay.delays import DelayDistribution, ExpectedError
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, packets_to_count, predict, supports
-from tcpdelay.scenario.fields import bounds
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -52,7 +52,7 @@ def relative_error(stack: Stack, expected: ExpectedError | None) -> float:
 
     Examples
     --------
-    >>> from tcpdelay.models.accuracy import PUBLISHED_ERROR
+    >>> from tcpdelay.accuracy.errors import PUBLISHED_ERROR
     >>> relative_error(Stack.linux(), PUBLISHED_ERROR), relative_error(Stack.newreno_2008(), PUBLISHED_ERROR)
     (4.28, 0.0)
     """

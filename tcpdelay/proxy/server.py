@@ -17,14 +17,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from tcpdelay.ask import unknown_fields
+from tcpdelay.declare import InvalidValueError, declarations
 from tcpdelay.http_service import Address, Page, address_in_words, served
-from tcpdelay.models.interface import unknown_fields
-from tcpdelay.models.simulator.path import PATH_FIELDS
-from tcpdelay.models.tcp import SECOND
 from tcpdelay.proxy.stream import DIRECTIONS, Activity, Delivery, Direction, Stream
-from tcpdelay.scenario.fields import InvalidValueError, declarations
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.path import PATH_FIELDS
+from tcpdelay.sim.tcp.constants import SECOND
 
 READ_SIZE = 1 << 16
 """Most bytes of one read, and the receive buffer of the sockets: few bytes beyond the send buffer are on their way."""

@@ -11,13 +11,13 @@ from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.engine import MOST_WRITES, LiveConnection
-from tcpdelay.models.simulator.path import is_reordering
-from tcpdelay.models.simulator.records import NEVER
-from tcpdelay.models.tcp import INITIAL_WINDOW, SECOND
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.engine import MOST_WRITES, LiveConnection
+from tcpdelay.sim.path import is_reordering
+from tcpdelay.sim.records import NEVER
+from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, SECOND
 
 LARGEST_SEND_BUFFER = 4 << 20
 """Largest send buffer that the kernel gives without SO_SNDBUF [bytes] (sysctl net.ipv4.tcp_wmem)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.quality.video import VideoPlayout, video_playout
 from tcpdelay.quality.voice import (

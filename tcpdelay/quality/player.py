@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.models.compilation import kernel
-from tcpdelay.scenario.fields import InvalidValueError, Quantity, described
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.declare import InvalidValueError, Quantity, described
 
 RESOLUTION = 2e-6
 """A frame or a chunk counts as late from this lateness on [s]; simulated times are rounded to 1 us."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tcpdelay.distribution import CUMULATION_NOISE, DelayDistribution
-from tcpdelay.scenario.fields import InvalidValueError, is_number
+from tcpdelay.declare import InvalidValueError, is_number
+from tcpdelay.delays import CUMULATION_NOISE, DelayDistribution
 
 
 @dataclass(frozen=True)

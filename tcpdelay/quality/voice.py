@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.declare import InvalidValueError, bounds, check_field_types, is_number
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import (
     SCALE,
     Numbers,
@@ -18,7 +19,6 @@ from tcpdelay.quality.emodel import (
     wideband_terms,
 )
 from tcpdelay.quality.player import Player
-from tcpdelay.scenario.fields import InvalidValueError, bounds, check_field_types, is_number
 
 # The rating of a call over TCP by the E-model, and the speech codecs as data.
 #

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tcpdelay.capture.flow_capture import FlowCapture
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
-    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.delays import DelayDistribution
     from tcpdelay.quality.experience import Call
 
 
@@ -247,7 +247,7 @@ def _quantile(probability: float, delays: DelayDistribution) -> float:
 
 def capture_record(capture: FlowCapture) -> dict[str, Any]:
     """Return the figures of a capture of the testbed as one record, in seconds and fractions."""
-    from tcpdelay.confidence import BATCHES, mean_interval, quantile_interval
+    from tcpdelay.statistics import BATCHES, mean_interval, quantile_interval
 
     if capture.offered < BATCHES:
         raise ValueError(f"{capture.name}: holds {capture.offered} packets; intervals take at least {BATCHES}")
@@ -289,8 +289,8 @@ def _kinds_record(capture: FlowCapture) -> dict[str, Any]:
     """
     import numpy as np
 
-    from tcpdelay.confidence import BATCHES, quantile_interval
-    from tcpdelay.distribution import DelayDistribution
+    from tcpdelay.delays import DelayDistribution
+    from tcpdelay.statistics import BATCHES, quantile_interval
 
     entries = ("messages_by_kind", "mean_by_kind", "p95_by_kind", "p95_low_by_kind", "p95_high_by_kind")
     row: dict[str, dict[str, float]] = {}

@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from tcpdelay.confidence import Interval
-from tcpdelay.models.accuracy import in_words
+from tcpdelay.accuracy.errors import in_words
 from tcpdelay.models.predict import COMPARED_PACKETS
-from tcpdelay.questions.best import Candidate, Choice
-from tcpdelay.questions.boundary import Frontier
-from tcpdelay.questions.edge import Edge
-from tcpdelay.questions.margins import Input, Output, Sensitivities
-from tcpdelay.questions.playback import (
+from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
+from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
+from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.statistics import Interval
+from tcpdelay.study.best import Candidate, Choice
+from tcpdelay.study.boundary import Frontier
+from tcpdelay.study.edge import Edge
+from tcpdelay.study.margins import Input, Output, Sensitivities
+from tcpdelay.study.playback import (
     STAGES,
     GaplessPlayout,
     PlayerAnswer,
@@ -26,11 +29,8 @@ from tcpdelay.questions.playback import (
     UnstoppableAudio,
     VideoStalls,
 )
-from tcpdelay.questions.playout import SmallestBuffer
-from tcpdelay.questions.search import FORMATS
-from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
-from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
-from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.study.playout import SmallestBuffer
+from tcpdelay.study.search import FORMATS
 from tcpdelay.units import (
     format_fraction,
     format_fraction_range,
@@ -98,7 +98,7 @@ def answer_text(
     over: Encapsulation | None = None,
     of_path: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Return an answer of `tcpdelay.questions` in one of the formats."""
+    """Return an answer of `tcpdelay.study` in one of the formats."""
     found = rendered(answer)
     if over is not None and isinstance(answer, Edge) and answer.quantity == "bitrate":
         data = _data_bitrate(answer, over)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_chec
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.report.chart_labels import (
     LABEL_SIZE,
     fraction_axis,
@@ -22,7 +23,6 @@ from tcpdelay.report.chart_labels import (
     note_where_free,
     tidy,
 )
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.units import NOT_CARRIED, format_time
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Delays(Protocol):
 
 @runtime_checkable
 class Boundary(Protocol):
-    """The boundary of a working region: a `tcpdelay.questions.boundary.WorkingBoundary`."""
+    """The boundary of a working region: a `tcpdelay.study.boundary.WorkingBoundary`."""
 
     @property
     def target(self) -> Target:

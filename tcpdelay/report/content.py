@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tcpdelay.models.accuracy import in_words
-from tcpdelay.models.interface import assumptions
+from tcpdelay.accuracy.errors import in_words
+from tcpdelay.ask import assumptions
+from tcpdelay.declare import declarations
 from tcpdelay.report import phrases
-from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.stack import transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from tcpdelay.advice.other_transports import TransportComparison
     from tcpdelay.advice.rule import Place, Recommendation
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.confidence import Interval
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.video import VideoPlayout
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.target import Target
+    from tcpdelay.statistics import Interval
 
 
 # In words, whether another transport than TCP would help.
@@ -81,7 +81,7 @@ def error_of(delay: Interval) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.confidence import Interval
+    >>> from tcpdelay.statistics import Interval
     >>> error_of(Interval(0.14, 0.131, 0.142)), error_of(Interval(math.inf, math.inf, math.inf))
     ('±9 ms', '')
     """

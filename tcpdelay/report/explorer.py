@@ -14,16 +14,16 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from tcpdelay.models.validity import LINUX_RANGE
-from tcpdelay.questions.explorer import CODECS, PROBABILITIES, knots
+from tcpdelay.accuracy.validity import LINUX_RANGE
 from tcpdelay.report.html import environment
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset
 from tcpdelay.scenario.stack import DEFAULT_STACK
+from tcpdelay.study.explorer import CODECS, PROBABILITIES, knots
 from tcpdelay.units import format_fraction, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.questions.explorer import Accuracy, Surfaces
+    from tcpdelay.study.explorer import Accuracy, Surfaces
 
 SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer_sound.js", "explorer.js")
 LARGEST_CODE = 65_534

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from tcpdelay.advice.guideline import Changes, Findings, SourceFindings, findings, source_findings
 from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.scenario.applications import APPLICATIONS, Application
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import checked_arguments, scenario_from_options

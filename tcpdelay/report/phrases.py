@@ -6,12 +6,12 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tcpdelay.models.accuracy import WRONG_CALL
-from tcpdelay.models.interface import NotSettledError
+from tcpdelay.accuracy.errors import WRONG_CALL
+from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.ask import NotSettledError
+from tcpdelay.declare import declarations
 from tcpdelay.models.predict import COMPARED_PACKETS
-from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
-from tcpdelay.scenario.fields import declarations
 from tcpdelay.scenario.stack import Linux, Quic, transport_name
 from tcpdelay.units import (
     NOT_SETTLED,
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality
-    from tcpdelay.questions.margins import Margin
     from tcpdelay.scenario.stack import Stack
     from tcpdelay.scenario.target import Target
+    from tcpdelay.study.margins import Margin
 
 STATUS: dict[Status, str] = {
     "set": "set it",
@@ -231,7 +231,7 @@ def format_edge(margin: Margin) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.questions.margins import Margin
+    >>> from tcpdelay.study.margins import Margin
     >>> format_edge(Margin("loss", 0.02, 0.025)), format_edge(Margin("loss", 0.02, 0.5, at_least=True))
     ('2.5 %', '50 % or more')
     >>> format_edge(Margin("loss", 0.02, None))

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tcpdelay.questions.playout import PlayoutCell, PlayoutTable
 from tcpdelay.report.prediction import source_in_words
 from tcpdelay.report.result_table import FILE_WIDTH, Cell, Column, ResultTable, as_text, cells_table
+from tcpdelay.study.playout import PlayoutCell, PlayoutTable
 from tcpdelay.units import format_fraction, format_time
 
 TITLE = "Playout buffer by round-trip time and loss"

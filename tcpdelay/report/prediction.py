@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
+from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
-from tcpdelay.scenario.fields import declarations, effective_fields
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import source_parameters
 from tcpdelay.scenario.target import REPORTED_QUANTILES
@@ -24,8 +24,8 @@ from tcpdelay.units import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tcpdelay.distribution import DelayDistribution, ExpectedError
-    from tcpdelay.models.interface import NotSettledError
+    from tcpdelay.ask import NotSettledError
+    from tcpdelay.delays import DelayDistribution, ExpectedError
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.target import Target
@@ -116,7 +116,7 @@ def prediction_record(
 
     `simulated_because` says why a simulation replaces the chain; empty if it does not.
     """
-    from tcpdelay.models.interface import settled_record
+    from tcpdelay.ask import settled_record
 
     return {
         **scenario_record(source, path),
@@ -138,7 +138,7 @@ def quantile_in_words(distribution: DelayDistribution, share: float) -> str:
 
     Examples
     --------
-    >>> from tcpdelay.distribution import DelayDistribution
+    >>> from tcpdelay.delays import DelayDistribution
     >>> delays = DelayDistribution.from_samples([0.05] * 200, one_way_delay=0.05)
     >>> quantile_in_words(delays, 0.95), quantile_in_words(delays, 0.99)
     ('95 % within 50 ms', '99 %: too few messages')
@@ -164,8 +164,8 @@ def not_settled_record(
     source: Source, path: Path, target: Target, refusal: NotSettledError, simulated_because: str = ""
 ) -> dict[str, Any]:
     """Return the record of `prediction_record` for a simulation that has not settled: its figures are None."""
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.models.interface import settled_record
+    from tcpdelay.ask import settled_record
+    from tcpdelay.delays import DelayDistribution
 
     endless = DelayDistribution.unsustainable(path.forward_delay)
     record = prediction_record(source, path, target, endless, simulated_because)
@@ -200,7 +200,7 @@ def _late_range(target: Target, distribution: DelayDistribution) -> tuple[float,
 
 def not_settled_text(source: Source, path: Path, refusal: NotSettledError, simulated_because: str = "") -> str:
     """Return as text what is known from a simulation that has not settled."""
-    from tcpdelay.distribution import ended_after
+    from tcpdelay.delays import ended_after
 
     reached = ended_after(refusal.packets, refusal.ended_by) + ("," if refusal.ended_by else "")
     facts = [
@@ -220,7 +220,7 @@ def prediction_text(
     source: Source, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
 ) -> str:
     """Return the prediction as text."""
-    from tcpdelay.models.accuracy import in_words
+    from tcpdelay.accuracy.errors import in_words
 
     error = distribution.expected_error_of(target.quantile)
     late = format_fraction(distribution.late_fraction(target.limit))

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.confidence import share_interval
-from tcpdelay.questions.region import VERDICTS
-from tcpdelay.questions.tables.rows import COUNTED, group_order
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.report.chart_labels import (
     LABEL_SIZE,
     fraction_axis,
@@ -22,17 +20,19 @@ from tcpdelay.report.chart_labels import (
 )
 from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, Boundary, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import checked_arguments
+from tcpdelay.statistics import share_interval
+from tcpdelay.study.region import VERDICTS
+from tcpdelay.study.tables.rows import COUNTED, group_order
 from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from tcpdelay.questions.tables.rows import WorkingShares
     from tcpdelay.scenario.path_presets import PathPreset
+    from tcpdelay.study.tables.rows import WorkingShares
 
 
 Fill = Literal["delay", "mos"]
@@ -83,7 +83,7 @@ def plot_region(
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.questions.region import working_region
+    >>> from tcpdelay.study.region import working_region
     >>> plot_region(working_region("voip", rtt=[0.05, 0.1], loss=[0.01, 0.02]), ax=Figure().subplots()).get_xscale()
     'log'
     """
@@ -175,7 +175,7 @@ def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) 
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.questions.boundary import working_boundary
+    >>> from tcpdelay.study.boundary import working_boundary
     >>> edge = working_boundary("voip", rtt=[0.05, 0.1, 0.2])
     >>> [line.get_label() for line in plot_boundaries({"a call": edge}, Figure().subplots()).lines]
     ['a call']
@@ -328,7 +328,7 @@ def working_shares_table(shares: WorkingShares, title: str) -> ResultTable:
     Examples
     --------
     >>> import pyarrow as pa
-    >>> from tcpdelay.questions.tables.rows import WorkingShares
+    >>> from tcpdelay.study.tables.rows import WorkingShares
     >>> shares = WorkingShares(["region"])
     >>> answers = {"verdict": ["works", "uncertain", None], "reason": [None, None, "rtt is missing"]}
     >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
@@ -397,7 +397,7 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     --------
     >>> from matplotlib.figure import Figure
     >>> import pyarrow as pa
-    >>> from tcpdelay.questions.tables.rows import WorkingShares
+    >>> from tcpdelay.study.tables.rows import WorkingShares
     >>> shares = WorkingShares(["region"])
     >>> rows = {"region": ["north", "south"], "verdict": ["works", "fails"], "reason": pa.nulls(2, pa.string())}
     >>> shares.add(pa.record_batch(rows))

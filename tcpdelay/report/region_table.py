@@ -11,8 +11,8 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.units import format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.questions.boundary import WorkingBoundary
+    from tcpdelay.delays import DelayDistribution
+    from tcpdelay.study.boundary import WorkingBoundary
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NOT_SETTLED, format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.models.simulator.exchanges import Exchanges
-    from tcpdelay.network.relay import Leg, RelayedMessages, RelayResult
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.target import Target
+    from tcpdelay.sim.exchanges import Exchanges
+    from tcpdelay.sim.network.relay import Leg, RelayedMessages, RelayResult
 
 
 def relay_record(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def relay_record(source: Source, first: Leg, second: Leg, target: Target, result
 
     The figures of the delays are None if no message is delivered, or if the delays have not settled.
     """
-    from tcpdelay.models.interface import NotSettledError, settled_record
+    from tcpdelay.ask import NotSettledError, settled_record
 
     delays = result.delays
     unknown = None if delays is None or delays.settled else NotSettledError(delays.packets, delays.carried)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from tcpdelay.accuracy.errors import in_words
 from tcpdelay.advice.guideline import NOT_FOR_SOURCES
-from tcpdelay.models.accuracy import in_words
-from tcpdelay.models.interface import assumptions
+from tcpdelay.ask import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.report.content import (
     BOTTLENECK,

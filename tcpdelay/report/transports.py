@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tcpdelay.distribution import carried_in_words
+from tcpdelay.delays import carried_in_words
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
 from tcpdelay.report.html import environment, inline_svg
@@ -21,17 +21,17 @@ from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_r
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.confidence import Interval
-    from tcpdelay.distribution import DelayDistribution
-    from tcpdelay.network.bottleneck import Bottleneck
-    from tcpdelay.network.result import FlowResult
-    from tcpdelay.network.sources import Source
+    from tcpdelay.delays import DelayDistribution
     from tcpdelay.quality.experience import Call
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.path_presets import PathPreset
     from tcpdelay.scenario.sources.message_stream import Source as MessageSource
     from tcpdelay.scenario.stack import Linux
     from tcpdelay.scenario.target import Target
+    from tcpdelay.sim.network.bottleneck import Bottleneck
+    from tcpdelay.sim.network.result import FlowResult
+    from tcpdelay.sim.network.sources import Source
+    from tcpdelay.statistics import Interval
 
 
 class Contender(Protocol):
@@ -54,7 +54,7 @@ class Contender(Protocol):
 
 
 class Carried(Protocol):
-    """The result of one contender: a `tcpdelay.questions.transports.Carried`."""
+    """The result of one contender: a `tcpdelay.study.transports.Carried`."""
 
     @property
     def contender(self) -> Contender:
@@ -78,7 +78,7 @@ class Carried(Protocol):
 
 
 class Comparison(Protocol):
-    """All contenders on one path: a `tcpdelay.questions.transports.Comparison`."""
+    """All contenders on one path: a `tcpdelay.study.transports.Comparison`."""
 
     @property
     def flow(self) -> MessageSource:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
-from tcpdelay.confidence import Interval
-from tcpdelay.questions.validation.captures import PLAYOUT_DELAYS, VIRTUAL_TIME, MeasuredDelay
-from tcpdelay.questions.validation.predictions import MODELS, ScoredModel
-from tcpdelay.questions.validation.scores import GROUPINGS, QUANTITIES, Score, difference
 from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.statistics import Interval
+from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, VIRTUAL_TIME, MeasuredDelay
+from tcpdelay.study.validation.predictions import MODELS, ScoredModel
+from tcpdelay.study.validation.scores import GROUPINGS, QUANTITIES, Score, difference
 
 Figure = tuple[str, bytes]
 """Caption and SVG file of a chart."""

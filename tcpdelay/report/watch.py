@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from tcpdelay.confidence import Interval
 from tcpdelay.report.result_table import UNKNOWN, facts_table
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.statistics import Interval
 from tcpdelay.units import (
     format_delay,
     format_duration,

@@ -1,6 +1,6 @@
 """The scenario: source, path, TCP stack and target; application presets and encapsulations."""
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow

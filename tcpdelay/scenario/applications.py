@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.encapsulation import encapsulation
-from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.sizes import LognormalSizes, Messages

@@ -19,7 +19,7 @@ from functools import cache
 from statistics import NormalDist
 from typing import Annotated, Literal, TypeAlias
 
-from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity
+from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity
 
 JitterDistribution = Literal["uniform", "normal", "pareto", "paretonormal"]
 """Distributions of the additional delay; all but "uniform" are the tables of netem."""
@@ -72,7 +72,7 @@ def check_jitter(jitter: float, distribution: str, correlation: float, in_order:
     --------
     >>> check_jitter(0.0, "normal", 0.0, False)
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: jitter_distribution must be 'uniform' without a jitter, got 'normal'
+    tcpdelay.declare.InvalidValueError: jitter_distribution must be 'uniform' without a jitter, got 'normal'
     """
     if jitter == 0 and distribution != "uniform":
         raise InvalidValueError("jitter_distribution", distribution, "be 'uniform' without a jitter")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pydantic import BeforeValidator
 
-from tcpdelay.scenario.fields import Field, InvalidValueError, Kind, Value
+from tcpdelay.declare import Field, InvalidValueError, Kind, Value
 
 OLDEST = "4.18"
 """The oldest version whose TCP the models describe: it has RACK with a reordering window, and F-RTO with SACK."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
-from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.declare import Choice, InvalidValueError, Quantity, described
 from tcpdelay.scenario.jitter import (
     CorrelationOfJitter,
     DistributionOfJitter,
@@ -45,7 +45,7 @@ def check_losses(loss: float, loss_burst: float, bad_time: float, bad_loss: floa
     --------
     >>> check_losses(0.5, loss_burst=1.0, bad_time=0.1, bad_loss=0.2)
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: loss must be below the bad_loss of 0.2, got 0.5
+    tcpdelay.declare.InvalidValueError: loss must be below the bad_loss of 0.2, got 0.5
     """
     if loss_burst > 1 and loss > (largest := loss_burst / (1 + loss_burst)):
         raise InvalidValueError("loss", loss, f"be at most {largest:g} with a loss_burst of {loss_burst:g}")
@@ -305,7 +305,7 @@ def checked_path(path: object) -> Path:
     --------
     >>> checked_path(0.1)
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: path must be a Path, got 0.1
+    tcpdelay.declare.InvalidValueError: path must be a Path, got 0.1
     """
     if not isinstance(path, Path):
         raise InvalidValueError("path", path, "be a Path")

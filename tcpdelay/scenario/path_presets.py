@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 
 WARNING = "real paths of this kind differ widely: measure yours with ping"
 """Said wherever a preset is used."""
 
 Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2", "policer"]
-"""Queue disciplines of a link; `tcpdelay.network.bottleneck.Bottleneck` describes them."""
+"""Queue disciplines of a link; `tcpdelay.sim.network.bottleneck.Bottleneck` describes them."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
-from tcpdelay.scenario.applications import constant_rate, source_of
-from tcpdelay.scenario.fields import (
+from tcpdelay.declare import (
     Choice,
     Content,
     Field,
@@ -21,6 +20,7 @@ from tcpdelay.scenario.fields import (
     is_of_type,
     types_in_words,
 )
+from tcpdelay.scenario.applications import constant_rate, source_of
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -191,7 +191,7 @@ def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
     'No!!'
     >>> ended("No", twice="yes")
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: twice must be True or False, got 'yes'
+    tcpdelay.declare.InvalidValueError: twice must be True or False, got 'yes'
     """
     signature = inspect.signature(function)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Annotated, TypeGuard
 
-from tcpdelay.scenario.fields import InvalidValueError, Quantity, declarations, described
+from tcpdelay.declare import InvalidValueError, Quantity, declarations, described
 from tcpdelay.scenario.sources.message_stream import BLOCK, PEAK_TIME, Blocks, Source, WriteJitter, message_array
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from tcpdelay.scenario.fields import Choice, Flag, InvalidValueError, Quantity, declarations, described
+from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity, declarations, described
 from tcpdelay.scenario.kernels import DELACK_MAX_OPTION, NEWEST_VALIDATED, RTO_MAX_OPTION, KernelRule, KernelVersion
 
 # The sizes of the packets of implementations of QUIC, which decide how much data a packet carries.
@@ -195,7 +195,7 @@ class Linux(Stack):
     --------
     >>> Linux(kernel="6.1", rto_max=5.0)
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: rto_max must be 120 s before Linux 6.15 (kernel is 6.1), got 5
+    tcpdelay.declare.InvalidValueError: rto_max must be 120 s before Linux 6.15 (kernel is 6.1), got 5
 
     References
     ----------
@@ -331,7 +331,7 @@ class Quic(Stack):
     Parameters
     ----------
     implementation : {"rfc9002", "aioquic", "quic-go", "quinn"}
-        Whose loss recovery, congestion control, pacing and acknowledgements: `models.quic.implementations` has the
+        Whose loss recovery, congestion control, pacing and acknowledgements: `sim.quic.implementations` has the
         rules of each.
     congestion_control : {"newreno", "cubic", "bbr"}
         Congestion control of the sender: that of RFC 9002; CUBIC, which is RFC 9438 with "rfc9002", and its own form
@@ -356,7 +356,7 @@ class Quic(Stack):
     --------
     >>> Quic("quic-go", "cubic")
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: congestion_control must be 'newreno' with quic-go, got 'cubic'
+    tcpdelay.declare.InvalidValueError: congestion_control must be 'newreno' with quic-go, got 'cubic'
 
     References
     ----------

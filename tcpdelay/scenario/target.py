@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, overload
 
-from tcpdelay.scenario.fields import Quantity, as_numbers, described
+from tcpdelay.declare import Quantity, as_numbers, described
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
 from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
 from tcpdelay.testbed.experiment_run import Plan

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay import __version__
+from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.capture.flow_capture import (
     NOT_READ,
     SUFFIX,
@@ -34,13 +35,12 @@ from tcpdelay.capture.flow_capture import (
     write_capture,
     write_captures,
 )
-from tcpdelay.confidence import BATCHES, quantile_interval
-from tcpdelay.files import UNFINISHED, locked
-from tcpdelay.models.tcp import RTO_MIN
-from tcpdelay.models.throughput import connection_utilization
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.tcp.constants import RTO_MIN
+from tcpdelay.statistics import BATCHES, quantile_interval
+from tcpdelay.store import UNFINISHED, locked
 from tcpdelay.testbed.apps import first_messages, message_file, write_messages
 from tcpdelay.testbed.backends import (
     Backend,

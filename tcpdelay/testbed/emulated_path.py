@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from tcpdelay.scenario.fields import Choice, Content, Flag, InvalidValueError, Quantity, described
+from tcpdelay.declare import Choice, Content, Flag, InvalidValueError, Quantity, described
 from tcpdelay.scenario.jitter import (
     CorrelationOfJitter,
     DistributionOfJitter,
@@ -17,7 +17,7 @@ from tcpdelay.scenario.path import BadTime, check_losses
 from tcpdelay.testbed.trace_shaper import Schedule
 
 if TYPE_CHECKING:
-    from tcpdelay.network.link_trace import LinkTrace
+    from tcpdelay.sim.network.link_trace import LinkTrace
 
 
 # A link: delay, losses, and a rate with a queue before it, in one direction or in both.
@@ -91,7 +91,7 @@ def _checked_trace(value: object) -> LinkTrace | None:
     if value is None:
         return None
     # Imported here: it loads NumPy, which the help and most guests do without.
-    from tcpdelay.network.link_trace import LinkTrace
+    from tcpdelay.sim.network.link_trace import LinkTrace
 
     if not isinstance(value, LinkTrace):
         raise InvalidValueError("trace", value, "be a LinkTrace")
@@ -144,7 +144,7 @@ class EmulatedPath:
         Its own bucket holds one packet. It needs a `burst`, and does not go with a policer.
     trace : LinkTrace, optional
         What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
-        a fifo. `tcpdelay.network.link_trace.read_link_trace` reads one.
+        a fifo. `tcpdelay.sim.network.link_trace.read_link_trace` reads one.
     jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
         Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
     jitter_correlation : float

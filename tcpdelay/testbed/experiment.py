@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from tcpdelay.declare import InvalidValueError, bounds
 from tcpdelay.scenario.applications import constant_rate
-from tcpdelay.scenario.fields import InvalidValueError, bounds
 from tcpdelay.scenario.jitter import JitterDistribution, check_jitter
 from tcpdelay.scenario.path import Path, check_losses
 from tcpdelay.scenario.source import Flow

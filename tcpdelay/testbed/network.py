@@ -21,7 +21,7 @@ from typing import Any
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.jitter import JitterDraw
 from tcpdelay.scenario.path import Path
 from tcpdelay.testbed.emulated_path import DEVICE_LIMIT, DuplexLink, Link

@@ -16,7 +16,7 @@ from typing import Any
 from dpkt import pcapng
 
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.testbed.backends import UmlBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.network import ECN, SNAP_LENGTH

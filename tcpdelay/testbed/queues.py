@@ -27,9 +27,9 @@ from pyroute2.netlink.rtnl.tcmsg import (
     sched_tbf,
 )
 
-from tcpdelay.models.tcp import gilbert_probabilities
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.jitter import RELEASE_RATE, jitter_table
+from tcpdelay.sim.tcp.constants import gilbert_probabilities
 from tcpdelay.testbed.emulated_path import Link
 
 TICK = 64

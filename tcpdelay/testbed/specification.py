@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from tcpdelay.files import read_toml
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
+from tcpdelay.store import read_toml
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, check_version

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcpdelay.files import read_toml
-from tcpdelay.scenario.fields import InvalidValueError, declarations
+from tcpdelay.declare import InvalidValueError, declarations
+from tcpdelay.store import read_toml
 from tcpdelay.testbed.emulated_path import DuplexLink, EmulatedPath
 from tcpdelay.units import parse_time
 
@@ -239,7 +239,7 @@ def _with_trace(way: dict[str, Any]) -> dict[str, Any]:
     if file is None and every is None and outage is None:
         return way
     # Imported here: it loads NumPy, which the help and the guests do without.
-    from tcpdelay.network.link_trace import varying_link
+    from tcpdelay.sim.network.link_trace import varying_link
 
     trace = varying_link(way.get("rate"), file, every, outage)
     return way if trace is None else way | {"rate": None, "trace": trace}

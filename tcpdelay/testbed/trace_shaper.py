@@ -40,7 +40,7 @@ class Departures:
     Parameters
     ----------
     schedule : Schedule
-        What the link carries. The rules are those of `tcpdelay.network.link_trace`.
+        What the link carries. The rules are those of `tcpdelay.sim.network.link_trace`.
 
     Examples
     --------

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.testbed.kernel_source import (
     DEFAULT_KERNEL,
     KERNEL_HZ,

@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 import tcpdelay as td
-from tcpdelay.confidence import Interval
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION, connection_utilization
+from tcpdelay.accuracy.validity import ValidityWarning
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.models.simulator.batches import Histogram, merge
-from tcpdelay.models.tcp import SECOND
-from tcpdelay.models.throughput import RULE_OF_THUMB_UTILIZATION, connection_utilization
-from tcpdelay.models.validity import ValidityWarning
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.result import SlicedDelays
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Source
-from tcpdelay.network.stacks import Classic
 from tcpdelay.scenario.sources.sizes import Messages
+from tcpdelay.sim.batches import Histogram, merge
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.result import SlicedDelays
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source
+from tcpdelay.sim.network.stacks import Classic
+from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.statistics import Interval
 
 CHAIN = td.Stack.newreno_2008()
 TCP_2008 = Classic(

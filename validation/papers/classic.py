@@ -16,14 +16,14 @@ from itertools import product
 from comparison import interval_over_seeds, write_table
 
 import tcpdelay as td
-from tcpdelay.confidence import Interval
 from tcpdelay.models.predict import predict_delay
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.result import FlowResult
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import ConstantRate, Source
-from tcpdelay.network.stacks import Classic, Recovery
-from tcpdelay.questions.transports import contenders
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.result import FlowResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import ConstantRate, Source
+from tcpdelay.sim.network.stacks import Classic, Recovery
+from tcpdelay.statistics import Interval
+from tcpdelay.study.transports import contenders
 
 SEEDS = range(1, 11)
 DURATION, WARM_UP = 300.0, 10.0

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tcpdelay.confidence import Interval, mean_interval
+from tcpdelay.statistics import Interval, mean_interval
 
 VALIDATION = Path(__file__).parents[1]
 PUBLISHED = VALIDATION / "published"

@@ -18,15 +18,15 @@ from comparison import write_table
 
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.distribution import DelayDistribution
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
-from tcpdelay.models.simulator.batches import merge
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.result import FlowResult
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import ConstantRate
-from tcpdelay.questions.validation.captures import measure
-from tcpdelay.questions.validation.scores import SAME_DELAY
+from tcpdelay.sim.batches import merge
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.result import FlowResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import ConstantRate
+from tcpdelay.study.validation.captures import measure
+from tcpdelay.study.validation.scores import SAME_DELAY
 
 HERE = Path(__file__).parent
 PROCESSES = 2

@@ -21,13 +21,13 @@ from comparison import Figure, interval_over_seeds, published_figures, write_com
 
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.confidence import Interval, student
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.linux import MinBuf
-from tcpdelay.network.result import FlowResult
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Source, Transfers
-from tcpdelay.network.stacks import Classic, Udp
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.linux import MinBuf
+from tcpdelay.sim.network.result import FlowResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers
+from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.statistics import Interval, student
 
 CAPTURES = Path(__file__).parents[1] / "captures" / "heuristics.parquet"
 SEEDS = range(1, 5)

@@ -18,7 +18,7 @@ from functools import cache
 
 from comparison import PUBLISHED, Figure, published_figures, write_comparison, write_table
 
-from tcpdelay.confidence import Interval
+from tcpdelay.statistics import Interval
 
 BURSTS = "tcpdelay predict --rtt 25ms --one-way-delay 25ms --loss {loss}% --packet-size 2184B --interval 17ms {options}"
 """The messages of eight topics at once."""

@@ -16,14 +16,14 @@ import numpy as np
 from comparison import interval_over_seeds, published_figures, write_comparison, write_table
 
 import tcpdelay as td
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.link_trace import LinkTrace
-from tcpdelay.network.literature.scp import scp_share
-from tcpdelay.network.preparation import Network, prepare
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Classic, Scp, Udp
+from tcpdelay.delays import DelayDistribution
+from tcpdelay.sim.literature.scp import scp_share
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.link_trace import LinkTrace
+from tcpdelay.sim.network.preparation import Network, prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Classic, Scp, Udp
 
 SEEDS = range(1, 11)
 JITTER = 0.005

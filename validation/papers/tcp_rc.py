@@ -18,16 +18,16 @@ from comparison import interval_over_seeds, published_figures, write_comparison,
 from numpy.typing import NDArray
 
 import tcpdelay as td
-from tcpdelay.confidence import Interval
-from tcpdelay.models.compilation import kernel
-from tcpdelay.models.simulator.records import RING
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.literature import classic
-from tcpdelay.network.literature.classic import ACKNOWLEDGEMENTS, GAPS_WAITED
-from tcpdelay.network.preparation import prepare
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate
-from tcpdelay.network.stacks import Classic, Recovery
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.literature import classic
+from tcpdelay.sim.literature.classic import ACKNOWLEDGEMENTS, GAPS_WAITED
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.stacks import Classic, Recovery
+from tcpdelay.sim.records import RING
+from tcpdelay.statistics import Interval
 
 SEEDS = range(1, 9)
 DURATION, WARM_UP = 200.0, 5.0

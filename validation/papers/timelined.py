@@ -16,14 +16,14 @@ from comparison import Figure, interval_over_seeds, published_figures, write_com
 from numpy.typing import NDArray
 
 import tcpdelay as td
-from tcpdelay.models.simulator.records import RING
-from tcpdelay.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.network.preparation import Network, prepare
-from tcpdelay.network.result import FlowResult
-from tcpdelay.network.simulation import simulate_network
-from tcpdelay.network.sources import Bulk, ConstantRate, Sections, Source
-from tcpdelay.network.stacks import Classic, TimeLined, Udp
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.preparation import Network, prepare
+from tcpdelay.sim.network.result import FlowResult
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Source
+from tcpdelay.sim.network.stacks import Classic, TimeLined, Udp
+from tcpdelay.sim.records import RING
 
 SEEDS, FEW_SEEDS = range(1, 17), range(1, 6)
 DURATION, WARM_UP = 500.0, 50.0

@@ -18,12 +18,12 @@ import numpy as np
 
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap.analysis import analyze_captures
-from tcpdelay.confidence import share_interval
 from tcpdelay.models.predict import predict_delay
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.statistics import share_interval
 
 HERE = Path(__file__).parent
 LOG = HERE / "video-delayed-ack.parquet"

@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 
 import pandas as pd
 
-from tcpdelay.questions.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.study.validation.captures import MeasuredDelay, measure_all
 
 RESULTS = FilePath(__file__).parent.parent / "results"
 

@@ -9,14 +9,14 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of
+from tcpdelay.accuracy.errors import WRONG_CALL, ErrorTable, features_of
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.simulation import simulate
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.sim.simulation import simulate
 
 MEASURES = ("mean", "p95", "p99")
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from scoring.figures import COLORS, INK, model_names, with_ends
 from tcpdelay.capture.flow_capture import FlowCapture
-from tcpdelay.questions.validation.captures import MeasuredDelay, delays_by_run
-from tcpdelay.questions.validation.predictions import SIMULATOR, simulated_flow, simulated_runs
-from tcpdelay.questions.validation.scores import Score
 from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, linear_time_axis, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import LINE_WIDTH, SMALLEST_SURVIVAL
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.study.validation.captures import MeasuredDelay, delays_by_run
+from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow, simulated_runs
+from tcpdelay.study.validation.scores import Score
 from tcpdelay.units import format_fraction, format_time
 
 if TYPE_CHECKING:

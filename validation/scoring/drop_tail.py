@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.predictions import Predictions
-from tcpdelay.questions.validation.scores import relative_error
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import interval_cells
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.predictions import Predictions
+from tcpdelay.study.validation.scores import relative_error
 
 RouterCase = tuple[int, str, int]
 """Packet size [bytes], unit of the queue's limit ("packets" or "bytes"), and number of web flows."""

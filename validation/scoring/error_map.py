@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tcpdelay.confidence import Interval
-from tcpdelay.models.simulator.batches import LARGEST_HALF_WIDTH
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.throughput import connection_utilization
+from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import CongestionControl, Linux, Stack
+from tcpdelay.sim.batches import LARGEST_HALF_WIDTH
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.statistics import Interval
 
 RTT = (0.005, 0.400)
 LOSS = (0.0001, 0.10)

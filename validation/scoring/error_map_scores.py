@@ -11,21 +11,21 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
 from scoring.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario
 from scoring.figures import INK, draw_svg
-from tcpdelay.distribution import Spread
-from tcpdelay.models.accuracy import QUANTILES as HELD
-from tcpdelay.models.accuracy import WRONG_CALL, ErrorTable, features_of, spread_of
-from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.questions.validation.predictions import Prediction, solve
-from tcpdelay.questions.validation.scores import (
+from tcpdelay.accuracy.errors import QUANTILES as HELD
+from tcpdelay.accuracy.errors import WRONG_CALL, ErrorTable, features_of, spread_of
+from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
+from tcpdelay.delays import Spread
+from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
+from tcpdelay.report.charts import ORANGE
+from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.study.validation.predictions import Prediction, solve
+from tcpdelay.study.validation.scores import (
     UTILIZATION_BANDS,
     error_beyond,
     relative_error,
     rtt_group,
 )
-from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
-from tcpdelay.report.charts import ORANGE
-from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:

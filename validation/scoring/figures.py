@@ -12,11 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from tcpdelay.confidence import Interval
-from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.questions.validation.scores import Score, rtt_group
+from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.report.chart_labels import LABEL_SIZE, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE
+from tcpdelay.statistics import Interval
+from tcpdelay.study.validation.scores import Score, rtt_group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

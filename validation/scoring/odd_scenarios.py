@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tcpdelay.models.accuracy import WRONG_CALL
-from tcpdelay.models.budget import MOST_SECONDS
-from tcpdelay.models.interface import Answer, Requested
+from tcpdelay.accuracy.errors import WRONG_CALL
+from tcpdelay.accuracy.validity import ValidityWarning
+from tcpdelay.ask import Answer, Requested
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.models.predict import predict
-from tcpdelay.models.validity import ValidityWarning
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow

@@ -22,9 +22,6 @@ from scoring.drop_tail import RouterCase, drop_tail_table
 from scoring.figures import draw_errors, draw_scatter, draw_svg
 from scoring.simulator_tables import not_simulated_table
 from tcpdelay.capture.flow_capture import FlowCapture
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.predictions import MODELS, Predictions, ScoredModel
-from tcpdelay.questions.validation.scores import Score, predictable, score
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import (
     GROUP_COLUMNS,
@@ -40,6 +37,9 @@ from tcpdelay.report.validation import (
     sources_table,
     summary_table,
 )
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.predictions import MODELS, Predictions, ScoredModel
+from tcpdelay.study.validation.scores import Score, predictable, score
 
 _TIMER_RATE = re.compile(r"-hz\d+$")
 FIGURES = {

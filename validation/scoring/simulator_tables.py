@@ -12,18 +12,18 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from tcpdelay.models.simulator.records import Rules
-from tcpdelay.questions.validation.captures import MeasuredDelay
-from tcpdelay.questions.validation.predictions import (
+from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.validation import error_row
+from tcpdelay.sim.records import Rules
+from tcpdelay.study.validation.captures import MeasuredDelay
+from tcpdelay.study.validation.predictions import (
     SIMULATOR,
     Prediction,
     not_simulated,
     simulate_flow,
     simulated_flow,
 )
-from tcpdelay.questions.validation.scores import QUANTITIES, SAME_DELAY, Score
-from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.report.validation import error_row
+from tcpdelay.study.validation.scores import QUANTITIES, SAME_DELAY, Score
 
 REPEATS = 40
 """Number of simulations of each capture: 95 % of random results are between the lowest and the highest of these."""

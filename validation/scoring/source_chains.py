@@ -13,15 +13,15 @@ import numpy as np
 import pandas as pd
 
 from scoring.chain_errors import MEASURES, errors, measures
-from tcpdelay.models.accuracy import table_file
-from tcpdelay.models.chain_models import SourceDelays
+from tcpdelay.accuracy.errors import table_file
+from tcpdelay.accuracy.validity import compared_flow
+from tcpdelay.chain.chains import SourceDelays
 from tcpdelay.models.predict import predict
-from tcpdelay.models.simulator.simulation import simulate
-from tcpdelay.models.validity import compared_flow
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import CongestionControl, Stack
+from tcpdelay.sim.simulation import simulate
 
 RESULTS = FilePath(__file__).parents[1] / "results"
 SEEDS = (1, 2)

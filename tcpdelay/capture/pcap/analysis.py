@@ -30,7 +30,7 @@ from tcpdelay.capture.pcap.stretches import (
     stretches,
 )
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Trace
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.units import format_fraction, format_time
 
 # Captures that show a connection at several places: the interface or the stations separate the places.
@@ -392,7 +392,7 @@ def check_message_size(message_size: int | None, framing: Framing) -> None:
     --------
     >>> check_message_size(174, "rfc4571")
     Traceback (most recent call last):
-    tcpdelay.scenario.fields.InvalidValueError: message_size must be left out with the framing 'rfc4571', got 174
+    tcpdelay.declare.InvalidValueError: message_size must be left out with the framing 'rfc4571', got 174
     """
     if message_size is None:
         return

@@ -18,12 +18,12 @@ from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.round_trips import Side
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.simulator.batches import Histogram, merge, to_digits
-from tcpdelay.scenario.fields import bounds
+from tcpdelay.declare import bounds
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_trace import Trace as MessageTrace
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
+from tcpdelay.sim.batches import Histogram, merge, to_digits
 
 MOST_VALUES = 2**17
 """Number of values of a series, or of different values of a distribution, above which it is condensed."""
@@ -394,7 +394,7 @@ class ConnectionAnalysis:
         ValueError
             If the captures hold no sample of the round-trip time.
         """
-        from tcpdelay.confidence import BATCHES, mean_interval
+        from tcpdelay.statistics import BATCHES, mean_interval
 
         samples = self.rtt_samples
         if not math.isfinite(self.rtt_base) or self.rtt_base <= 0:

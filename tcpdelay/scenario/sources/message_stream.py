@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from tcpdelay.scenario.fields import InvalidValueError, Quantity, is_number
+from tcpdelay.declare import InvalidValueError, Quantity, is_number
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tcpdelay.files import one_line
-from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, described, shown
+from tcpdelay.declare import Content, InvalidValueError, Quantity, described, shown
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 from tcpdelay.scenario.sources.sizes import checked_sizes
+from tcpdelay.store import one_line
 
 if TYPE_CHECKING:
     import numpy as np

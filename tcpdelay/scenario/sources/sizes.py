@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, as_numbers, described
+from tcpdelay.declare import Content, InvalidValueError, Quantity, as_numbers, described
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tcpdelay.declare import Content, InvalidValueError, Quantity, declarations, effective_fields, is_number
 from tcpdelay.scenario.applications import source_of
-from tcpdelay.scenario.fields import Content, InvalidValueError, Quantity, declarations, effective_fields, is_number
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace

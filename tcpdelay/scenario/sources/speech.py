@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Annotated, Self
 
-from tcpdelay.scenario.fields import Quantity, described
+from tcpdelay.declare import Quantity, described
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array
 

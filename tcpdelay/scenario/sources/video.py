@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tcpdelay.scenario.fields import Choice, InvalidValueError, Quantity, described
+from tcpdelay.declare import Choice, InvalidValueError, Quantity, described
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 from tcpdelay.scenario.sources.message_trace import Trace
 

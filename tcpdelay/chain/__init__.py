@@ -1,0 +1,1 @@
+"""Markov chains whose states are a window, a backlog and a phase of recovery."""

@@ -1,0 +1,452 @@
+"""The Markov chains behind the interface of a model: published, Linux, and what chains of other sources share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tcpdelay.accuracy.errors import expected_error, no_less_than_teeth, source_error
+from tcpdelay.accuracy.throughput import connection_utilization
+from tcpdelay.accuracy.validity import compared_flow
+from tcpdelay.ask import (
+    SIMULATED,
+    Answer,
+    DelayParts,
+    Precision,
+    Requested,
+    Status,
+    Support,
+    UnsupportedError,
+    refused_lateness,
+    requested_figures,
+)
+from tcpdelay.budget import Budget, TooLargeError
+from tcpdelay.chain.delay_model import DelayModel, DelaySummary, budget_for, summary
+from tcpdelay.chain.linux import parameters as linux
+from tcpdelay.chain.linux.delays import JITTER_FIELDS, constant_paths, filled_bins, jitter_refusals, with_jitter
+from tcpdelay.chain.linux.parameters import PATH_FIELDS, linux_refusals
+from tcpdelay.chain.linux.transitions import compile_kernels
+from tcpdelay.chain.published import transitions as published
+from tcpdelay.chain.published.delays import merge_lattices
+from tcpdelay.chain.solver.stationary import NEGLIGIBLE_TRUNCATION, RequestedFigures
+from tcpdelay.compiling.compilation import interpreted_first, single_prediction
+from tcpdelay.declare import declarations
+from tcpdelay.delays import DelayDistribution, ExpectedError
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack
+
+
+class _ChainModel(ABC):
+    """The common part of both chains."""
+
+    name = "chain"
+    stack: ClassVar[type[KnownStack]]
+    path_fields: ClassVar[frozenset[str]]
+    """Fields of the path that the chain knows."""
+    assumed: ClassVar[Mapping[str, Any]] = {}
+    """Fields of the stack that the chain ignores, with the values that it assumes."""
+
+    def __init__(self) -> None:
+        fields = {name for part in (Flow, self.stack) for name in declarations(part)}
+        self._honoured = frozenset(fields - set(self.assumed)) | self.path_fields
+
+    @abstractmethod
+    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        """Yield the fields of a scenario whose values the chain refuses."""
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the chain honours, ignores and refuses."""
+        if not isinstance(scenario.stack, self.stack):
+            refused = UnsupportedError("stack", scenario.stack, f"be a {self.stack.__name__}")
+            return Support(frozenset(), refused=(refused,))
+        if not isinstance(scenario.source, Flow):
+            allowed = "be a Flow, which has a constant rate, in the chain"
+            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
+        ignored = ignored_settings(scenario.stack, self.assumed)
+        return Support(self._honoured, ignored, tuple(self._refusals(scenario)))
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the chain's answer."""
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        if support.refused:
+            return answered("unsupported", refusal=support.refused[0])
+        solve = partial(self._solve, scenario, requested, answered, support.ignored)
+        return interpreted_first(solve, *_compilation(scenario.stack))
+
+    def _solve(
+        self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
+    ) -> Answer:
+        """Return the answer to a scenario that the chain supports."""
+        parts = (scenario.flow, scenario.path, scenario.stack)
+        target = requested.target
+        decided = target if requested.precision == "decision" else None
+        if decided is not None and not decided.is_met_by(scenario.path.forward_delay):
+            return answered("bound", lateness=1.0)
+        try:
+            model = DelayModel(*parts, budget_for(requested.max_seconds, requested.max_memory))
+            if decided is not None:
+                late = model.lateness(decided.latest, decided.quantile)
+                error = partial(_expected_error, *parts, requested, late < 1, model.known_capacity)
+                return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
+            return self._figures(model, answered, requested, ignored)
+        except TooLargeError as error:
+            refusal = error
+        except MemoryError:
+            refusal = TooLargeError("the chain needs more memory than there is")
+        return answered("too large", refusal=refusal, look_up_error=partial(_error_unsolved, *parts))
+
+    def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
+        """Return the answer with the requested figures."""
+        figures = _requested_figures(requested)
+        more: dict[str, Any] = {}
+        if requested.distribution:
+            solved = model.distribution_up_to(figures.limit, figures.share)
+            found = summary(solved, figures)
+            more["distribution"] = _predicted(solved, model, requested, ignored)
+        else:
+            found = model.summary_up_to(figures)
+            parts = (model.flow, model.path, model.stack)
+            more["look_up_error"] = partial(_expected_error, *parts, requested, found.sustainable, model.known_capacity)
+        if requested.parts:
+            more |= {"parts": model.delay_parts, "backlogged_time_fraction": model.backlogged_time_fraction}
+        answer: Answer = answered(
+            _status(found, requested.precision),
+            found.quantiles,
+            found.late_fractions,
+            found.mean,
+            found.sustainable,
+            found.truncated_mass,
+            **more,
+        )
+        return answer
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is unknown."""
+        if self.supports(scenario).refused:
+            return np.nan
+        return _capacity(scenario.flow, scenario.path, scenario.stack, Requested())
+
+
+def ignored_settings(stack: Stack, assumed: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of a stack that differ from what a chain assumes, with the assumed values as text.
+
+    Examples
+    --------
+    >>> ignored_settings(Linux(delayed_ack=True), LinuxChain.assumed)
+    {'delayed_ack': 'off'}
+    """
+    return {
+        name: declarations(type(stack))[name].written(value)
+        for name, value in assumed.items()
+        if getattr(stack, name) != value
+    }
+
+
+def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object] | None]:
+    """Return the kernel that is compiled last for a distribution, and the function that compiles the large kernels."""
+    return (filled_bins, compile_kernels) if isinstance(stack, Linux) else (merge_lattices, None)
+
+
+def _capacity(flow: Flow, path: Path, stack: Stack, requested: Requested) -> float:
+    """Return the largest packet rate [1/s] that TCP carries, by chains of their own; NaN if one is too large.
+
+    With jitter, TCP carries a rate if it does so at each of the round-trip times. The chains together may take the time
+    of `requested`, and each of them its memory.
+    """
+    paths = constant_paths(path)
+
+    def smallest() -> float:
+        budgets = (budget_for(requested.max_seconds / len(paths), requested.max_memory) for _ in paths)
+        return min(DelayModel(flow, steady, stack, own).capacity for steady, own in zip(paths, budgets, strict=True))
+
+    try:
+        return interpreted_first(smallest, *_compilation(stack))
+    except TooLargeError:
+        return np.nan
+
+
+def _requested_figures(requested: Requested) -> RequestedFigures:
+    """Return the request in the form that the solver takes."""
+    limit, share = np.inf, 0.5
+    if requested.target is not None:
+        share = requested.target.quantile
+        if requested.precision == "bound":
+            limit = requested.target.latest
+    shares, limits = np.array(requested.quantiles, np.float64), np.array(requested.late_after, np.float64)
+    return RequestedFigures(shares, limits, limit, share)
+
+
+def _status(found: DelaySummary, precision: Precision) -> Status:
+    """Return the status of an answer with these figures."""
+    if not found.sustainable:
+        return "not carried"
+    return "bound" if precision == "bound" and found.truncated_mass >= NEGLIGIBLE_TRUNCATION else "exact"
+
+
+def _expected_error(
+    flow: Flow,
+    path: Path,
+    stack: Stack,
+    requested: Requested,
+    carried: bool,
+    known_capacity: float | None,
+    quantile: float,
+) -> ExpectedError:
+    """Return the expected error of a quantile.
+
+    A capacity that is not known yet is computed here, as few predictions are asked for their error. It may take as much
+    time and memory again as the prediction that was requested.
+    """
+    # An error is looked up after its prediction: if the prediction had to be compiled, the kernels are compiled now.
+    with single_prediction():
+        capacity = _capacity(flow, path, stack, requested) if known_capacity is None else known_capacity
+        return expected_error(flow, path, stack, carried, capacity, quantile)
+
+
+def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> ExpectedError:
+    """Return the expected error of a chain that is too large, as if TCP did not carry the flow."""
+    return expected_error(flow, path, stack, carried=False, quantile=quantile)
+
+
+def _predicted(
+    solved: DelayDistribution, model: DelayModel, requested: Requested, ignored: Mapping[str, str]
+) -> DelayDistribution:
+    """Return a distribution with its scenario, the fields that the chain ignored, and its expected error."""
+    scenario = (model.flow, model.path, model.stack)
+    error = partial(_expected_error, *scenario, requested, solved.sustainable, model.known_capacity)
+    return DelayDistribution(
+        solved.values,
+        solved.weights,
+        solved.one_way_delay,
+        solved.sustainable,
+        solved.truncated_mass,
+        scenario=scenario,
+        ignored=ignored,
+        look_up_error=error,
+    )
+
+
+OVERLOAD = 10.0
+"""Rate, relative to the fair rate of Reno, from which no error of the chain's capacity matters.
+
+RFC 9438, Equation 6: with a loss of 0.01 % and a round-trip time of 0.5 s, CUBIC sends five times as fast as Reno.
+"""
+
+
+class LinuxChain(_ChainModel):
+    """The Markov chain of a current Linux kernel; with jitter, the mean of chains with constant round-trip times."""
+
+    stack = Linux
+    path_fields = linux.PATH_FIELDS | JITTER_FIELDS
+    assumed: ClassVar[Mapping[str, Any]] = {"window_validation": True, "delayed_ack": False}
+
+    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        assert isinstance(stack, Linux)
+        if _may_be_simulated(flow, path, stack):
+            yield from linux.refused_beyond_initial_window(flow, stack)
+        yield from linux.linux_refusals(flow, path.without_jitter(), stack)
+        yield from jitter_refusals(flow, path, stack)
+
+    def _solve(
+        self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
+    ) -> Answer:
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        assert isinstance(stack, Linux)
+        if path.jitter == 0:
+            answer = super()._solve(scenario, requested, answered, ignored)
+            refused = (*linux.refused_beyond_initial_window(flow, stack), linux.refusal_if_carried(flow, path, stack))
+            refusal = refused[0] if answer.sustainable else None
+            return answer if refusal is None else answered("unsupported", refusal=refusal)
+        paths, found = constant_paths(path), []
+        exact = Requested(
+            parts=requested.parts, max_seconds=requested.max_seconds / len(paths), max_memory=requested.max_memory
+        )
+        for steady in paths:
+            one = replace(scenario, path=steady)
+            found.append(self._solve(one, exact, partial(Answer, one, exact, self.name), ignored))
+            if found[-1].refusal is not None:
+                error = partial(_error_unsolved, flow, path, stack)
+                return answered(found[-1].status, refusal=found[-1].refusal, look_up_error=error)
+        carried = all(one.sustainable for one in found)
+        distribution = _jittery_delays([one.require() for one in found], scenario, requested, carried, ignored)
+        more = requested_figures(distribution, requested)
+        if requested.parts:
+            more["parts"] = _mean_parts([one.parts for one in found if one.parts], path)
+            more["backlogged_time_fraction"] = float(np.mean([one.backlogged_time_fraction for one in found]))
+        return answered(
+            "exact" if carried else "not carried",
+            mean=distribution.mean,
+            sustainable=carried,
+            truncated_mass=distribution.truncated_mass,
+            distribution=distribution,
+            **more,
+        )
+
+
+def _may_be_simulated(flow: Flow, path: Path, stack: Linux) -> bool:
+    """Return whether the simulator can answer in place of the chain; elsewhere the chain says what is not carried.
+
+    A simulation far beyond the capacity takes its whole time to say the same.
+    """
+    if connection_utilization(flow, path, stack) > OVERLOAD:
+        return False
+    from tcpdelay.sim.simulation import source_refusals
+
+    return not any(source_refusals(flow, path, stack))
+
+
+def _jittery_delays(
+    solved: Sequence[DelayDistribution],
+    scenario: Scenario,
+    requested: Requested,
+    carried: bool,
+    ignored: Mapping[str, str],
+) -> DelayDistribution:
+    """Return the distribution of the delays with jitter, with its scenario and its expected error."""
+    flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    if carried:
+        values, weights = with_jitter(solved, path.jitter)
+    else:
+        values, weights = np.array([np.inf]), np.ones(1)
+    return DelayDistribution(
+        values,
+        weights,
+        path.forward_delay,
+        carried,
+        max(one.truncated_mass for one in solved),
+        scenario=(flow, path, stack),
+        ignored=ignored,
+        look_up_error=partial(_expected_error, flow, path, stack, requested, carried, None),
+    )
+
+
+def _mean_parts(parts: Sequence[DelayParts], path: Path) -> DelayParts:
+    """Return the mean of the parts of the mean delay; the mean jitter is a part of the network's delay."""
+    _, backlog, head_of_line, timeouts = np.mean([astuple(one) for one in parts], axis=0).tolist()
+    return DelayParts(path.forward_delay + path.jitter / 2, backlog, head_of_line, timeouts)
+
+
+class PublishedChain(_ChainModel):
+    """The Markov chain of Brosh et al. (2010)."""
+
+    stack = NewReno2008
+    path_fields = published.PATH_FIELDS
+
+    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        assert isinstance(scenario.stack, NewReno2008)
+        return published.published_refusals(scenario.flow, scenario.path, scenario.stack)
+
+
+# What the chains of sources that are no constant rate share: the interface of a model, refusals, delays by kind.
+
+
+@dataclass(frozen=True, repr=False)
+class SourceDelays(DelayDistribution):
+    """The delays of the messages of a source.
+
+    Attributes
+    ----------
+    by_kind : mapping of str to DelayDistribution
+        Delays of the messages of each kind.
+    """
+
+    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
+
+
+class SourceChain(ABC):
+    """The Markov chain of a Linux kernel for one class of sources."""
+
+    name = "chain"
+    source: type[Source]  # The class
+    subject: str  # The name of its sources in refusals
+    busy: str  # The part of such a source whose rate is compared with the fair rate of TCP
+    largest_utilization: float  # Largest rate of this part, relative to the fair rate of TCP
+    table: str  # File with the errors of the chain
+
+    def busiest(self, source: Any, stack: Linux) -> Flow:
+        """Return the flow whose rate is compared with the fair rate of TCP."""
+        return compared_flow(source)
+
+    @abstractmethod
+    def refusals(self, source: Any, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+        """Yield an error for each field that only this chain refuses."""
+
+    @abstractmethod
+    def solve(self, source: Any, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget) -> SourceDelays:
+        """Solve the chain; TooLargeError if it would be too large."""
+
+    def supports(self, scenario: Scenario) -> Support:
+        """Return which fields the chain honours, ignores and refuses."""
+        if not isinstance(scenario.source, self.source) or not isinstance(scenario.stack, Linux):
+            allowed = f"be {self.source.__name__}"
+            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
+        assumed = LinuxChain.assumed
+        fields = {name for part in (self.source, Linux) for name in declarations(part)}
+        refused = tuple(self._refused(scenario.source, scenario.path, scenario.stack))
+        ignored = ignored_settings(scenario.stack, assumed)
+        return Support(frozenset(fields - set(assumed)) | PATH_FIELDS, ignored, refused)
+
+    def _refused(self, source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+        """Yield an error for each field of a scenario that the chain refuses."""
+        where = f"in the chain of {self.subject}"
+        if stack.congestion_control == "bbr":
+            yield UnsupportedError("congestion_control", "bbr", f"be cubic or reno {where}", SIMULATED)
+            return
+        steady = (("loss_pattern", "random"), ("loss_burst", 1.0), ("bottleneck", "packets"), ("jitter", 0.0))
+        for name, value in steady:
+            if getattr(path, name) != value:
+                yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
+                return
+        yield from refused_lateness(source, where)
+        yield from linux_refusals(compared_flow(source), path, stack)
+        yield from self.refusals(source, path, stack)
+        if (
+            path.loss > 0
+            and connection_utilization(self.busiest(source, stack), path, stack) > self.largest_utilization
+        ):
+            limit = f"{self.largest_utilization:.0%} of the fair rate of TCP"
+            yield UnsupportedError("loss", path.loss, f"be smaller {where}: {self.busy} exceed {limit}", SIMULATED)
+
+    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
+        """Return the chain's answer."""
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        if support.refused:
+            return answered("unsupported", refusal=support.refused[0])
+        assert isinstance(scenario.stack, Linux)
+        try:
+            budget = budget_for(requested.max_seconds, requested.max_memory)
+            solved = self.solve(scenario.source, scenario.path, scenario.stack, support.ignored, budget)
+        except TooLargeError as error:
+            return answered("too large", refusal=error)
+        found = replace(solved, look_up_error=partial(self._expected_error, solved))
+        return answered(
+            "exact",
+            mean=found.mean,
+            sustainable=True,
+            truncated_mass=found.truncated_mass,
+            distribution=found,
+            **requested_figures(found, requested),
+        )
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return NaN: the chain answers only far below the capacity."""
+        return np.nan
+
+    def _expected_error(self, delays: SourceDelays, quantile: float) -> ExpectedError:
+        """Return the expected error of a quantile."""
+        assert delays.scenario is not None
+        source, path, stack = delays.scenario
+        assert isinstance(stack, Linux)
+        found = source_error(self.table, compared_flow(source), path, stack, quantile)
+        return no_less_than_teeth(found, delays, quantile)

@@ -1,0 +1,643 @@
+"""One scenario's chain: its states, its transition matrix, its stationary distribution and the delays that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.ask import DelayParts
+from tcpdelay.budget import MOST_MEMORY, MOST_SECONDS, SECONDS_PER_UPDATE, SLICE, Budget
+from tcpdelay.chain.linux.transitions import linux_profile
+from tcpdelay.chain.published.delays import PublishedProfile
+from tcpdelay.chain.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
+from tcpdelay.chain.solver.aggregation import (
+    UNDISTURBED_DELAYS,
+    backlog_drift,
+    decay,
+    doublings,
+    drift_after,
+    late_share,
+    tail_decay,
+    widen,
+)
+from tcpdelay.chain.solver.state_space import (
+    Phases,
+    Rows,
+    Transitions,
+    compressed_rows,
+    list_states,
+    number_states,
+    reachable_rows,
+)
+from tcpdelay.chain.solver.stationary import (
+    ACCEPTED_RESIDUAL,
+    BYTES_PER_CELL,
+    BYTES_PER_PHASE,
+    CARRIED,
+    CELLS_WORTH_A_LOOK,
+    LEFT,
+    MAX_SWEEPS,
+    NEGLIGIBLE_TRUNCATION,
+    TOLERANCE,
+    UPDATES_PER_MOVE,
+    WORTH_FINISHING,
+    Profile,
+    RequestedFigures,
+    Solution,
+    from_start,
+    probability_at_bound,
+    solve_within,
+)
+from tcpdelay.declare import InvalidValueError, is_number
+from tcpdelay.delays import DelayDistribution
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+from tcpdelay.scenario.target import Target
+from tcpdelay.store import written_durably
+
+if TYPE_CHECKING:
+    import scipy.sparse
+
+
+LARGEST_MEMORY = MOST_MEMORY
+"""Memory that one chain may take unless a `Budget` is given [bytes]."""
+DELAYS_WORTH_A_LOOK = 2**24
+"""Memory of the delays from which on it counts [bytes]: that of small chains is needed only for a moment."""
+LARGEST_GROWN_CHAIN = 3_000_000
+LARGEST_GROWTH = 4
+"""Cells, or factor of the published ones, up to which a bound grows; a backlog that needs more is endless to us."""
+PHASES_WORTH_A_LOOK = 1_000
+"""Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
+FEWEST_SWEEPS_OF_DRIFT = 500
+"""Sweeps over the phases that one call makes at least to find the drift."""
+MOST_DOUBLINGS = 2
+"""Doublings of the bound at a time: how far the decay of a backlog that is cut off can be trusted."""
+SETTLED = 1e-3
+"""Probability at the bound, relative to what a target allows to be late, at which the target's answer is settled."""
+CLEAR = 4.0
+"""How clearly an estimated share of late packets must differ from the allowed share.
+
+Either by this multiple of the differences between several estimates, or, for every estimate, by this factor.
+"""
+NEARLY = 0.01
+"""Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
+SAME_DELAY = 1e-5
+"""Relative difference up to which two delays may be the same: bins of delays move a little with the backlog's bound."""
+EXTRAPOLATED = 1.5
+"""Factor by which an extrapolated probability at the bound may be wrong."""
+TOLERANCE_OF_LATENESS = 1e-4
+"""Change per sweep, relative to what a target allows to be late, at which a solution is good enough to compare."""
+TOLERANCE_OF_CUT = 1e-7
+"""Change per sweep at which the probability at the bound is good enough to compare."""
+STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
+
+
+def budget_for(max_seconds: float, max_memory: float | None) -> Budget:
+    """Return what a chain may take: this time [s], and this memory [bytes] or the default.
+
+    Examples
+    --------
+    >>> budget_for(5.0, None).max_memory == LARGEST_MEMORY
+    True
+    """
+    return Budget(max_seconds, LARGEST_MEMORY if max_memory is None else max_memory)
+
+
+class DelaySummary(NamedTuple):
+    """A distribution of delays in a few numbers."""
+
+    quantiles: NDArray[np.float64]  # Delays [s] within which the requested shares arrive
+    late_fractions: NDArray[np.float64]  # Shares later than the requested limits
+    mean: float  # [s]
+    # sustainable, truncated_mass: As of a `DelayDistribution`.
+    sustainable: bool
+    truncated_mass: float
+
+
+def summary(distribution: DelayDistribution, figures: RequestedFigures) -> DelaySummary:
+    """Return the requested numbers of a distribution."""
+    # For no shares and no limits, both calls would take a fifth of the time of a small chain.
+    return DelaySummary(
+        distribution.quantile(figures.shares) if figures.shares.size else figures.shares,
+        distribution.late_fraction(figures.limits) if figures.limits.size else figures.limits,
+        distribution.mean,
+        distribution.sustainable,
+        distribution.truncated_mass,
+    )
+
+
+def _is_clear(share: float, others: list[float], allowed: float, precise: bool = True) -> bool:
+    """Return whether a share differs clearly from `allowed`, by other estimates of the same share.
+
+    Estimates that are not precise have to differ from `allowed` by a factor.
+    """
+    lowest, highest = min(share, *others), max(share, *others)
+    difference = max(highest - share, share - lowest)
+    by_factor = lowest > CLEAR * allowed or highest < allowed / CLEAR
+    return by_factor or (precise and CLEAR * difference < abs(share - allowed))
+
+
+def _is_near(late: float, lowest: float, highest: float, allowed: float) -> bool:
+    """Return whether a share of late packets is too near to `allowed` to decide.
+
+    `lowest` and `highest` are the shares at limits that are larger and smaller by `SAME_DELAY`.
+    """
+    return abs(late - allowed) <= NEARLY * allowed + highest - lowest
+
+
+def _profile(flow: Flow, path: Path, stack: Stack) -> Profile:
+    if isinstance(stack, NewReno2008):
+        return PublishedProfile(flow, path, stack)
+    if isinstance(stack, Linux):
+        return linux_profile(flow, path, stack)
+    raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
+
+
+class DelayModel:
+    """The Markov chain of one flow over one path with one TCP stack, solved when asked.
+
+    Parameters
+    ----------
+    flow : Flow
+        Packet size [bytes] and interval [s].
+    path : Path
+        Round-trip time [s], loss and queue.
+    stack : Stack
+        The TCP implementation: `Stack.linux(...)` or `Stack.newreno_2008(...)`.
+    budget : Budget, optional
+        The time and the memory that the chain may take; by default 10 s and 1 GiB.
+
+    Raises
+    ------
+    TooLargeError
+        If the chain would need more, when it is made or later; a ValueError.
+    ValueError
+        If the flow does not go with the path.
+
+    Examples
+    --------
+    >>> from tcpdelay.chain.delay_model import DelayModel
+    >>> from tcpdelay.scenario.source import Flow
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> m = DelayModel(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
+    >>> len(m.states), m.transition_matrix.shape
+    (318, (318, 318))
+    >>> round(m.delay_distribution().quantile(0.95), 3)
+    0.19
+    """
+
+    def __init__(self, flow: Flow, path: Path, stack: Stack, budget: Budget | None = None) -> None:
+        self.flow = flow
+        self.path = path
+        self.stack = stack
+        self._profile = _profile(flow, path, stack)
+        self._budget = budget_for(MOST_SECONDS, None) if budget is None else budget
+        self._budget.load = f"{self.load:.4g} packets per round-trip time"
+        # The phases have to fit before they are made; their backlogs are looked at once the drift has spoken.
+        self._budget.require_memory(self._profile.least_memory)
+        self._budget.spend(self._profile.least_seconds)
+
+    @property
+    def load(self) -> float:
+        """Load r: packets written per round-trip time; a whole number in the published chain."""
+        return self._profile.load
+
+    @property
+    def _structure(self) -> tuple[Phases, Transitions]:
+        return self._profile.structure
+
+    def _rows_within(self, bound: int) -> Rows:
+        phases, transitions = self._structure
+        return reachable_rows(phases, transitions, self._profile.start, bound)
+
+    @cached_property
+    def backlog_drift(self) -> float:
+        """Mean change of a backlog that never runs dry, in packets per second; not negative where TCP cannot keep up.
+
+        The source's rate minus this drift's size is what TCP could carry at most.
+        """
+        if self._profile.lossless:
+            return -np.inf
+        phases, transitions = self._structure
+        if phases.size <= PHASES_WORTH_A_LOOK:
+            return backlog_drift(phases, transitions, self._profile.backlogged)
+        inflow = np.zeros(phases.size - 1)
+        inflow[self._profile.backlogged] = 1.0
+        seconds, done = UPDATES_PER_MOVE * transitions.size * SECONDS_PER_UPDATE, 0
+        while True:
+            most = min(max(int(SLICE / seconds), FEWEST_SWEEPS_OF_DRIFT), int(self._budget.left() / seconds) + 1)
+            drift, sweeps = drift_after(phases, transitions, inflow, min(most, MAX_SWEEPS_OF_PHASES - done))
+            self._budget.spend(sweeps * seconds)
+            done += sweeps
+            if sweeps < most or done >= MAX_SWEEPS_OF_PHASES:
+                return drift
+
+    @property
+    def known_capacity(self) -> float | None:
+        """The `capacity` if it has been computed."""
+        return self.capacity if self._profile.lossless or "backlog_drift" in self.__dict__ else None
+
+    @property
+    def capacity(self) -> float:
+        """Largest packet rate [1/s] that TCP carries for packets written like these; infinite without loss."""
+        return self.flow.packet_rate - self.backlog_drift
+
+    @cached_property
+    def _tail_decay(self) -> float:
+        """Ratio of the probabilities of backlogs b + 1 and b, far in the tail."""
+        phases, transitions = self._structure
+        return tail_decay(phases, transitions, self._profile.backlogged)
+
+    def _solutions(
+        self, largest_cut: float = np.inf, tolerance: float = TOLERANCE
+    ) -> Iterator[tuple[Rows, Solution, float]]:
+        """Yield the chain's rows, solution and probability at the bound, for the published bound and wider ones.
+
+        Where a solution may be rough if more than `largest_cut` is cut off, the bound widens to where it should not be.
+        Ends early where the backlog drifts upwards, or where it would take too many cells to hold it.
+        """
+        bound = self._profile.first_bound
+        if self._profile.grows and self._structure[0].size > PHASES_WORTH_A_LOOK and self.backlog_drift >= 0:
+            return
+        rows = self._rows_within(bound)
+        if self._profile.grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and self.backlog_drift >= 0:
+            return
+        self._budget.require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+        inflow = from_start(rows, self._profile.start)
+        narrowest = True
+        while True:
+            try:
+                solution = self._solve(rows, inflow, largest_cut, tolerance)
+            except ArithmeticError:
+                # A backlog that wanders so far that no iteration settles is as good as endless as well.
+                if not narrowest or self._profile.grows:
+                    return
+                raise
+            cut = probability_at_bound(self._structure[0], rows, solution.probability)
+            yield rows, solution, cut
+            if self.backlog_drift >= 0:
+                return
+            factor = decay(self._structure[0], rows, solution.probability)
+            steps = min(doublings(cut, factor, bound, NEGLIGIBLE_TRUNCATION), MOST_DOUBLINGS) if largest_cut < 1 else 1
+            for step in range(steps, 0, -1):
+                wider = self._rows_within(bound * 2**step)
+                if wider["offset"][-1] <= self._largest_grown:
+                    break
+            else:
+                return
+            self._budget.require_memory(float(wider["offset"][-1]) * BYTES_PER_CELL)
+            inflow = widen(rows, inflow, wider, factor)
+            rows, bound, narrowest = wider, bound * 2**step, False
+
+    @property
+    def _largest_cut(self) -> float:
+        """What may stand at the bound where a solution that is the last one has to be exact."""
+        return WORTH_FINISHING if self._profile.grows else np.inf
+
+    @cached_property
+    def _solved(self) -> tuple[Rows, Solution] | None:
+        """Rows and solution, or None where the backlog has no finite bound and the stack asks to say so."""
+        for rows, solution, cut in self._solutions(self._largest_cut):
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
+                return rows, solution
+        return None
+
+    def _distribution(self, rows: Rows, solution: Solution) -> DelayDistribution:
+        phases, _ = self._structure
+        cut = probability_at_bound(phases, rows, solution.probability)
+        seconds, memory = self._profile.cost_of_delays(rows, solution.probability)
+        if memory > DELAYS_WORTH_A_LOOK:
+            self._budget.require_memory(memory)
+        self._budget.spend(seconds)
+        values, weights = self._profile.delays(rows, solution.probability)
+        if values.size == 0:
+            # Packets so large that no window ever holds a whole one.
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        # In plain Python, kernels return NumPy's numbers.
+        sustainable = bool(cut < NEGLIGIBLE_TRUNCATION or self.backlog_drift < 0)
+        return DelayDistribution(values, weights, self.path.forward_delay, sustainable, float(cut))
+
+    def _is_undisturbed(self, delay: float, bound: int) -> bool:
+        """Return whether a bound of the backlog [packets] does not disturb the probability of a delay [s]."""
+        return delay <= self.path.forward_delay + UNDISTURBED_DELAYS * bound * self.flow.interval
+
+    def meets(self, limit: float, quantile: float) -> bool:
+        """Return whether a share `quantile` of the packets arrives within `limit` [s]."""
+        target = Target(limit, quantile)
+        return target.allows(self.lateness(target.latest, quantile))
+
+    def lateness(self, limit: float, quantile: float) -> float:
+        """Return the share of packets later than `limit` [s], to be compared with 1 - `quantile`; 1 where not carried.
+
+        It is as precise as that comparison takes: exact where the two nearly agree.
+        """
+        if not is_number(limit) or not limit >= 0:
+            raise InvalidValueError("limit", limit, "be a number of seconds, 0 or more")
+        if (late := self._lateness_in_narrow(limit, quantile)) is not None:
+            return late
+        extrapolates = self._profile.grows and not self._profile.lossless
+        estimated = self._estimated_lateness(limit, quantile) if extrapolates else None
+        return self.delay_distribution().late_fraction(limit) if estimated is None else estimated
+
+    def _lateness_in_narrow(self, limit: float, quantile: float) -> float | None:
+        """Return `lateness` of a small chain within the first bound, or None where the bound or a near tie matters."""
+        limits = limit * (1 + SAME_DELAY * np.array([0.0, 1.0, -1.0]))
+        found = self._narrow_summary(RequestedFigures(np.empty(0), limits, limit, quantile))
+        if found is None or (found.sustainable and found.truncated_mass >= NEGLIGIBLE_TRUNCATION):
+            return None
+        late, lowest, highest = found.late_fractions.tolist()
+        return None if _is_near(late, lowest, highest, 1 - quantile) else late
+
+    def _estimated_lateness(self, limit: float, quantile: float) -> float | None:
+        """Return an estimate of `lateness` that decides, or None where only the exact share does.
+
+        Near saturation an exact share needs backlogs far beyond the limit. Here the probabilities of backlogs beyond a
+        narrower bound are taken to fall geometrically, as they do asymptotically: with the ratio that follows from the
+        transitions alone, and for comparison with the ratio measured below the bound. The bound widens until the
+        estimates, among them the one with the bound before, agree well enough to decide.
+        """
+        allowed = 1 - quantile
+        before: float | None = None
+        cut = 0.0
+        tolerance = min(TOLERANCE_OF_LATENESS * allowed, TOLERANCE_OF_CUT)
+        for rows, solution, cut in self._solutions(tolerance=tolerance):
+            distribution, bound = self._distribution(rows, solution), int(rows["bound"][0])
+            late = distribution.late_fraction(limit)
+            estimate, measured = (
+                late_share(distribution, limit, bound, self.flow.interval, ratio)
+                for ratio in (self._tail_decay, decay(self._structure[0], rows, solution.probability))
+            )
+            if cut < NEGLIGIBLE_TRUNCATION:
+                # The exact solution may have another bound, which makes a difference where timeouts are long.
+                decided = _is_clear(late, [estimate, measured], allowed)
+            elif self._is_undisturbed(limit, bound) and distribution.quantile(quantile) > limit * (1 + SAME_DELAY):
+                # A wider bound only lets the backlog grow.
+                late, decided = max(late, estimate), True
+            else:
+                late = late if cut < SETTLED * allowed else estimate
+                first, before, previous = before is None, late, before or 0.0
+                # One bound alone shows little: long timeouts may come to light with the next.
+                precise = self._is_undisturbed(limit, bound)
+                if first or not _is_clear(late, [estimate, measured, previous], allowed, precise):
+                    continue
+                fits = late > allowed or self._fits(rows, solution, cut)
+                decided, late = fits is not None, late if fits else 1.0
+            lowest, highest = (distribution.late_fraction(limit * (1 + sign * SAME_DELAY)) for sign in (1, -1))
+            return late if decided and not _is_near(late, lowest, highest, allowed) else None
+        # Even the widest bound within the limit cuts off too much: the exact solution would not be carried either.
+        return 1.0 if self.backlog_drift >= 0 or cut > EXTRAPOLATED * NEGLIGIBLE_TRUNCATION else None
+
+    def _fits(self, rows: Rows, solution: Solution, cut: float) -> bool | None:
+        """Return whether a backlog bound large enough for this load is within the solver's limit.
+
+        None where that depends on how far the extrapolation of the probability at the bound can be trusted.
+        """
+        phases, bound = self._structure[0], int(rows["bound"][0])
+        factor = decay(phases, rows, solution.probability)
+        at_most, at_least = (
+            int(self._rows_within(bound * 2 ** doublings(cut, factor, bound, wanted))["offset"][-1])
+            for wanted in (NEGLIGIBLE_TRUNCATION / EXTRAPOLATED, min(NEGLIGIBLE_TRUNCATION * EXTRAPOLATED, cut))
+        )
+        if at_most <= self._largest_grown:
+            return True
+        return None if at_least <= self._largest_grown else False
+
+    @cached_property
+    def _largest_grown(self) -> int:
+        """Cells up to which the chain grows with its bound."""
+        first = int(self._rows_within(self._profile.first_bound)["offset"][-1])
+        return max(LARGEST_GROWN_CHAIN, LARGEST_GROWTH * first)
+
+    def distribution_up_to(self, limit: float, quantile: float) -> DelayDistribution:
+        """Return the distribution; where a target is missed for certain, only as much of it as it takes to say so.
+
+        The bound of the backlog widens no further once the share `quantile` of the packets does not arrive within
+        `limit` [s]: a wider one only lets the backlog grow. Delays are lower bounds then, and `truncated_mass` says how
+        much is cut off. Near saturation that saves nearly all of the work.
+        """
+        if not limit < np.inf:
+            return self.delay_distribution()
+        for rows, solution, cut in self._solutions(self._largest_cut):
+            if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
+                return self._distribution(rows, solution)
+            if solution.residual > ACCEPTED_RESIDUAL:
+                solution = self._solve(rows, from_start(rows, self._profile.start), np.inf, TOLERANCE)
+            distribution = self._distribution(rows, solution)
+            exceeded = self._is_undisturbed(limit, int(rows["bound"][0])) and distribution.quantile(quantile) > limit
+            if exceeded and distribution.sustainable:
+                return distribution
+        return DelayDistribution.unsustainable(self.path.forward_delay)
+
+    def summary_up_to(self, figures: RequestedFigures) -> DelaySummary:
+        """Return `distribution_up_to` the target in a few numbers, for a small chain in a fraction of its time."""
+        found = self._narrow_summary(figures)
+        return summary(self.distribution_up_to(figures.limit, figures.share), figures) if found is None else found
+
+    def _narrow_summary(self, figures: RequestedFigures) -> DelaySummary | None:
+        """Return `summary_up_to` of a small chain within its first bound; None where that bound does not suffice."""
+        result = np.empty(figures.shares.size + figures.limits.size + 2)
+        small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
+        if small and not self._profile.lossless:
+            undisturbed = self._is_undisturbed(figures.limit, self._profile.first_bound)
+            decisive = figures if undisturbed else figures._replace(limit=np.inf)
+            outcome = self._profile.sum_up(decisive, result)
+            if outcome != LEFT:
+                mean, cut = result[-2:].tolist()
+                quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
+                return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
+        return None
+
+    def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float, tolerance: float) -> Solution:
+        """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""
+        phases, transitions = self._structure
+        start = self._profile.start
+        if self._profile.lossless:
+            # Nothing is ever lost: the chain stays where it starts.
+            return Solution(np.ones(1), 0.0, 0)
+        iterate = partial(solve_within, self._budget, phases, transitions, rows, start, inflow, largest_cut, tolerance)
+        solution = iterate()
+        if solution.residual > max(ACCEPTED_RESIDUAL, tolerance):
+            if probability_at_bound(phases, rows, solution.probability) > largest_cut:
+                return solution
+            from tcpdelay.chain.solver.stationary import LARGEST_CHAIN, SECONDS_PER_STATE, solve_directly
+
+            if solution.probability.size > LARGEST_CHAIN:
+                # What has not settled may still move by the residual in each of as many sweeps.
+                if solution.residual * MAX_SWEEPS >= NEGLIGIBLE_TRUNCATION:
+                    # The inflow is that of the last sweep: the iteration goes on from there.
+                    solution = iterate()
+                if solution.residual * MAX_SWEEPS < NEGLIGIBLE_TRUNCATION:
+                    return solution
+            self._budget.spend(SECONDS_PER_STATE * min(solution.probability.size, LARGEST_CHAIN))
+            return solve_directly(phases, transitions, rows, start)
+        return solution
+
+    def _finite(self) -> tuple[Rows, Solution]:
+        if self._solved is None:
+            raise ValueError(
+                "the backlog of this flow has no finite bound: TCP cannot carry it (sustainable is False); "
+                "Stack.newreno_2008(backlog_bound='published') cuts the backlog off as published"
+            )
+        return self._solved
+
+    @cached_property
+    def _numbering(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        rows, _ = self._finite()
+        phases, transitions = self._structure
+        number = number_states(phases, transitions, rows, self._profile.start)
+        return (number, *list_states(phases, rows, number))
+
+    @cached_property
+    def states(self) -> NDArray[np.void]:
+        """Reachable states as a structured array of (w, b, l): window, backlog [packets], recovery phase."""
+        phases, _ = self._structure
+        _, phase_of, backlog_of = self._numbering
+        states = np.empty(phase_of.size, STATE)
+        states["w"], states["b"], states["l"] = phases["window"][phase_of], backlog_of, phases["recovery"][phase_of]
+        return states
+
+    @cached_property
+    def kinds(self) -> NDArray[np.str_]:
+        """Kind of the phase of each of `states`, for example ``"round"`` or ``"timeout"``."""
+        _, phase_of, _ = self._numbering
+        return self._profile.kinds[phase_of]
+
+    @cached_property
+    def step_durations(self) -> NDArray[np.float64]:
+        """Mean duration of the step from each of `states` [s]."""
+        phases, transitions = self._structure
+        _, phase_of, _ = self._numbering
+        phase_of_event = np.repeat(np.arange(phases.size - 1), np.diff(phases["first_transition"]))
+        events = transitions[: phase_of_event.size]
+        mean = np.zeros(phases.size - 1)
+        np.add.at(mean, phase_of_event, events["probability"] * events["duration"])
+        return mean[phase_of]
+
+    @property
+    def initial_state(self) -> int:
+        """Number of the state in which the chain starts: an open window without a backlog."""
+        rows, _ = self._finite()
+        start = self._profile.start
+        return int(self._numbering[0][rows["offset"][start] - rows["low"][start]])
+
+    @cached_property
+    def transition_matrix(self) -> scipy.sparse.csr_array:
+        """Transition probabilities between `states`, in their order; each row sums to 1."""
+        import scipy.sparse
+
+        rows, _ = self._finite()
+        number, phase_of, backlog_of = self._numbering
+        entries = compressed_rows(*self._structure, rows, number, phase_of, backlog_of)
+        return scipy.sparse.csr_array(entries, shape=(phase_of.size, phase_of.size))
+
+    @cached_property
+    def stationary_distribution(self) -> NDArray[np.float64]:
+        """Stationary probabilities of `states`, in their order, summing to 1."""
+        number, _, _ = self._numbering
+        return self._finite()[1].probability[number >= 0]
+
+    @property
+    def residual(self) -> float:
+        """Sum over all states of ``|pi Q - pi|`` of the stationary distribution found."""
+        return self._finite()[1].residual
+
+    @cached_property
+    def backlogged_time_fraction(self) -> float:
+        """Share of time in which packets wait in the send buffer: 1 where TCP cannot carry the flow."""
+        if self._solved is None:
+            return 1.0
+        rows, solution = self._solved
+        return self._profile.backlogged_time(rows, solution.probability)
+
+    @cached_property
+    def delay_parts(self) -> DelayParts:
+        """Where the mean delay comes from; the parts add up to the mean. Infinite backlog where it is not finite."""
+        if self._solved is None:
+            return DelayParts(self.path.forward_delay, np.inf, 0.0, 0.0)
+        rows, solution = self._solved
+        parts = self._profile.mean_parts(rows, solution.probability)
+        return DelayParts(self.path.forward_delay, *parts)
+
+    def delay_distribution(self) -> DelayDistribution:
+        """Return the distribution of the delay from write to in-order read."""
+        if self._solved is None:
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        return self._distribution(*self._solved)
+
+
+# A chain as a DRN file: the explicit format of the probabilistic model checker Storm (https://www.stormchecker.org).
+#
+# A DRN file has a header, then each state with its reward and its labels, its one action, and the probabilities of its
+# successors. Storm reads it with ``storm --explicit-drn FILE``. The property ``LRA=? ["label"]`` is the long-run share
+# of steps in states with that label: their stationary probability. ``R=? [LRA]`` is the mean duration of a step [s].
+
+
+def _state_labels(model: DelayModel, sets: Mapping[str, NDArray[np.bool_]] | None) -> list[str]:
+    """Return the labels of each state, separated by spaces."""
+    if sets is None:
+        windows, backlogs = model.states["w"].tolist(), model.states["b"].tolist()
+        rows = zip(model.kinds.tolist(), windows, backlogs, strict=True)
+        return [f"{kind} window_{window} backlog_{backlog}" for kind, window, backlog in rows]
+    labels: list[list[str]] = [[] for _ in range(model.states.size)]
+    for label, members in sets.items():
+        for state in np.flatnonzero(members):
+            labels[state].append(label)
+    return [" ".join(words) for words in labels]
+
+
+def _lines(model: DelayModel, sets: Mapping[str, NDArray[np.bool_]] | None) -> Iterator[str]:
+    matrix = model.transition_matrix
+    states = matrix.shape[0]
+    pointers, columns, probabilities = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
+    durations, labels = model.step_durations.tolist(), _state_labels(model, sets)
+    labels[model.initial_state] = f"init {labels[model.initial_state]}"
+    yield f"@type: DTMC\n@parameters\n\n@reward_models\nduration\n@nr_states\n{states}\n@nr_choices\n{states}\n@model\n"
+    for state in range(states):
+        # A float's repr is the shortest decimal that is read as the same number.
+        yield f"state {state} [{durations[state]!r}] {labels[state]}".rstrip() + "\n\taction 0\n"
+        for entry in range(pointers[state], pointers[state + 1]):
+            yield f"\t\t{columns[entry]} : {probabilities[entry]!r}\n"
+
+
+def write_drn(model: DelayModel, path: FilePath, sets: Mapping[str, NDArray[np.bool_]] | None = None) -> None:
+    """Write the chain that `model` solves as a DRN file.
+
+    States have the numbers of `DelayModel.states`. The reward of a state is the mean duration of the step from it [s].
+
+    Parameters
+    ----------
+    model : DelayModel
+        The chain, published or of Linux.
+    path : Path
+        The file to write.
+    sets : mapping of str to bool array, shape (n,), optional
+        Sets of states by their label, a word without spaces. By default each state has three labels: the kind of its
+        phase (`DelayModel.kinds`), ``window_`` with its congestion window [segments], and ``backlog_`` with its
+        backlog [packets]. The state in which the chain starts has the label ``init`` in any case.
+
+    Raises
+    ------
+    ValueError
+        If TCP cannot carry the flow: its chain has no stationary distribution.
+
+    Examples
+    --------
+    >>> import pathlib
+    >>> from tempfile import TemporaryDirectory
+    >>> from tcpdelay import Flow, Path, Stack
+    >>> model = DelayModel(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux())
+    >>> with TemporaryDirectory() as directory:
+    ...     write_drn(model, pathlib.Path(directory, "chain.drn"))
+    ...     lines = pathlib.Path(directory, "chain.drn").read_text().splitlines()
+    >>> lines[0], [line for line in lines if " init " in line]
+    ('@type: DTMC', ['state 549 [0.0196] init open window_8 backlog_0'])
+    """
+    with written_durably(path) as unfinished, unfinished.open("w", encoding="ascii", newline="\n") as file:
+        file.writelines(_lines(model, sets))

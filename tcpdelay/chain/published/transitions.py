@@ -1,0 +1,376 @@
+"""The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno: its states, events and transitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.ask import SIMULATED, UnsupportedError, refused_lateness, unknown_fields
+from tcpdelay.chain.solver.state_space import (
+    HEAD_OF_LINE,
+    PHASE,
+    QUEUED,
+    TRANSITION,
+    Phases,
+    Transitions,
+    round_half_up,
+)
+from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
+from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import NewReno2008
+from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD
+
+# The events that end a visit to a state: no loss, a fast retransmit, or a timeout.
+#
+# The sums over loss patterns have closed forms. B_p(n, i) is the binomial probability. The term of i losses whose
+# retransmissions all survive is T(i) = B_p(w, i) (1-p)^i. Over all i these terms add up to (1-p^2)^w. So the patterns
+# that are not repaired are summed directly. The difference P_loss - P_FR would lose digits at small loss.
+
+NEWRENO, SACK, RENO = 0, 1, 2
+VARIANT_CODES = {"newreno": NEWRENO, "sack": SACK, "reno": RENO}
+
+RENO_TWO_LOSS_WINDOW = 10
+"""Smallest window in which Reno repairs two losses of one window (Fall and Floyd 1996)."""
+
+
+class LossEvents(NamedTuple):
+    """Probabilities of the events of a visit, indexed by the congestion window."""
+
+    success: NDArray[np.float64]
+    fast_retransmit: NDArray[np.float64]
+    timeout: NDArray[np.float64]
+
+
+@kernel()
+def _repaired_pattern(trials: int, losses: int, loss: float) -> float:
+    """Return B_p(trials, losses) (1-p)^losses: the probability of the losses, and that all retransmissions arrive."""
+    if losses < 0 or losses > trials:
+        return 0.0
+    coefficient = 1.0
+    few = min(losses, trials - losses)
+    for i in range(few):
+        coefficient *= (trials - i) / (i + 1.0)
+    return coefficient * (loss * (1 - loss)) ** losses * (1 - loss) ** (trials - losses)
+
+
+@kernel()
+def timeout_share_correlated(window: int, loss: float, limited_transmit: bool) -> float:
+    """Return Q(w): the share of loss indications that end in a timeout under drop-tail losses.
+
+    The first k segments of the lossy round arrive, with probability A(k) = p q^k / (1 - q^w), and their ACKs release k
+    more. The first m of these arrive, each causes a duplicate ACK, and m >= 3 repairs the loss: 1 - Q = q^3 S(3), where
+    S(j) is the sum of A(k) over k >= j (Padhye et al. 1998, equation 24). Limited transmit adds the cases m = 1, where
+    two more segments must arrive, q^2, and m = 2, where one of two must arrive, 1 - p^2 (Brosh et al. 2010, equation
+    15). Together 1 - Q = q^3 (S(1) + 2 p S(2) + p^2 S(3)).
+    """
+    log_survival = math.log1p(-loss)
+    three_arrive = math.exp(3 * log_survival)
+    repaired = three_arrive * _at_least_arrive(3, window, loss)
+    if limited_transmit:
+        terms = _at_least_arrive(1, window, loss) + 2 * loss * _at_least_arrive(2, window, loss)
+        repaired = three_arrive * terms + loss**2 * repaired
+    return 1.0 - repaired
+
+
+@kernel()
+def _at_least_arrive(segments: int, window: int, loss: float) -> float:
+    """Return the sum of A(k) over k >= `segments`: so many segments of a lossy round arrive before its first loss."""
+    if window <= segments:
+        return 0.0
+    log_survival = math.log1p(-loss)
+    rest_lost = -math.expm1((window - segments) * log_survival)
+    return math.exp(segments * log_survival) * rest_lost / -math.expm1(window * log_survival)
+
+
+@kernel()
+def loss_events(
+    largest_window: int, loss: float, one_packet: bool, variant: int, correlated: bool, limited_transmit: bool
+) -> LossEvents:
+    """Return the probabilities of success, fast retransmit and timeout for each window from 0 to `largest_window`.
+
+    With `one_packet` the chain is application limited: a visit covers one packet. This packet is lost with probability
+    p, and other packets of its window may be lost too. Otherwise a visit covers a whole window.
+    """
+    success = np.zeros(largest_window + 1)
+    fast_retransmit = np.zeros(largest_window + 1)
+    timeout = np.zeros(largest_window + 1)
+    if loss <= 0.0:
+        success[:] = 1.0
+        return LossEvents(success, fast_retransmit, timeout)
+    log_survival = math.log1p(-loss)
+    log_repair = math.log1p(-loss * loss)
+    for window in range(1, largest_window + 1):
+        if one_packet:
+            # The packet is the first of i lost packets: p B_p(w-1, i-1) (1-p)^i = (1-p) p T'(i-1).
+            others, first = window - 1, loss * (1 - loss)
+            any_lost = loss
+            unrepaired = -loss * math.expm1(log_survival + others * log_repair)
+        else:
+            others, first = window, 1.0
+            any_lost = -math.expm1(window * log_survival)
+            unrepaired = -math.expm1(window * log_repair)
+        offset = window - others
+        all_but_none = first * _repaired_pattern(others, window - offset, loss)
+        all_but_one = first * _repaired_pattern(others, window - 1 - offset, loss) if window > 1 else 0.0
+        all_but_two = first * _repaired_pattern(others, window - 2 - offset, loss) if window > 2 else 0.0
+
+        if variant == RENO:
+            repaired = 0.0
+            if window > DUPLICATE_THRESHOLD:
+                repaired += first * _repaired_pattern(others, 1 - offset, loss)
+            if window >= RENO_TWO_LOSS_WINDOW:
+                repaired += first * _repaired_pattern(others, 2 - offset, loss)
+            ends_in_timeout = any_lost - repaired
+        else:
+            ends_in_timeout = unrepaired + all_but_none + all_but_one + all_but_two
+        if correlated:
+            ends_in_timeout = timeout_share_correlated(window, loss, limited_transmit) * any_lost
+        elif limited_transmit:
+            # One or two survivors each release a new segment, whose ACKs complete the three duplicates (RFC 3042).
+            # Reno repairs only a single loss in these small windows.
+            if window > 1 and (variant != RENO or window == 2):
+                ends_in_timeout -= all_but_one * (1 - loss) ** 2
+            if window > 2 and (variant != RENO or window == 3):
+                ends_in_timeout -= all_but_two * (1 - loss**2)
+        if window == 1 or (window <= DUPLICATE_THRESHOLD and not limited_transmit):
+            # There are too few duplicate ACKs for a fast retransmit. Its probability is exactly 0, as in the equations.
+            ends_in_timeout = any_lost
+        timeout[window] = min(max(ends_in_timeout, 0.0), any_lost)
+        fast_retransmit[window] = any_lost - timeout[window]
+        success[window] = 1 - any_lost if one_packet else math.exp(window * log_survival)
+    return LossEvents(success, fast_retransmit, timeout)
+
+
+# The published chain (w, b, l) of a CBR source over TCP NewReno, SACK or Reno.
+#
+# Source: Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+# Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780. The published text contradicts itself in some places.
+# The documentation of the chain lists how this module reads them.
+
+BACKOFF_STAGES = 6
+"""Number of back-off stages of the retransmission timeout."""
+WINDOW_PER_LOAD = 8
+"""Largest congestion window, as a multiple of the load."""
+BACKLOG_PER_LOAD = 16
+"""Largest backlog, as a multiple of the load."""
+
+
+class Parameters(NamedTuple):
+    """The symbols of the published chain for one scenario."""
+
+    load: int  # r: packets per round-trip time, at least 1
+    # packet_size, mss: a and MSS [bytes].
+    packet_size: int
+    mss: int
+    # interval, rtt, initial_timeout: 1/f, RTT and T0 [s].
+    interval: float
+    rtt: float
+    initial_timeout: float
+    # loss, loss_of_one_packet: p, and p' of a packet that is sent alone.
+    loss: float
+    loss_of_one_packet: float
+    variant: int  # NEWRENO, SACK or RENO
+    # correlated, limited_transmit, window_validation: Drop-tail losses, limited transmit (RFC 3042) and congestion
+    # window validation (RFC 2861).
+    correlated: bool
+    limited_transmit: bool
+    window_validation: bool
+
+
+PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_delay"})
+"""Fields of a path that the chain takes into account. It refuses any other field unless it has its default."""
+
+
+def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[UnsupportedError]:
+    """Yield an error for each field of the scenario that the chain refuses.
+
+    Examples
+    --------
+    >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
+    ['jitter']
+    """
+    yield from refused_lateness(flow, "in a Markov chain")
+    yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", SIMULATED)
+    if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
+        allowed = f"be below mss / loss = {stack.mss / path.loss:g} bytes behind a byte-based bottleneck"
+        yield UnsupportedError("packet_size", flow.packet_size, allowed)
+
+
+def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
+    """Return the chain's parameters: load r = max(1, round(f RTT)) packets per RTT, timeout T0, losses p and p'."""
+    for refused in published_refusals(flow, path, stack):
+        raise refused
+    loss_of_one_packet = path.loss
+    if path.bottleneck == "bytes":
+        loss_of_one_packet *= flow.packet_size / stack.mss
+    lossless = loss_of_one_packet < NEGLIGIBLE_LOSS
+    return Parameters(
+        load=max(1, round_half_up(path.rtt / flow.interval)),
+        packet_size=flow.packet_size,
+        mss=stack.mss,
+        interval=flow.interval,
+        rtt=path.rtt,
+        initial_timeout=stack.first_timeout(path.rtt),
+        loss=0.0 if lossless else path.loss,
+        loss_of_one_packet=0.0 if lossless else loss_of_one_packet,
+        variant=VARIANT_CODES[stack.variant],
+        correlated=path.loss_pattern == "correlated",
+        limited_transmit=stack.limited_transmit,
+        window_validation=stack.window_validation,
+    )
+
+
+@kernel()
+def phase_count(load: int) -> int:
+    """Return the number of phases: the back-off stages, then three phases for each window.
+
+    The three phases are fast recovery, backlogged, and application limited.
+    """
+    return BACKOFF_STAGES + 3 * WINDOW_PER_LOAD * load
+
+
+def phase_kinds(load: int) -> list[str]:
+    """Return the kind of each phase.
+
+    Examples
+    --------
+    >>> kinds = phase_kinds(5)
+    >>> len(kinds) == phase_count(5), kinds[0], kinds[-3:]
+    (True, 'timeout', ['recovery', 'backlogged', 'application_limited'])
+    """
+    return ["timeout"] * BACKOFF_STAGES + ["recovery", "backlogged", "application_limited"] * (WINDOW_PER_LOAD * load)
+
+
+@kernel()
+def _recovering(window: int) -> int:
+    """Return the phase of `window` in fast recovery."""
+    return BACKOFF_STAGES + 3 * (window - 1)
+
+
+@kernel()
+def backlogged_phase(window: int) -> int:
+    """Return the phase of `window` outside recovery with a backlog, or with a window below the load."""
+    return BACKOFF_STAGES + 3 * (window - 1) + 1
+
+
+@kernel()
+def _application_limited(window: int) -> int:
+    """Return the phase of `window` in which the application limits the sender."""
+    return BACKOFF_STAGES + 3 * (window - 1) + 2
+
+
+@kernel()
+def _empty(window: int, load: int) -> int:
+    """Return the phase of `window` with an empty backlog: application limited if the window admits the load."""
+    return _application_limited(window) if window >= load else backlogged_phase(window)
+
+
+@kernel()
+def _shift(p: Parameters, segments: int) -> int:
+    """Return the change of the backlog in a round: (r a - segments M) / a packets, rounded half up."""
+    change = p.load * p.packet_size - segments * p.mss
+    return (2 * change + p.packet_size) // (2 * p.packet_size)
+
+
+@kernel()
+def _grown_window(p: Parameters, window: int) -> int:
+    """Return the window after a round without loss that leaves a backlog: doubled in slow start, otherwise w + 1."""
+    grown = 2 * window if 2 * window < p.load else window + 1
+    return min(grown, WINDOW_PER_LOAD * p.load)
+
+
+@kernel()
+def _put(
+    t: Transitions, row: int, target: int, target_when_empty: int, shift: int, probability: float, duration: float
+) -> int:
+    """Append a transition with which no packet leaves: the other fields of the record are 0."""
+    t.target[row] = target
+    t.target_when_empty[row] = target_when_empty
+    t.shift[row] = shift
+    t.probability[row] = probability
+    t.duration[row] = duration
+    return row + 1
+
+
+@kernel()
+def _send(t: Transitions, row: int, packets: int, packets_when_empty: int, pattern: int) -> None:
+    """Set how many packets leave with a transition, and the pattern of their delays."""
+    t.packets[row] = packets
+    t.packets_when_empty[row] = packets_when_empty
+    t.pattern[row] = pattern
+
+
+@kernel()
+def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
+    """Return the phases and transitions of the published chain."""
+    r, f = p.load, 1.0 / p.interval
+    largest_window = WINDOW_PER_LOAD * r
+    phases_total = phase_count(r)
+    rows = 2 * BACKOFF_STAGES + 7 * largest_window
+    phases: Phases = records(phases_total + 1, PHASE)
+    t: Transitions = records(rows, TRANSITION)
+    round_events = loss_events(largest_window, p.loss, False, p.variant, p.correlated, p.limited_transmit)
+    packet_events = loss_events(largest_window, p.loss_of_one_packet, True, p.variant, p.correlated, p.limited_transmit)
+    first_timeout_packets = round_half_up(p.initial_timeout * f)
+    row = 0
+
+    for stage in range(1, BACKOFF_STAGES + 1):
+        phase = stage - 1
+        phases.recovery[phase] = stage
+        phases.first_transition[phase] = row
+        row = _put(t, row, backlogged_phase(1), _empty(1, r), _shift(p, 1), 1 - p.loss, p.rtt)
+        _send(t, row - 1, p.mss // p.packet_size, 0, QUEUED)
+        next_stage = min(stage + 1, BACKOFF_STAGES) - 1
+        timeout = 2.0**stage * p.initial_timeout
+        row = _put(t, row, next_stage, next_stage, round_half_up(timeout * f), p.loss, timeout)
+
+    for window in range(1, largest_window + 1):
+        sent = window * p.mss // p.packet_size
+        sent_in_recovery = (window + DUPLICATE_THRESHOLD) * p.mss // p.packet_size
+        recovering = _recovering((window + DUPLICATE_THRESHOLD) // 2)
+
+        phase = _recovering(window)
+        phases.window[phase] = window
+        phases.recovery[phase] = 1
+        phases.first_transition[phase] = row
+        row = _put(t, row, backlogged_phase(window), _empty(window, r), _shift(p, window), 1.0, p.rtt)
+        _send(t, row - 1, sent, min(r, window), QUEUED)
+
+        phase = backlogged_phase(window)
+        phases.window[phase] = window
+        phases.first_transition[phase] = row
+        grown = _grown_window(p, window)
+        empty_window = grown if window < r else (r if p.window_validation else window)
+        chance = round_events.success[window]
+        row = _put(t, row, backlogged_phase(grown), _empty(empty_window, r), _shift(p, window), chance, p.rtt)
+        _send(t, row - 1, sent, min(r, window), QUEUED)
+        chance, shift = round_events.fast_retransmit[window], _shift(p, window + DUPLICATE_THRESHOLD)
+        row = _put(t, row, recovering, recovering, shift, chance, p.rtt)
+        _send(t, row - 1, sent_in_recovery, min(r, window), HEAD_OF_LINE)
+        row = _put(t, row, 0, 0, first_timeout_packets, round_events.timeout[window], p.initial_timeout)
+
+        phase = _application_limited(window)
+        phases.window[phase] = window
+        phases.first_transition[phase] = row
+        if window >= r:
+            row = _put(t, row, phase, phase, 0, packet_events.success[window], p.interval)
+            _send(t, row - 1, 1, 1, QUEUED)
+            recovering = _recovering((r + DUPLICATE_THRESHOLD) // 2)
+            chance, duration = packet_events.fast_retransmit[window], p.rtt + DUPLICATE_THRESHOLD * p.interval
+            row = _put(t, row, recovering, recovering, DUPLICATE_THRESHOLD, chance, duration)
+            _send(t, row - 1, r, r, HEAD_OF_LINE)
+            row = _put(t, row, 0, 0, first_timeout_packets, packet_events.timeout[window], p.initial_timeout)
+    phases.first_transition[phases_total] = row
+    return phases, t
+
+
+@kernel()
+def start_phase(load: int) -> int:
+    """Return the phase of the state (r, 0, 0), in which the chain starts."""
+    return _empty(load, load)

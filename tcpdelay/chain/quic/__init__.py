@@ -1,0 +1,1 @@
+"""The Markov chain of QUIC."""

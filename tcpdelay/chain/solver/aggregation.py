@@ -1,0 +1,605 @@
+"""Smaller chains that help the iteration: corrections of slow modes, elimination, and the tail beyond the bound."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions
+from tcpdelay.chain.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
+from tcpdelay.compiling.compilation import allocation_free, kernel
+from tcpdelay.declare import InvalidValueError
+
+if TYPE_CHECKING:
+    from tcpdelay.delays import DelayDistribution
+
+
+# Grassmann-Taksar-Heyman elimination: the stationary distribution of a small chain without subtractions.
+#
+# Source: Grassmann, Taksar, Heyman, "Regenerative Analysis and Steady State Distributions for Markov Chains",
+# Operations Research 33 (1985).
+
+LARGEST_DENSE_CHAIN = 5000
+"""Largest number of states that `gth_solve` accepts."""
+
+
+@kernel()
+def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the stationary distribution of `matrix`, which is overwritten."""
+    n = matrix.shape[0]
+    # Fold the last state into the other states, until one state is left.
+    for last in range(n - 1, 0, -1):
+        leaves = 0.0
+        for j in range(last):
+            leaves += matrix[last, j]
+        for i in range(last):
+            rate = matrix[i, last] / leaves
+            if rate != 0.0:
+                matrix[i, last] = rate
+                for j in range(last):
+                    matrix[i, j] += rate * matrix[last, j]
+    # Unfold the states in reverse order.
+    probability = np.zeros(n)
+    probability[0] = 1.0
+    for state in range(1, n):
+        for i in range(state):
+            probability[state] += probability[i] * matrix[i, state]
+    total = 0.0
+    for state in range(n):
+        total += probability[state]
+    for state in range(n):
+        probability[state] /= total
+    return probability
+
+
+def gth_solve(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the stationary distribution of an irreducible transition matrix.
+
+    Every operation adds, multiplies or divides positive numbers. So the relative error of each probability, however
+    small, is of the order of the rounding unit times the number of states.
+
+    Parameters
+    ----------
+    matrix : ndarray, shape (n, n)
+        Transition matrix whose rows sum to 1; n from 1 to 5000 (the work grows with n cubed).
+
+    Returns
+    -------
+    ndarray, shape (n,)
+        Stationary probabilities, summing to 1.
+
+    Raises
+    ------
+    ValueError
+        If `matrix` is not square, or larger than 5000.
+
+    Examples
+    --------
+    >>> gth_solve(np.array([[0.9, 0.1], [0.3, 0.7]])).round(12).tolist()
+    [0.75, 0.25]
+    """
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ValueError(f"matrix must be square, got shape {matrix.shape}")
+    if matrix.shape[0] > LARGEST_DENSE_CHAIN:
+        raise InvalidValueError("matrix", matrix.shape[0], f"have at most {LARGEST_DENSE_CHAIN} rows")
+    probability: NDArray[np.float64] = eliminate(np.array(matrix, np.float64))
+    return probability
+
+
+# Two smaller chains that correct slow modes of the iteration: a chain of the phases, and a chain of the backlog.
+#
+# The chain of the phases sums over the backlog. It also gives the drift of the backlog. The chain of the backlog sums
+# over the phases and has few bins of backlogs. It speeds up the iteration near saturation.
+
+MAX_SWEEPS = 20_000
+"""Largest number of sweeps over a chain of phases."""
+GROWTH_SWEEPS = 500
+"""Sweeps after which the growth of a geometric backlog is taken as it is."""
+TOLERANCE = 1e-14
+"""Change per sweep at which the chain of phases for the drift has settled."""
+
+
+class PhaseChain(NamedTuple):
+    """A Markov chain of phases without the moves that stay in a phase."""
+
+    first: NDArray[np.int64]  # First move of each phase. The last entry is the number of moves.
+    # target, chance: The phase that a move leads to, and the probability of the move.
+    target: NDArray[np.int64]
+    chance: NDArray[np.float64]
+    leaving: NDArray[np.float64]  # Probability that a phase is left; exactly 1 if no move stays in the phase
+
+
+@kernel()
+def _new_chain(phases: int, moves: int) -> PhaseChain:
+    return PhaseChain(
+        np.zeros(phases + 1, np.int64), np.empty(moves, np.int64), np.empty(moves, np.float64), np.zeros(phases)
+    )
+
+
+@allocation_free()
+def _add_move(chain: PhaseChain, phase: int, filled: int, target: int, chance: float) -> int:
+    """Append a move of `phase`, or add it to the last move if both have the same target; return the number of moves."""
+    if chance <= 0.0 or target == phase:
+        return filled
+    chain.leaving[phase] += chance
+    if filled > chain.first[phase] and chain.target[filled - 1] == target:
+        chain.chance[filled - 1] += chance
+        return filled
+    chain.target[filled], chain.chance[filled] = target, chance
+    return filled + 1
+
+
+@allocation_free()
+def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
+    """Close the list of moves of a phase. If no move `stays` in the phase, it is left with probability 1."""
+    chain.first[phase + 1] = filled
+    if not stays or chain.leaving[phase] <= 0.0:
+        chain.leaving[phase] = 1.0
+
+
+@kernel()
+def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
+    """Return the chain of the phases; within each phase the backlog has the distribution of `visits`.
+
+    Each event becomes two moves: one if packets remain in the backlog, and one if none remain. A phase without visits
+    counts as backlogged.
+    """
+    count = phases.size - 1
+    chain = _new_chain(count, 2 * transitions.size)
+    filled = 0
+    for phase in range(count):
+        cells = visits[rows.offset[phase] : rows.offset[phase + 1]]
+        stays = False
+        if cells.size > 0:
+            sum_of_cells = total(cells)
+            for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+                busy, empty = transitions.target[event], transitions.target_when_empty[event]
+                chance = transitions.probability[event]
+                stays |= busy == phase or empty == phase
+                if busy == empty:
+                    filled = _add_move(chain, phase, filled, busy, chance)
+                    continue
+                emptied = min(max(1 - transitions.shift[event] - rows.low[phase], 0), cells.size)
+                if sum_of_cells > 0:
+                    share = min(total(cells[:emptied]) / sum_of_cells, 1.0)
+                else:
+                    share = 1.0 if emptied == cells.size else 0.0
+                filled = _add_move(chain, phase, filled, busy, chance * (1 - share))
+                filled = _add_move(chain, phase, filled, empty, chance * share)
+        _close(chain, phase, filled, stays)
+    return chain
+
+
+@kernel()
+def _busy_chain(phases: Phases, transitions: Transitions, exponent: float) -> PhaseChain:
+    """Return the chain of the phases for a backlog that is never empty.
+
+    Each event is weighted by e to the power of `exponent` times the packets that the event adds to the backlog. An
+    exponent of 0 leaves the probabilities as they are.
+    """
+    count = phases.size - 1
+    chain = _new_chain(count, transitions.size)
+    filled = 0
+    for phase in range(count):
+        stays, gained = False, 0.0
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            target, chance = transitions.target[event], transitions.probability[event]
+            weighted = chance * math.exp(exponent * transitions.shift[event])
+            stays |= target == phase
+            gained += weighted - chance
+            filled = _add_move(chain, phase, filled, target, weighted)
+        _close(chain, phase, filled, stays)
+        if stays:
+            chain.leaving[phase] -= gained
+    return chain
+
+
+@allocation_free()
+def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> None:
+    """Carry `inflow` forward through all phases and count the `visits`; flow to earlier phases stays in `inflow`."""
+    for phase in range(visits.size):
+        value = inflow[phase]
+        inflow[phase] = 0.0
+        if value <= NEGLIGIBLE:
+            visits[phase] = 0.0
+            continue
+        value /= chain.leaving[phase]
+        visits[phase] = value
+        if chain.first[phase] == chain.first[phase + 1]:
+            # With long windows and many losses a recovery may never end, to rounding.
+            inflow[phase] = value
+        for move in range(chain.first[phase], chain.first[phase + 1]):
+            inflow[chain.target[move]] += chain.chance[move] * value
+
+
+@kernel()
+def settle(
+    chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, most: int
+) -> tuple[NDArray[np.float64], int]:
+    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`, in at most `most` sweeps.
+
+    Return the last visits and the number of sweeps. `inflow` is scaled to a sum of 1.
+    """
+    visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
+    scale(inflow, 1 / total(inflow))
+    copy(inflow, before)
+    history = new_history(inflow.size)
+    stored, sweeps = -1, 0
+    while sweeps < most:
+        sweeps += 1
+        _sweep_phases(chain, inflow, visits)
+        scale(inflow, 1 / total(inflow))
+        moved = 0.0
+        for i in range(inflow.size):
+            moved += abs(inflow[i] - before[i])
+        if moved <= tolerance:
+            break
+        stored = remember(history, stored, before, inflow)
+        extrapolate(history, stored, before)
+        copy(before, inflow)
+    return visits, sweeps
+
+
+@kernel(nogil=True)
+def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float:
+    """Return the mean change of a backlog that is never empty, in packets per second.
+
+    The backlog of a chain whose phases do not depend on it stays finite if and only if this drift is negative (Loynes
+    1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog.
+    """
+    inflow = np.zeros(phases.size - 1)
+    inflow[start] = 1.0
+    drift, _ = drift_after(phases, transitions, inflow, MAX_SWEEPS)
+    return drift
+
+
+@kernel(nogil=True)
+def drift_after(phases: Phases, transitions: Transitions, inflow: NDArray[np.float64], most: int) -> tuple[float, int]:
+    """Return the drift of `backlog_drift` after at most `most` sweeps, and the sweeps; `inflow` is left at their end.
+
+    With fewer sweeps than `most` the drift has settled.
+    """
+    visits, sweeps = settle(_busy_chain(phases, transitions, 0.0), inflow, TOLERANCE, most)
+    packets, time = 0.0, 0.0
+    for phase in range(visits.size):
+        if visits[phase] == 0.0:
+            continue
+        for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
+            share = visits[phase] * transitions.probability[event]
+            packets += share * transitions.shift[event]
+            time += share * transitions.duration[event]
+    return packets / time, sweeps
+
+
+@kernel(nogil=True)
+def growth(
+    phases: Phases, transitions: Transitions, exponent: float, inflow: NDArray[np.float64], tolerance: float
+) -> float:
+    """Return the factor by which backlogs b of probability v e^(-exponent b) grow in one sweep through the phases.
+
+    v is the dominant eigenvector of the sweep. `inflow` is the first guess of v, and holds v afterwards. It is found by
+    power iteration: an extrapolation may lead to another eigenvector. The factor is infinite where a phase repeats
+    itself faster than it is left.
+    """
+    chain = _busy_chain(phases, transitions, exponent)
+    for phase in range(phases.size - 1):
+        if chain.leaving[phase] <= 0.0:
+            return np.inf
+    visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
+    factor = np.inf
+    for _ in range(GROWTH_SWEEPS):
+        copy(inflow, before)
+        _sweep_phases(chain, inflow, visits)
+        factor = total(inflow)
+        if not 0.0 < factor < np.inf:
+            break
+        scale(inflow, 1 / factor)
+        moved = 0.0
+        for i in range(inflow.size):
+            moved += abs(inflow[i] - before[i])
+            # The mean of two iterates also settles where the phases alternate.
+            inflow[i] = (inflow[i] + before[i]) / 2
+        if moved <= tolerance:
+            break
+    return factor
+
+
+BINS = 16
+"""Largest number of bins of backlogs."""
+LARGEST_FACTOR = 10.0
+"""Largest factor by which one correction may change a bin, as the profile within the bins may not have settled."""
+LARGEST_DISTANCE = 0.9
+"""Total variation distance above which there is no correction: the profile within the bins has not settled."""
+DOWNWARD_FLOW = 1e-15
+"""Smallest share of a bin that flows to the bin below it, so that no bin with few visits is a trap."""
+VISITED = 1e-30
+"""Share of all visits above which a bin is corrected."""
+
+
+@kernel()
+def bin_width(bound: int) -> int:
+    """Return the number of backlogs per bin."""
+    return bound // BINS + 1
+
+
+@kernel()
+def bin_flows(
+    phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
+) -> NDArray[np.float64]:
+    """Return the probability that flows from each bin of backlogs to each bin."""
+    bound = rows[0].bound
+    last_bin = bound // width
+    flow = np.zeros((last_bin + 1, last_bin + 1))
+    inside = np.zeros(last_bin + 1)
+    # A longer shift leads to the same end of the backlogs; some shift by billions, which empties any backlog.
+    chance_of_shift = np.zeros(2 * bound + 1)
+    for phase in range(phases.size - 1):
+        low, high = rows.low[phase], rows.high[phase]
+        row = visits[rows.offset[phase] : rows.offset[phase + 1]]
+        if row.size == 0:
+            continue
+        for source in range(low // width, high // width + 1):
+            inside[source] = total(row[max(source * width - low, 0) : (source + 1) * width - low])
+        events = range(phases.first_transition[phase], phases.first_transition[phase + 1])
+        # Many events of a phase add the same number of packets to the backlog.
+        for event in events:
+            chance_of_shift[bound + min(max(transitions.shift[event], -bound), bound)] += transitions.probability[event]
+        for event in events:
+            shift = min(max(transitions.shift[event], -bound), bound)
+            chance = chance_of_shift[bound + shift]
+            chance_of_shift[bound + shift] = 0.0
+            if chance > 0.0:
+                _add_flow(row, low, inside, chance, shift, width, flow)
+    return flow
+
+
+@allocation_free()
+def _add_flow(
+    row: NDArray[np.float64],
+    low: int,
+    inside: NDArray[np.float64],
+    chance: float,
+    shift: int,
+    width: int,
+    flow: NDArray[np.float64],
+) -> None:
+    """Add to the `flow` between bins what moves by `shift` packets from a row of backlogs, `low` and more.
+
+    `inside` holds the sum of the row in each bin. Two bins receive what leaves a bin; the smaller part is added up.
+    """
+    last_bin = flow.shape[0] - 1
+    bins, further = shift // width, shift % width
+    for source in range(low // width, (low + row.size - 1) // width + 1):
+        begin = source * width - low
+        split = begin + width - further
+        if 2 * further <= width:
+            over = total(row[max(split, 0) : max(begin + width, 0)])
+            under = inside[source] - over
+        else:
+            under = total(row[max(begin, 0) : max(split, 0)])
+            over = inside[source] - under
+        target = source + bins
+        flow[source, min(max(target, 0), last_bin)] += chance * under
+        flow[source, min(max(target + 1, 0), last_bin)] += chance * over
+
+
+@kernel()
+def correct_backlog(
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    visits: NDArray[np.float64],
+    feedback: NDArray[np.bool_],
+    inflow: NDArray[np.float64],
+) -> None:
+    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins.
+
+    Only the phases in `feedback` have any inflow.
+    """
+    width = bin_width(rows[0].bound)
+    flow = bin_flows(phases, transitions, rows, visits, width)
+    bins = flow.shape[0]
+    visited = np.zeros(bins)
+    for i in range(bins):
+        visited[i] = total(flow[i])
+        below = max(i - 1, 0)
+        # The shares of a bin with hardly any visits are noise, and the inverse of a denormal number is infinite.
+        if visited[i] > NEGLIGIBLE:
+            scale(flow[i], 1 / visited[i])
+            flow[i, below] += DOWNWARD_FLOW
+        else:
+            flow[i, below] = 1.0
+    balanced = eliminate(flow)
+    factor = np.ones(bins)
+    sum_visited = total(visited)
+    apart = 0.0
+    for i in range(bins):
+        apart += abs(balanced[i] - visited[i] / sum_visited) / 2
+    if apart > LARGEST_DISTANCE:
+        return
+    for i in range(bins):
+        if visited[i] > VISITED * sum_visited:
+            correction = balanced[i] * sum_visited / visited[i]
+            factor[i] = min(max(correction, 1 / LARGEST_FACTOR), LARGEST_FACTOR)
+    for phase in range(phases.size - 1):
+        if feedback[phase]:
+            row = inflow[rows.offset[phase] : rows.offset[phase + 1]]
+            for i in range(bins):
+                begin = i * width - rows.low[phase]
+                scale(row[max(begin, 0) : max(begin + width, 0)], factor[i])
+
+
+# How the probability of a backlog decays beyond the bound: a guess for a wider bound, and the share of late packets.
+#
+# Beyond the longest shift the transitions are the same at every backlog b. The probability of a backlog therefore tends
+# to v eta^b, with one number v for each phase (Neuts 1981, chapter 3; Takahashi 1981). When a packet is sent, the
+# packets behind it were written at one per interval since; its delay, in intervals, is its backlog. The delay therefore
+# has a geometric tail as well.
+
+UNDISTURBED = 0.6
+"""Share of the bound up to which the bound does not disturb the backlogs: probability cut off piles up beyond."""
+COMPARED = 0.2
+"""Share of the bound over which the decay is measured, against an equal share before it."""
+FASTEST_DECAY = 1e-3
+"""Smallest ratio that counts as measured."""
+EIGENVECTOR_TOLERANCE = 1e-10
+FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
+"""Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
+EXPONENT_TOLERANCE = 1e-6
+MAX_ROOT_STEPS, ROOT_TOLERANCE = 100, 2e-12
+"""Steps after which the search for a root fails, and its absolute tolerance: those of SciPy."""
+STEEPEST_GROWTH = 10.0
+"""Growth in one sweep beyond which only its sign counts."""
+UNDISTURBED_DELAYS = 0.7
+"""Share of the delay at the bound up to which delays are taken as they are."""
+
+
+@kernel()
+def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
+    """Return the ratio of the probabilities of backlogs b + 1 and b in the tail; 1 where the tail is empty."""
+    bound = rows[0].bound
+    end = int(UNDISTURBED * bound)
+    length = max(int(COMPARED * bound), 1)
+    upper = lower = 0.0
+    for phase in range(phases.size - 1):
+        zero = rows.offset[phase] - rows.low[phase]
+        for backlog in range(max(end - 2 * length + 1, rows.low[phase]), min(end, rows.high[phase]) + 1):
+            if backlog > end - length:
+                upper += probability[zero + backlog]
+            else:
+                lower += probability[zero + backlog]
+    if not lower > 0.0:
+        return 1.0
+    return float(max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY))
+
+
+def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
+    """Return the ratio of the probabilities of backlogs b + 1 and b far in the tail, from the transitions alone.
+
+    It is the eta < 1 for which v eta^b is in balance with one v for each phase: neither grows nor shrinks in a sweep
+    through the phases. (Neuts 1981, chapter 3.) The backlog has to drift downwards; `start` is a phase with a backlog.
+    """
+    inflow = np.zeros(phases.size - 1)
+    inflow[start] = 1.0
+
+    # Remembered, because the guess that each evaluation leaves would move the next one a little.
+    @functools.cache
+    def excess(exponent: float) -> float:
+        guess = inflow.copy()
+        factor = growth(phases, transitions, exponent, guess, EIGENVECTOR_TOLERANCE)
+        if not factor < STEEPEST_GROWTH:
+            # Far beyond the root the numbers overflow, and the guess is lost.
+            return STEEPEST_GROWTH
+        if factor > 0:
+            inflow[:] = guess
+        return factor - 1
+
+    below = FIRST_EXPONENT
+    while excess(below) >= 0 and below > SMALLEST_EXPONENT:
+        below /= 2
+    if below <= SMALLEST_EXPONENT:
+        return 1.0
+    while excess(2 * below) < 0 and below < LARGEST_EXPONENT:
+        below *= 2
+    if below >= LARGEST_EXPONENT:
+        return 0.0
+    return math.exp(-root_between(excess, below, 2 * below, EXPONENT_TOLERANCE))
+
+
+def root_between(function: Callable[[float], float], below: float, above: float, tolerance: float) -> float:
+    """Return the root of a function that has different signs at two points, by Brent's method.
+
+    The steps are those of `brentq` in SciPy, whose optimisers take half a second to import. (Brent, "Algorithms for
+    Minimization without Derivatives", 1973, chapter 4.)
+    """
+    previous, current, opposite = below, above, 0.0
+    value_before, value, value_opposite = function(previous), function(current), 0.0
+    if value_before == 0 or value == 0:
+        return previous if value_before == 0 else current
+    step_before = step = 0.0
+    for _ in range(MAX_ROOT_STEPS):
+        if value_before != 0 and value != 0 and (value_before < 0) != (value < 0):
+            opposite, value_opposite = previous, value_before
+            step_before = step = current - previous
+        if abs(value_opposite) < abs(value):
+            previous, current, opposite = current, opposite, current
+            value_before, value, value_opposite = value, value_opposite, value
+        delta = (ROOT_TOLERANCE + tolerance * abs(current)) / 2
+        half = (opposite - current) / 2
+        if value == 0 or abs(half) < delta:
+            return current
+        bisects = True
+        if abs(step_before) > delta and abs(value) < abs(value_before):
+            if previous == opposite:
+                # The secant through two points.
+                tried = -value * (current - previous) / (value - value_before)
+            else:
+                # The inverse quadratic through three points.
+                slope = (value_before - value) / (previous - current)
+                other = (value_opposite - value) / (opposite - current)
+                quotient = other * slope * (value_opposite - value_before)
+                tried = -value * (value_opposite * other - value_before * slope) / quotient
+            bisects = not 2 * abs(tried) < min(abs(step_before), 3 * abs(half) - delta)
+        step_before, step = (half, half) if bisects else (step, tried)
+        previous, value_before = current, value
+        current += step if abs(step) > delta else math.copysign(delta, half)
+        value = function(current)
+    raise ArithmeticError(f"no root after {MAX_ROOT_STEPS} steps")
+
+
+@kernel()
+def widen(rows: Rows, inflow: NDArray[np.float64], wider: Rows, factor: float) -> NDArray[np.float64]:
+    """Return the inflow of a chain with a wider bound; where the old bound disturbs it, `factor` per packet."""
+    result = np.zeros(wider.offset[-1])
+    end = int(UNDISTURBED * rows[0].bound)
+    for phase in range(rows.size - 1):
+        zero = rows.offset[phase] - rows.low[phase]
+        into = wider.offset[phase] - wider.low[phase]
+        value = 0.0
+        for backlog in range(wider.low[phase], wider.high[phase] + 1):
+            if rows.low[phase] <= backlog <= rows.high[phase] and (backlog <= end or rows.low[phase] > end):
+                value = inflow[zero + backlog]
+            else:
+                value *= factor
+            result[into + backlog] = value
+    return result
+
+
+def doublings(cut: float, factor: float, bound: int, goal: float) -> int:
+    """Return how often the bound must double until the probability cut off falls to `goal`; at least once."""
+    if factor >= 1.0:
+        return 1
+    wider = bound + math.log(goal / cut) / math.log(factor)
+    return max(math.ceil(math.log2(wider / bound)), 1)
+
+
+def late_share(distribution: DelayDistribution, limit: float, bound: int, interval: float, ratio: float) -> float:
+    """Return P(delay > limit) as it would be without the bound of the backlog.
+
+    Examples
+    --------
+    Delays that halve every tenth of a second, cut off after one second:
+
+    >>> import numpy as np
+    >>> from tcpdelay.delays import DelayDistribution
+    >>> delays, shares = np.arange(0.05, 1.0, 0.1), 0.5 ** np.arange(1.0, 11.0)
+    >>> cut = DelayDistribution(delays, shares / shares.sum(), one_way_delay=0.0)
+    >>> [round(late_share(cut, limit, 10, interval=0.1, ratio=0.5) / 0.5 ** (10 * limit), 3) for limit in (0.4, 2)]
+    [1.0, 1.0]
+    """
+    if ratio >= 1:
+        return 1.0
+    end, span = distribution.one_way_delay + UNDISTURBED_DELAYS * bound * interval, COMPARED * bound * interval
+    beyond_end = distribution.late_fraction(end)
+    fallen = ratio ** (span / interval)
+    tail = (distribution.late_fraction(end - span) - beyond_end) * fallen / (1 - fallen)
+    if limit >= end:
+        beyond = tail * ratio ** ((limit - end) / interval)
+    else:
+        beyond = distribution.late_fraction(limit) - beyond_end + tail
+    return float(beyond / (1 - beyond_end + tail))

@@ -1,0 +1,274 @@
+"""A Gauss-Seidel sweep over whole rows of backlogs, and Anderson acceleration of the iteration of such sweeps.
+
+Sources: Anderson, "Iterative Procedures for Nonlinear Integral Equations", J. ACM 12 (1965); Walker and Ni, "Anderson
+Acceleration for Fixed-Point Iterations", SIAM J. Numer. Anal. 49 (2011), equation 3.1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions
+from tcpdelay.compiling.compilation import allocation_free, kernel
+
+NEGLIGIBLE = 1e-60
+"""Probability below which a cell is taken as 0: far below rounding, and far from slow denormal numbers."""
+
+
+@allocation_free(frozenset({"reassoc"}))
+def total(values: NDArray[np.float64]) -> float:
+    """Sum of `values`."""
+    result = 0.0
+    for i in range(values.size):
+        result += values[i]
+    return result
+
+
+@allocation_free()
+def copy(values: NDArray[np.float64], into: NDArray[np.float64]) -> None:
+    """Copy `values` to `into`."""
+    for i in range(values.size):
+        into[i] = values[i]
+
+
+@allocation_free()
+def scale(values: NDArray[np.float64], factor: float) -> None:
+    """Multiply `values` by `factor`."""
+    for i in range(values.size):
+        values[i] *= factor
+
+
+@allocation_free(frozenset({"contract"}))
+def add_scaled(values: NDArray[np.float64], factor: float, into: NDArray[np.float64]) -> None:
+    """Add `factor` times `values` to `into`."""
+    for i in range(values.size):
+        into[i] += factor * values[i]
+
+
+@allocation_free(frozenset({"reassoc"}))
+def _take(inflow: NDArray[np.float64], visits: NDArray[np.float64]) -> float:
+    """Move a row's inflow to its visits; return the sum of their sizes."""
+    size = 0.0
+    for i in range(inflow.size):
+        value = inflow[i]
+        kept = value if abs(value) > NEGLIGIBLE else 0.0
+        inflow[i] = 0.0
+        visits[i] = kept
+        size += abs(kept)
+    return size
+
+
+@allocation_free()
+def _visits(arrivals: float, leaving: float) -> float:
+    """Return how often a cell is visited, given how often it is reached and the probability of leaving it.
+
+    A cell that is never left is visited for ever. An exception in its place would leave the arrays of the kernels that
+    called this one in memory, as Numba does with every exception.
+    """
+    if leaving > 0.0:
+        return arrivals / leaving
+    return math.inf if arrivals > 0.0 else 0.0
+
+
+@allocation_free()
+def _circulate(
+    visits: NDArray[np.float64],
+    low: int,
+    bound: int,
+    shift: int,
+    chance: float,
+    leaving: float,
+    stays_busy: bool,
+    stays_empty: bool,
+) -> None:
+    """Add to a row what one event of its own phase sends around within it, self-loops eliminated by division.
+
+    `chance` and `leaving` are the probabilities of that event and of all others, `stays_busy` and `stays_empty` say
+    whether the event keeps the phase if it leaves packets, or none.
+    """
+    high = low + visits.size - 1
+    if shift == 0:
+        for i in range(visits.size):
+            if stays_busy if low + i > 0 else stays_empty:
+                visits[i] = _visits(visits[i], leaving)
+    elif shift > 0 and stays_busy:
+        for backlog in range(low, high):
+            after = min(backlog + shift, bound)
+            if after <= high:
+                visits[after - low] += chance * visits[backlog - low]
+        if high == bound:
+            visits[high - low] = _visits(visits[high - low], leaving)
+    elif shift < 0:
+        for backlog in range(high, max(low, 1) - 1, -1):
+            after = max(backlog + shift, 0)
+            if stays_busy if after > 0 else stays_empty:
+                visits[after - low] += chance * visits[backlog - low]
+        if low == 0 and stays_empty:
+            visits[0] = _visits(visits[0], leaving)
+
+
+@allocation_free()
+def sweep(
+    phases: Phases, transitions: Transitions, rows: Rows, inflow: NDArray[np.float64], visits: NDArray[np.float64]
+) -> None:
+    """Carry the probability in `inflow` forward through all phases; what flows back is left in `inflow`.
+
+    `visits` receives how often each cell is visited on the way. At most one event of a phase may lead back to it.
+    """
+    bound = rows[0].bound
+    for phase in range(phases.size - 1):
+        begin, end, low, high = rows.offset[phase], rows.offset[phase + 1], rows.low[phase], rows.high[phase]
+        if begin == end:
+            continue
+        row = visits[begin:end]
+        if _take(inflow[begin:end], row) == 0.0:
+            continue
+        first_event, last_event = phases.first_transition[phase], phases.first_transition[phase + 1]
+        for event in range(first_event, last_event):
+            busy, empty = transitions.target[event], transitions.target_when_empty[event]
+            chance = transitions.probability[event]
+            if chance > 0.0 and (busy == phase or empty == phase):
+                # The sum over the other events keeps its digits where 1 - chance would lose them.
+                leaving = 0.0
+                for other in range(first_event, last_event):
+                    leaving += transitions.probability[other] if other != event else 0.0
+                shift = transitions.shift[event]
+                _circulate(row, low, bound, shift, chance, leaving, busy == phase, empty == phase)
+        for event in range(first_event, last_event):
+            chance, shift = transitions.probability[event], transitions.shift[event]
+            if chance <= 0.0:
+                continue
+            busy, empty = transitions.target[event], transitions.target_when_empty[event]
+            first_busy = max(low, 1 - shift)
+            if first_busy > low and empty != phase:
+                emptied = row[: min(first_busy, high + 1) - low]
+                inflow[rows.offset[empty] - rows.low[empty]] += chance * total(emptied)
+            if first_busy <= high and busy != phase:
+                first_cut = max(min(high, bound - shift) + 1, first_busy)
+                zero = rows.offset[busy] - rows.low[busy]
+                landing = inflow[zero + first_busy + shift : zero + first_cut + shift]
+                add_scaled(row[first_busy - low : first_cut - low], chance, landing)
+                if first_cut <= high:
+                    inflow[zero + bound] += chance * total(row[first_cut - low :])
+
+
+WINDOW = 4
+"""Number of past steps the extrapolation looks back on."""
+DEPENDENT = 1e-12
+"""Share of a step's squared length below which what others do not explain of it is rounding."""
+
+SMALLEST_CHANGE = 0.5
+"""Factor of the sum of all entries beyond which an extrapolation is not trusted."""
+
+
+class History(NamedTuple):
+    """The last steps of the iterates and of their residuals, and the scalar products of the latter."""
+
+    iterate_steps: NDArray[np.float64]
+    residual_steps: NDArray[np.float64]
+    last_iterate: NDArray[np.float64]
+    last_residual: NDArray[np.float64]
+    residual: NDArray[np.float64]
+    products: NDArray[np.float64]
+
+
+@kernel()
+def new_history(size: int) -> History:
+    """Return an empty history for vectors of `size` entries."""
+    return History(
+        np.zeros((WINDOW, size)),
+        np.zeros((WINDOW, size)),
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros(size),
+        np.zeros((WINDOW, WINDOW)),
+    )
+
+
+@allocation_free(frozenset({"reassoc", "contract"}))
+def _product(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
+    result = 0.0
+    for i in range(left.size):
+        result += left[i] * right[i]
+    return result
+
+
+@allocation_free()
+def remember(history: History, stored: int, before: NDArray[np.float64], after: NDArray[np.float64]) -> int:
+    """Add the step from `before` to `after` to the history and make `after` the next iterate, in `before`.
+
+    `stored` is the number of steps in the history, -1 at the start or after a change of the mapping; the new number is
+    returned.
+    """
+    for i in range(before.size):
+        history.residual[i] = after[i] - before[i]
+    if stored >= 0:
+        newest = stored % WINDOW
+        for i in range(before.size):
+            history.iterate_steps[newest, i] = after[i] - history.last_iterate[i]
+            history.residual_steps[newest, i] = history.residual[i] - history.last_residual[i]
+        for i in range(min(stored + 1, WINDOW)):
+            product = _product(history.residual_steps[newest], history.residual_steps[i])
+            history.products[newest, i] = history.products[i, newest] = product
+    for i in range(before.size):
+        history.last_iterate[i] = before[i] = after[i]
+        history.last_residual[i] = history.residual[i]
+    return stored + 1
+
+
+@allocation_free()
+def _solve_in_place(system: NDArray[np.float64], right: NDArray[np.float64]) -> None:
+    """Replace `right` by the solution of a small symmetric system with ones on its diagonal.
+
+    Directions that depend on earlier ones, to rounding, get no weight. (LAPACK would do the same; compiling the call to
+    it takes longer than the whole solver.)
+    """
+    n = right.size
+    for k in range(n):
+        if system[k, k] <= DEPENDENT:
+            for j in range(n):
+                system[k, j] = system[j, k] = 0.0
+            system[k, k] = 1.0
+            right[k] = 0.0
+        for i in range(k + 1, n):
+            factor = system[i, k] / system[k, k]
+            for j in range(k, n):
+                system[i, j] -= factor * system[k, j]
+            right[i] -= factor * right[k]
+    for k in range(n - 1, -1, -1):
+        for j in range(k + 1, n):
+            right[k] -= system[k, j] * right[j]
+        right[k] /= system[k, k]
+
+
+@kernel()
+def extrapolate(history: History, stored: int, iterate: NDArray[np.float64]) -> None:
+    """Move the newest iterate to where the remembered steps would make its residual smallest, and no entry negative."""
+    used = min(stored, WINDOW)
+    if used < 1:
+        return
+    system, weights, length = np.zeros((used, used)), np.zeros(used), np.zeros(used)
+    for i in range(used):
+        length[i] = math.sqrt(history.products[i, i])
+    for i in range(used):
+        if length[i] > 0.0:
+            weights[i] = _product(history.residual_steps[i], history.residual) / length[i]
+            for j in range(used):
+                if length[j] > 0.0:
+                    system[i, j] = history.products[i, j] / length[i] / length[j]
+    _solve_in_place(system, weights)
+    for i in range(used):
+        if length[i] > 0.0:
+            add_scaled(history.iterate_steps[i], -weights[i] / length[i], iterate)
+    before, after = 0.0, 0.0
+    for i in range(iterate.size):
+        iterate[i] = max(iterate[i], 0.0)
+        before += history.last_iterate[i]
+        after += iterate[i]
+    if not SMALLEST_CHANGE < after / before < 1 / SMALLEST_CHANGE:
+        # Steps that nearly cancel lead astray.
+        copy(history.last_iterate, iterate)

@@ -1,0 +1,1 @@
+"""Numba kernels: how they are declared, compiled, stored with a wheel and loaded."""

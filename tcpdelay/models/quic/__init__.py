@@ -1,1 +1,0 @@
-"""QUIC: the packet simulator with loss recovery, congestion control, streams and datagrams, and a chain."""

@@ -1,1 +1,0 @@
-"""A packet-level simulator of the TCP of a Linux kernel."""

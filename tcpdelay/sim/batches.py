@@ -1,0 +1,374 @@
+"""The delays of a simulation in batches of packets and by kind of message, and whether they have settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.accuracy.errors import SIMULATED_RATE_ERROR
+from tcpdelay.delays import DelayDistribution
+from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.statistics import Interval, independent_block, merged, student
+
+# The delays of a simulation in batches of packets: their distribution, its error, and whether they have settled.
+#
+# Delays are kept in one histogram per batch, so memory does not grow with the length of a simulation.
+
+SUBBATCHES = 4
+"""Equal parts of a chunk of packets whose mean delays show whether the delays have settled."""
+FEWEST_SHARES = 16
+"""Smallest number of chunks from which the share that TCP carries is estimated: fewer may be one long episode."""
+FEWEST_SHARE_BLOCKS = 8
+"""Number of blocks to which the chunks are merged if their times are correlated."""
+CERTAIN = 0.999
+"""Confidence of the interval that decides whether a backlog grows for ever; it is looked at many times in a run."""
+LARGEST_HALF_WIDTH = 1.0
+"""Largest half width of a quantile's interval with which the delays count as settled, relative to the quantile."""
+LARGEST_SHARE_HALF_WIDTH = 0.5
+"""The same for the share of packets later than the quantile: twice the spread of 16 independent backlogs."""
+UNKNOWN = Interval(np.nan, np.nan, np.nan)
+MOST_BATCHES = 64
+"""Number of batches at which neighbouring batches are merged."""
+FEWEST_BATCHES = 20
+"""Smallest number of batches for a confidence interval."""
+MOST_VALUES = 65_536
+"""Largest number of different delays in a batch that are kept to the microsecond."""
+DIGITS = 12
+"""Binary digits of a rounded delay; the rounding error is at most 0.02 %."""
+
+TAIL_DELAYS = 256
+"""Largest number of delays at which the error of the share of later packets is kept."""
+
+Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class Batches:
+    """Histograms of consecutive batches of packets. All batches are of one size; it doubles at `MOST_BATCHES` batches.
+
+    Delays are exact to the microsecond. In a batch with more than `MOST_VALUES` different delays, `to_digits` rounds
+    them.
+    """
+
+    def __init__(self) -> None:
+        self._histograms: list[Histogram] = []
+        self._pending: list[Histogram] = []
+        self._too_short: list[Histogram] = []
+        self._merged = 1
+        self._means: list[float] = []
+
+    def add(self, delays: NDArray[np.int64]) -> None:
+        """Add the delays [us] of a chunk of packets; all chunks should have the same length.
+
+        A chunk that time has cut to fewer packets than a batch has parts is only counted.
+        """
+        if delays.size < SUBBATCHES:
+            self._too_short.append(np.unique(delays, return_counts=True))
+            return
+        self._means += [float(part.mean()) for part in np.array_split(delays, SUBBATCHES)]
+        self._pending.append(np.unique(delays, return_counts=True))
+        if len(self._pending) == self._merged:
+            self._histograms.append(_bounded(merge(self._pending)))
+            self._pending = []
+        if len(self._histograms) == MOST_BATCHES:
+            pairs = zip(self._histograms[::2], self._histograms[1::2], strict=True)
+            self._histograms = [_bounded(merge(list(pair))) for pair in pairs]
+            self._merged *= 2
+
+    def histogram(self) -> Histogram:
+        """Return all delays [us], ascending, and the number of packets with each delay."""
+        return merge([*self._histograms, *self._pending, *self._too_short])
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are enough batches for a confidence interval."""
+        return len(self._histograms) >= FEWEST_BATCHES
+
+    def mean(self) -> Interval:
+        """Return the mean delay [s] and its 95 % interval; NaN if all batches are correlated."""
+        batches = self._independent()
+        return UNKNOWN if batches is None else mean_of(batches)
+
+    def quantile(self, probability: float) -> Interval:
+        """Return a quantile of the delay [s] and its 95 % interval; NaN if all batches are correlated."""
+        batches = self._independent()
+        return UNKNOWN if batches is None else quantile_of(batches, self.histogram(), probability)
+
+    def is_settled(self, probability: float) -> bool:
+        """Return whether the delays have settled, by the rule of `is_settled`."""
+        return is_settled(self._independent(), self.histogram(), probability)
+
+    def late_errors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return delays [s], ascending, and half the 95 % interval of the share of packets later than each.
+
+        Both are empty if all batches are correlated.
+        """
+        batches = self._independent()
+        if batches is None:
+            return np.empty(0), np.empty(0)
+        delays = tail_delays(self.histogram())
+        sizes = np.array([float(count.sum()) for _, count in batches])
+        late = 1 - read_within(batches, delays) / sizes[:, None]
+        return delays / SECOND, np.array([student(sizes, shares)[1] for shares in late.T])
+
+    def _independent(self) -> list[Histogram] | None:
+        """Return the histograms of the shortest batches with independent means; None if there are none."""
+        return independent_batches(self._histograms, np.array(self._means), SUBBATCHES * self._merged)
+
+
+def tail_delays(together: Histogram) -> NDArray[np.int64]:
+    """Return at most `TAIL_DELAYS` of the delays [us] of a histogram, ascending, the shortest and the longest included.
+
+    Examples
+    --------
+    >>> tail_delays((np.array([5, 7]), np.array([100, 1]))).tolist()
+    [5, 7]
+    """
+    values, _ = together
+    if not values.size:
+        return values
+    return values[np.unique(np.linspace(0, values.size - 1, TAIL_DELAYS).astype(np.int64))]
+
+
+def read_within(histograms: Sequence[Histogram], delays: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return how many packets of each histogram are read within each delay [us].
+
+    Examples
+    --------
+    >>> read_within([(np.array([5, 7]), np.array([100, 1]))], np.array([4, 5, 9])).tolist()
+    [[0.0, 100.0, 101.0]]
+    """
+    return np.array(
+        [
+            np.concatenate([[0.0], np.cumsum(counts)])[np.searchsorted(values, delays, "right")]
+            for values, counts in histograms
+        ]
+    )
+
+
+def independent_batches(
+    histograms: Sequence[Histogram], means: NDArray[np.float64], means_per_histogram: int
+) -> list[Histogram] | None:
+    """Merge consecutive histograms to the shortest batches with independent means.
+
+    Examples
+    --------
+    >>> delays = [(np.array([level]), np.array([10])) for level in np.random.default_rng(1).integers(1000, size=64)]
+    >>> means = np.array([float(values[0]) for values, _ in delays])
+    >>> len(independent_batches(delays, means, 1)), independent_batches(delays, means.cumsum(), 1)
+    (64, None)
+    """
+    block = independent_block(means)
+    if block is None:
+        return None
+    size = -(-block // means_per_histogram)
+    # The first batch also takes the histograms that are left over.
+    starts = [0, *range(len(histograms) % size + size, len(histograms), size), len(histograms)]
+    return [merge(list(histograms[start:end])) for start, end in pairwise(starts)]
+
+
+def is_settled(batches: list[Histogram] | None, together: Histogram, probability: float) -> bool:
+    """Return whether delays have settled, given a quantile: it is known to 100 %, or the share of later packets is.
+
+    The interval of a quantile is wide without any backlog where no packet has a delay near the quantile, such as the
+    95 % quantile with one loss in 20 packets. Then the share of later packets is the same in each batch.
+
+    Examples
+    --------
+    >>> late = [(np.array([50_000, 150_000]), np.array([95 - more, 5 + more])) for more in 4 * [0, 1, -1, 0]]
+    >>> is_settled(late, merge(late), 0.95), is_settled(None, merge(late), 0.95)
+    (True, False)
+    """
+    if batches is None:
+        return False
+    found = quantile_of(batches, together, probability)
+    half_width = share_within(batches, round(found.value * SECOND))[1]
+    within = found.high - found.low <= 2 * LARGEST_HALF_WIDTH * found.value
+    return within or half_width <= LARGEST_SHARE_HALF_WIDTH * (1 - probability)
+
+
+def _bounded(histogram: Histogram) -> Histogram:
+    """Return a histogram of at most `MOST_VALUES` different delays; more are rounded."""
+    values, counts = histogram
+    return histogram if values.size <= MOST_VALUES else merge([(to_digits(values), counts)])
+
+
+def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return delays, whole numbers from 0, rounded to `DIGITS` binary digits.
+
+    Examples
+    --------
+    >>> to_digits(np.array([4095, 4099, 1_000_001])).tolist()
+    [4095, 4100, 999936]
+    """
+    _, digits = np.frexp(delays.astype(np.float64))
+    step = np.int64(1) << np.maximum(digits.astype(np.int64) - DIGITS, 0)
+    result: NDArray[np.int64] = (delays + step // 2) // step * step
+    return result
+
+
+def carried_share(written_per_read: Sequence[float]) -> Interval:
+    """Return the share of the flow's rate that TCP carries, and a confidence interval of this share.
+
+    Examples
+    --------
+    >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
+    [0.909, 0.903, 0.958]
+    """
+    # Packets are written at a constant rate: this is also the time in which a packet is read, in intervals.
+    time, half_width = _certain_mean(np.array(written_per_read, np.float64))
+    # A trace may have ended before its messages are read; then nothing is written meanwhile, and the share is infinite.
+    high, value, low = (
+        rate / each if each > 0 else np.inf
+        for rate, each in ((1 + SIMULATED_RATE_ERROR, time - half_width), (1, time), (1, time + half_width))
+    )
+    return Interval(value, low, high)
+
+
+def read_share(read_per_written: Sequence[float]) -> Interval:
+    """Return the same share as `carried_share` from equal parts of the time.
+
+    Examples
+    --------
+    >>> [round(share, 3) for share in read_share([0.91, 0.90, 0.92, 0.91] * 4)]
+    [0.91, 0.903, 0.917]
+    """
+    share, half_width = _certain_mean(np.array(read_per_written, np.float64))
+    return Interval(share, max(share - half_width, 0.0), share + half_width)
+
+
+def _certain_mean(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean of values in the order of time, and half the width of its 99.9 % interval by batch means."""
+    blocks = merged(values, independent_block(values, FEWEST_SHARE_BLOCKS) or values.size // FEWEST_SHARE_BLOCKS)
+    return student(np.ones(blocks.size), blocks, CERTAIN)
+
+
+def mean_of(batches: list[Histogram]) -> Interval:
+    """Return the mean [s] of the delays [us] in batches, and its 95 % interval."""
+    counts = np.array([float(count.sum()) for _, count in batches])
+    means = np.array([float(value @ count) for value, count in batches]) / counts / SECOND
+    value, half_width = student(counts, means)
+    return Interval(value, value - half_width, value + half_width)
+
+
+def quantile_of(batches: list[Histogram], together: Histogram, probability: float) -> Interval:
+    """Return a quantile [s] of the delays [us] in `together`, and its 95 % interval from the spread of the batches."""
+    values, counts = together
+    reached = np.cumsum(counts) / counts.sum()
+
+    def at(share: float) -> int:
+        return int(values[min(int(np.searchsorted(reached, share - 1e-12)), values.size - 1)])
+
+    middle = at(probability)
+    _, half_width = share_within(batches, middle)
+    ends = (middle, at(max(probability - half_width, 0.0)), at(min(probability + half_width, 1.0)))
+    return Interval(*(end / SECOND for end in ends))
+
+
+def share_within(batches: list[Histogram], delay: int) -> tuple[float, float]:
+    """Return the share of the packets that are read within a delay [us], and half its 95 % interval."""
+    sizes = np.array([float(count.sum()) for _, count in batches])
+    return student(sizes, np.array([float(count[value <= delay].sum()) for value, count in batches]) / sizes)
+
+
+def merge(histograms: list[Histogram]) -> Histogram:
+    """Return the sum of histograms: the values, ascending, and their counts."""
+    if not histograms:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    values, places = np.unique(np.concatenate([value for value, _ in histograms]), return_inverse=True)
+    counts = np.zeros(values.size, np.int64)
+    np.add.at(counts, places, np.concatenate([count for _, count in histograms]))
+    return values, counts
+
+
+# The delays of each kind of message, such as key frames and other frames.
+
+SMALLEST_BATCH = 4 * SUBBATCHES
+"""Smallest number of messages of a kind that form a batch."""
+
+
+@dataclass(frozen=True, repr=False)
+class DelaysOfKind(DelayDistribution):
+    """Simulated delays of the messages of one kind.
+
+    Attributes
+    ----------
+    mean_interval, quantile_interval : Interval
+        Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
+        simulation, or the messages are too few.
+    probability : float
+        Probability of the requested quantile.
+    """
+
+    method: str = "simulation"
+    mean_interval: Interval = UNKNOWN
+    quantile_interval: Interval = UNKNOWN
+    probability: float = 0.95
+
+
+class _KindBatches:
+    """The delays of one kind in batches of equal size."""
+
+    def __init__(self) -> None:
+        self._batches, self._waiting, self._size = Batches(), np.empty(0, np.int64), 0
+        self.count = 0
+
+    def add(self, delays: NDArray[np.int64]) -> None:
+        """Add delays [us]."""
+        self.count += delays.size
+        self._waiting = np.concatenate([self._waiting, delays])
+        if not self._size and self._waiting.size >= SMALLEST_BATCH:
+            # Somewhat less than the first messages, so that about as many batches fill as there are chunks.
+            self._size = max(3 * self._waiting.size // 4, SMALLEST_BATCH)
+        while self._size and self._waiting.size >= self._size:
+            self._batches.add(self._waiting[: self._size])
+            self._waiting = self._waiting[self._size :]
+
+    def delays(self, one_way_delay: float, probability: float) -> DelaysOfKind:
+        """Return the distribution of the delays, and the intervals of its mean and of a quantile."""
+        values, counts = merge([self._batches.histogram(), np.unique(self._waiting, return_counts=True)])
+        enough = self._batches.enough
+        return DelaysOfKind(
+            np.asarray(values / SECOND, np.float64),
+            counts / counts.sum(),
+            one_way_delay,
+            packets=self.count,
+            mean_interval=self._batches.mean() if enough else UNKNOWN,
+            quantile_interval=self._batches.quantile(probability) if enough else UNKNOWN,
+            probability=probability,
+        )
+
+
+class KindsInBatches:
+    """The delays of all kinds of messages of a source.
+
+    Parameters
+    ----------
+    kinds : tuple of str
+        The kinds; nothing is kept of a single kind.
+
+    Examples
+    --------
+    >>> kinds = KindsInBatches(("other frame", "key frame"))
+    >>> kinds.add(np.array([60_000, 50_000, 50_000]), np.array([1, 0, 0]))
+    >>> {kind: (delays.packets, delays.mean) for kind, delays in kinds.delays(0.05, 0.95).items()}
+    {'other frame': (2, 0.05), 'key frame': (1, 0.06)}
+    """
+
+    def __init__(self, kinds: tuple[str, ...]) -> None:
+        self._of_kind = {kind: _KindBatches() for kind in kinds} if len(kinds) > 1 else {}
+
+    def add(self, delays: NDArray[np.int64], kinds: NDArray[np.integer]) -> None:
+        """Add the delays [us] of messages, given the number of the kind of each."""
+        for number, batches in enumerate(self._of_kind.values()):
+            batches.add(delays[kinds == number])
+
+    def delays(self, one_way_delay: float, probability: float) -> Mapping[str, DelaysOfKind]:
+        """Return the delays by kind, of the kinds that occurred."""
+        return {
+            kind: batches.delays(one_way_delay, probability) for kind, batches in self._of_kind.items() if batches.count
+        }

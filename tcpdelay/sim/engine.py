@@ -1,0 +1,623 @@
+"""Connections and the event loop, which processes writes, ACKs and timers in the order of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.budget import SimulationBudget
+from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.scenario.kernels import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.sources.message_stream import Source, message_array
+from tcpdelay.scenario.stack import Linux, Quic
+from tcpdelay.sim.path import (
+    drop_tail_settings,
+    is_reordering,
+    loss_settings,
+    next_arrival,
+    path_settings,
+    take_arrival,
+)
+from tcpdelay.sim.records import (
+    ACKNOWLEDGEMENT,
+    CONNECTION,
+    EVENT,
+    JITTER_TABLE,
+    MASK,
+    MOST_EVENTS,
+    NEVER,
+    OPEN,
+    RING,
+    SEGMENT,
+    SNAPSHOT,
+    TRANSIT,
+    WIRE,
+    WRITTEN_MESSAGE,
+    Rules,
+    Wire,
+)
+from tcpdelay.sim.tcp import constants as tcp
+from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.tcp.bbr import start as start_bbr
+from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.tcp.pacing import check_application_limited
+from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer
+from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
+from tcpdelay.sim.tcp.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
+from tcpdelay.sim.writes import AnsweredSchedule, WriteSchedule, message_record, resume_writing, write_next
+
+TIE_BREAK = 1
+"""Time by which the round-trip time is longer unless exact ties are requested [us]."""
+ALL_RULES = Rules()
+
+
+def new_connection(
+    source: Source | None,
+    path: Path,
+    stack: Linux,
+    seed: int,
+    rules: Rules = ALL_RULES,
+    exact_ties: bool = False,
+    wire_type: np.dtype[Any] = WIRE,
+) -> tuple[Any, Wire]:
+    """Return a connection before its first write, and the record of its segments and ACKs in transit."""
+    random = np.random.default_rng(seed)
+    wire = Wire(random, wire_type)
+    (connection,) = records(1, CONNECTION)
+    tick = SECOND // stack.hz if rules.ticks else 1
+    rtt = round(path.rtt * SECOND)
+    # The kernel keeps the smallest timeout in ticks (tcp_rto_min_us).
+    rto_min = tcp.to_ticks(round(stack.rto_min * SECOND), tick) * tick
+    bbr = stack.congestion_control == "bbr"
+    settings = rules.switches() | {
+        "mss": stack.mss,
+        "exact_ties": int(exact_ties),
+        "delayed_ack": int(stack.delayed_ack),
+        "delack_max": _longest_ack_delay(stack, rto_min, tick),
+        "tick": tick,
+        # The flow begins at a random time within a tick. The tick 0 never occurs, because 0 means "unset".
+        "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
+        "rto_min": rto_min,
+        "rto_max": round(stack.rto_max * SECOND) // tick,
+        "cubic": int(stack.congestion_control == "cubic"),
+        "bbr": int(bbr),
+        # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
+        "window_validation": int(stack.window_validation and not bbr),
+        "leaping": int(not bbr and is_exact(source)),
+        # The handshake delivers the first segment.
+        "delivered": int(bbr),
+        # In the testbed the whole path delay is spent in a queue of the sender's host, unless there is jitter.
+        "host_delay": NEVER if exact_ties and not is_reordering(path) else 0,
+        "snd_cwnd": tcp.INITIAL_WINDOW,
+        "snd_ssthresh": tcp.INFINITE_THRESHOLD,
+        "min_rtt": NEVER,
+        "reo_wnd_steps": 1,
+        "reordering_distance": tcp.DUPLICATE_THRESHOLD,
+        "undo_retrans": -1,
+        "timer_at": NEVER,
+        "pacing_at": NEVER,
+        "receiver_timer": NEVER,
+        "delayed_ack_at": NEVER,
+        "compressed_at": NEVER,
+        "read_at": NEVER,
+        "merging_at": NEVER,
+        "compressed_rcv_nxt": -1,
+        "rcv_mss": min(tcp.INITIAL_RECEIVE_MSS, stack.mss),
+        # The receiver sends no data, so it knows only the RTT sample of the handshake.
+        "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
+        "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
+        **_constant_rate(source),
+        **_path_settings(path, stack, wire, exact_ties),
+    }
+    for name, value in settings.items():
+        connection[name] = value
+    if bbr:
+        start_bbr(connection)
+    return connection, wire
+
+
+def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = False) -> dict[str, float]:
+    """Return the fields of a connection that describe its path."""
+    rtt = round(path.rtt * SECOND) + (0 if exact_ties else TIE_BREAK)
+    return {
+        "rtt": rtt,
+        "deferred": int(is_reordering(path)),
+        "compression_delay": _compression_delay(stack.kernel, rtt),
+        **path_settings(path, wire),
+        **drop_tail_settings(path),
+        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+    }
+
+
+def change_path(connection: Any, wire: Wire, path: Path, stack: Linux) -> None:
+    """Put a connection on another path. Segments that are in the network arrive as they would have."""
+    # A path that has been able to reorder segments may still have some in transit.
+    deferred = int(connection.deferred)
+    for name, value in _path_settings(path, stack, wire).items():
+        connection[name] = value
+    connection.deferred = max(deferred, int(connection.deferred))
+    if not connection.correlated:
+        # Only a path with correlated losses ends the round whose rest is lost.
+        connection.rest_lost = 0
+
+
+def _longest_ack_delay(stack: Linux, rto_min: int, tick: int) -> int:
+    """Return the longest delay of an ACK [ticks]: TCP_DELACK_MAX_US, and by the minimum timeout (`tcp_delack_max`)."""
+    longest = min(tcp.to_ticks(round(stack.delack_max * SECOND), tick), SECOND // tick // tcp.DELAYED_ACKS_PUSHED)
+    if DELAYED_ACK_BELOW_TIMEOUT.holds(stack.kernel):
+        longest = min(longest, max(rto_min // tick, tcp.TIMEOUT_MIN_TICKS) - 1)
+    return longest
+
+
+def _compression_delay(kernel: str, rtt: int) -> int:
+    """Return the delay of a compressed SACK [us]: a share of the RTT [us], and the slack (`__tcp_ack_snd_check`)."""
+    share = COMPRESSION_PERCENT.value(kernel) * rtt // 100
+    return min(tcp.COMPRESSION_DELAY, share) + COMPRESSION_SLACK.value(kernel)
+
+
+def _constant_rate(source: Source | None) -> dict[str, int]:
+    """Return size and interval of a flow with exact writes as fields of a connection; nothing for any other source."""
+    if not is_exact(source):
+        return {}
+    return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
+
+
+WORK_OF_SEGMENT = 4
+"""Work of sending a segment, in units of `SECONDS_PER_WORK`; the event that sends it is counted separately."""
+SCANNED_PER_WORK = 128
+"""Segments in flight that an event looks through in a unit of work, while some are lost or SACKed."""
+SKIPPED_PER_WORK = 16
+"""Packets that are skipped in a unit of work where nothing happens until a loss."""
+SHORTEST_LEAP = 4
+"""Fewest packets that one leap skips: a shorter leap takes longer than the events that it saves."""
+SETTLING_SAMPLES = 64
+"""Samples of a constant round-trip time after which the smoothed RTT no longer changes."""
+
+
+def advance(
+    connection: Any,
+    wire: Wire,
+    packets: int,
+    schedule: WriteSchedule | None = None,
+    budget: SimulationBudget | None = None,
+) -> None:
+    """Simulate until a number of packets have been read, or fewer if source or budget ends or messages pile up."""
+    budget = budget or SimulationBudget()
+    while connection.packets_read < packets and (most := budget.next_call()):
+        if schedule is not None:
+            packets = min(packets, schedule.fill(connection, wire))
+        budget.spend(_advance(connection, wire.record, packets, most))
+
+
+def compile_loop(connection: Any, wire: Wire) -> None:
+    """Compile the event loop without processing an event, so that its time does not count."""
+    _advance(connection, wire.record, 0, 0)
+
+
+@kernel(nogil=True)
+def _advance(c: Any, wire: Any, packets: int, most: int) -> int:
+    """Process events until a number of packets have been read, or `most` work is done; return the work."""
+    work = 0
+    while c.packets_read < packets and c.packets_written < c.messages_known and work < most:
+        sent, skipped = c.segments_sent, c.skipped
+        process_next(c, wire, packets)
+        skipped = c.skipped - skipped
+        work += 1 + WORK_OF_SEGMENT * (c.segments_sent - sent - skipped) + skipped // SKIPPED_PER_WORK
+        if c.lost_out or c.sacked_out:
+            work += (c.next_segment - c.first_segment) // SCANNED_PER_WORK
+    return int(work)
+
+
+@kernel()
+def next_event(c: Any, wire: Any) -> int:
+    """Return the time of the next event [us], or `NEVER`."""
+    ahead = 0 if c.deferred or c.receiver_timer == NEVER else c.one_way_delay
+    arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
+    received = min(c.receiver_timer - ahead, next_arrival(c, wire))
+    return int(min(min(received, c.pacing_at), min(c.timer_at, min(arrival, c.next_write))))
+
+
+@kernel()
+def process_next(c: Any, wire: Any, packets: int) -> None:
+    """Process the next event; where nothing happens until a loss, at most a number of packets are read."""
+    # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
+    ahead = 0 if c.deferred else c.one_way_delay
+    acknowledgement = wire.acknowledgements[c.first_ack & MASK]
+    arrival = acknowledgement.arrival if c.first_ack < c.next_ack else NEVER
+    received = min(c.receiver_timer - ahead, next_arrival(c, wire))
+    if min(received, c.pacing_at) <= min(c.timer_at, arrival, c.next_write):
+        c.now = min(received, c.pacing_at)
+        if c.now < received:
+            on_pacing_timer(c, wire)
+        elif received == c.receiver_timer - ahead:
+            on_receiver_timer(c, wire)
+        else:
+            take_arrival(c, wire)
+    elif c.timer_at <= arrival and c.timer_at <= c.next_write:
+        c.now = c.timer_at
+        on_timer(c, wire)
+    elif arrival < c.next_write:
+        c.now = arrival
+        c.first_ack += 1
+        on_acknowledgement(c, wire, acknowledgement)
+        if c.write_blocked:
+            resume_writing(c, wire)
+    else:
+        if c.leaping and _is_quiet(c, wire):
+            _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
+        c.now = c.next_write
+        restart_after_idle(c)
+        expect_after_idle(c)
+        if c.bbr:
+            check_application_limited(c)
+        write_next(c, wire)
+        send_new(c, wire, False)
+
+
+@kernel()
+def _is_quiet(c: Any, wire: Any) -> bool:
+    """Return whether every interval up to the next loss will be like the last interval.
+
+    This holds if the window neither limits the sender nor changes, and if one packet per interval, in a segment of its
+    own, has been sent for a whole round-trip time.
+    """
+    if (
+        c.until_loss <= SHORTEST_LEAP
+        or c.loss_burst > 1.0
+        or c.bad_time > 0.0
+        or c.correlated
+        or c.ca_state != OPEN
+        or c.is_cwnd_limited
+    ):
+        return False
+    if c.sacked_out or c.lost_out or c.retrans_out or c.tlp_high_seq or c.packet_size > c.mss or c.snd_nxt < c.written:
+        return False
+    if c.deferred or c.ack_loss > 0.0 or c.receiver_timer != NEVER or not c.application_limited_rule:
+        return False
+    if c.packets_out + 1 >= c.snd_cwnd:
+        return False
+    if in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out:
+        return False
+    if c.packets_out != c.next_ack - c.first_ack or c.packets_out != c.rtt // c.interval:
+        return False
+    for place in range(c.packets_out):
+        segment = wire.segments[(c.next_segment - 1 - place) & MASK]
+        if segment.sent != c.next_write - (place + 1) * c.interval or segment.end - segment.start != c.packet_size:
+            return False
+    return True
+
+
+@kernel()
+def _leap(c: Any, wire: Any, packets: int) -> None:
+    """Advance the state by a number of packets whose delay is the network's delay only."""
+    if packets < SHORTEST_LEAP:
+        return
+    for number in range(c.packets_read, c.packets_read + packets):
+        wire.delays[0, number % wire.delays.shape[1]] = c.one_way_delay
+        wire.delays[1, number % wire.delays.shape[1]] = 0
+    if c.tracing:
+        _note_leap(c, wire, packets)
+    time, size = packets * c.interval, packets * c.packet_size
+    for _ in range(min(packets, SETTLING_SAMPLES)):
+        update_estimate(c, c.rtt)
+    if c.cubic_epoch and c.packets_out == 0:
+        c.cubic_epoch += time // c.tick
+    for number in range(c.first_segment, c.next_segment):
+        segment = wire.segments[number & MASK]
+        segment.start += size
+        segment.end += size
+        segment.sent += time
+        segment.delivered += packets
+    for number in range(c.first_ack, c.next_ack):
+        acknowledgement = wire.acknowledgements[number & MASK]
+        acknowledgement.arrival += time
+        acknowledgement.acknowledged += size
+        acknowledgement.echo += time
+    c.now += time
+    c.next_write += time
+    c.timer_at += time
+    c.rack_mstamp += time
+    c.last_send += time // c.tick
+    c.snd_cwnd_stamp += time // c.tick
+    c.packets_written += packets
+    c.packets_sent += packets
+    c.packets_read += packets
+    c.written += size
+    c.snd_nxt += size
+    c.snd_una += size
+    c.rcv_nxt += size
+    c.rcv_wup += size
+    c.ts_recent += time
+    c.last_ack_arrival += time
+    c.lrcvtime += time // c.tick
+    c.delivered += packets
+    c.rack_last_delivered += packets
+    c.rack_end_seq += size
+    c.cwnd_usage_seq += size
+    c.high_seq += size
+    c.rtt_seq += size
+    c.until_loss -= packets
+    c.segments_sent += packets
+    c.acks_sent += packets
+    c.skipped += packets
+
+
+@kernel()
+def _note_leap(c: Any, wire: Any, packets: int) -> None:
+    """Add the segments and ACKs that a leap skips to the packet trace, in the order of time."""
+    acknowledged = wire.acknowledgements[c.first_ack & MASK].arrival if c.packets_out else c.next_write + c.rtt
+    for number in range(packets):
+        if c.events >= MOST_EVENTS:
+            return
+        start, later = c.snd_nxt + number * c.packet_size, number * c.interval
+        note_at(c, wire, SENT, c.next_write + later, start, start + c.packet_size)
+        oldest = c.snd_una + number * c.packet_size
+        note_at(c, wire, ACKNOWLEDGED, acknowledged + later, oldest, oldest + c.packet_size)
+
+
+# The connections that carry the packets of a simulation in turn.
+#
+# Reno and CUBIC forget the start of a connection within seconds, so that they use a single connection. BBR does not end
+# its startup while the application limits the rate. Its startup lasts for seconds to hours, and delays are shorter
+# meanwhile; so the delays of BBR depend on the age of the connection.
+
+WARM_UP = 2_000
+"""Packets at the beginning that are not counted."""
+BBR_WARM_UP = 10.0
+"""Time at the beginning of a BBR connection that is not counted [s]: the first round trips."""
+CONNECTION_TIME = 1200.0
+"""Age up to which the packets of a BBR connection count by default [s]."""
+WORK_OF_CONNECTION = 40_000
+"""Work of opening a connection, in units of `SECONDS_PER_WORK`: its record has megabytes."""
+SHORTEST_CONNECTION, LONGEST_CONNECTION = 60.0, 1e6
+"""Bounds of this age [s]."""
+COUNTS = (
+    "segments_sent",
+    "segments_lost",
+    "segments_retransmitted",
+    "recoveries",
+    "timeouts",
+    "probes",
+    "reordering_timeouts",
+    "undone",
+    "dsack_dups",
+    "paws_discards",
+    "acks_sent",
+    "acks_lost",
+)
+
+
+class Chunk(NamedTuple):
+    """Consecutive packets of a simulation."""
+
+    delays: NDArray[np.int64]  # Time of each packet from its write to its read, and to its first transmission [us]
+    written_per_read: float  # Packets written in the time in which a packet is read
+    # The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
+    # are requested.
+    messages: NDArray[np.void]
+
+    @property
+    def packets(self) -> int:
+        """Number of packets."""
+        return int(self.delays.shape[1])
+
+
+def chunk_since(
+    state: Any, wire: Any, schedule: WriteSchedule | None, first: int, written: int, packets: int, with_messages: bool
+) -> Chunk:
+    """Return at most a number of packets that a connection has read since it had read `first` and written `written`.
+
+    `state` and `wire` are those of a connection after that. The messages of a constant rate are returned only
+    `with_messages`.
+    """
+    # A call may read more packets than it has to: those that waited for the same segment.
+    read = int(state.packets_read) - first
+    packets = min(packets, read)
+    written_per_read = (int(state.packets_written) - written) / read if read else np.inf
+    if schedule is not None:
+        messages = schedule.numbered(first, first + packets)
+    else:
+        numbers = np.arange(first, first + packets if with_messages else first)
+        messages = message_array(numbers * (int(state.interval) / SECOND), int(state.packet_size))
+    return Chunk(wire.delays_of(first, packets)[:2], written_per_read, messages)
+
+
+def warm_up(source: Source, stack: Linux | Quic) -> int:
+    """Return the number of packets at the beginning of a connection that are not counted."""
+    return max(round(BBR_WARM_UP / source.mean_interval), 1) if stack.congestion_control == "bbr" else WARM_UP
+
+
+@dataclass
+class Connections:
+    """The connections of a simulation; unless BBR controls congestion, a single connection."""
+
+    # source, path, stack, seed, rules, exact_ties, tick_offset, connection_time: As for
+    # `tcpdelay.sim.simulation.simulate`.
+    source: Source
+    path: Path
+    stack: Linux
+    seed: int
+    rules: Rules
+    exact_ties: bool
+    tick_offset: float | None
+    connection_time: float
+    budget: SimulationBudget  # What they may take; then they carry no more packets
+    # Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
+    answered: bool = False
+    state: Any = field(default=None, init=False)
+    wire: Wire = field(init=False)
+    _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+
+    def __post_init__(self) -> None:
+        self.warm_up, self._packets = warm_up(self.source, self.stack), 0
+        if self.stack.congestion_control == "bbr":
+            self._packets = max(round(self.connection_time / self.source.mean_interval) - self.warm_up, 1)
+        schedule = AnsweredSchedule if self.answered else WriteSchedule
+        self.schedule = None if is_exact(self.source) else schedule(self.source, self.seed)
+        self._open(self.seed)
+
+    def _open(self, seed: int) -> None:
+        """Open a connection, and let it carry the packets that do not count."""
+        earlier = self.state
+        self.state, self.wire = new_connection(self.source, self.path, self.stack, seed, self.rules, self.exact_ties)
+        if self.tick_offset is not None:
+            phase = round(self.tick_offset * SECOND) % self.state.tick
+            self.state.tick_phase += phase - self.state.tick_phase % self.state.tick
+        if self.schedule is not None:
+            self.schedule.begin(self.state, earlier)
+        if earlier is None:
+            compile_loop(self.state, self.wire)
+            self.budget.start()
+        self.budget.spend(WORK_OF_CONNECTION)
+        advance(self.state, self.wire, self.warm_up, self.schedule, self.budget)
+        self._left = self._packets
+
+    def chunk(self, most: int) -> int:
+        """Return the number of packets of a chunk, at most `most`: a connection carries a whole number of chunks."""
+        return -(-self._packets // -(-self._packets // most)) if self._packets else most
+
+    def advance(self, packets: int, with_messages: bool) -> Chunk:
+        """Return the next packets: fewer if the source or the budget ends, or too many packets wait to be read.
+
+        The messages of a constant rate are returned only `with_messages`.
+        """
+        if self._packets and self._left <= 0:
+            self._earlier = self.counts
+            self._open(int(self.wire.random.integers(1 << 62)))
+        self._left -= packets
+        first, written = int(self.state.packets_read), int(self.state.packets_written)
+        if self.tick_offset is None:
+            self.state.tick_phase += int(self.wire.random.integers(self.state.tick))
+        advance(self.state, self.wire, first + packets, self.schedule, self.budget)
+        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether more messages wait to be read than can be kept."""
+        return self.schedule is not None and self.schedule.backlogged
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of all connections by name."""
+        return {name: count + int(self.state[name]) for name, count in self._earlier.items()}
+
+
+# A simulated connection that advances with a clock, whose writes become known only when they happen.
+
+MOST_WRITES = 1 << 12
+"""Capacity of the ring of writes; one of them less may wait to be read."""
+LIVE_WIRE = np.dtype(
+    [
+        ("segments", SEGMENT, RING),
+        ("snapshots", SNAPSHOT, RING),
+        ("acknowledgements", ACKNOWLEDGEMENT, RING),
+        ("transit", TRANSIT, RING),
+        ("delays", np.int64, (3, MOST_WRITES)),
+        ("messages", WRITTEN_MESSAGE, MOST_WRITES),
+        ("events", EVENT, 1),
+        JITTER_TABLE,
+        ("next_double", np.int64),
+        ("random_state", np.int64),
+    ]
+)
+"""A record like `WIRE` with shorter rings, because hundreds of connections are in memory; without a packet trace."""
+READABLE = np.dtype([("time", np.int64), ("position", np.int64)])
+"""A time [us], and the position in the stream up to which the receiver can read from then on [bytes]."""
+READABLE_PER_CALL = 512
+"""Most changes of the readable position in one call of the compiled code."""
+
+
+class Progress(NamedTuple):
+    """The state of a connection at a time.
+
+    Attributes
+    ----------
+    readable : list of (int, int)
+        Times [us], and positions in the stream up to which the receiver can read from then on [bytes]. Times may lie
+        in the future: unless segments can overtake each other, they are known when a segment is sent.
+    next_event : int
+        Time of the next event [us], `NEVER` if only a write is an event.
+    unacknowledged, unsent : int
+        Bytes written that are not acknowledged, and that have not been sent yet.
+    window : int
+        Congestion window [segments].
+    unread : int
+        Writes whose last byte has not arrived.
+    """
+
+    readable: list[tuple[int, int]]
+    next_event: int
+    unacknowledged: int
+    unsent: int
+    window: int
+    unread: int
+
+
+class LiveConnection:
+    """A simulated connection of Linux, from one write to the next.
+
+    Parameters
+    ----------
+    path, stack : Path, Linux
+        Path and stack.
+    seed : int
+        Seed of the losses, 0 or more.
+
+    Examples
+    --------
+    >>> connection = LiveConnection(Path(rtt=0.100, loss=0.0), Linux(), seed=1)
+    >>> connection.advance(1_000_000, size=200).readable
+    [(1050000, 200)]
+    >>> connection.advance(2_000_000).unacknowledged
+    0
+    """
+
+    def __init__(self, path: Path, stack: Linux, seed: int) -> None:
+        self._stack = stack
+        self._state, self._wire = new_connection(None, path, stack, seed, wire_type=LIVE_WIRE)
+        self._state.scheduled, self._state.next_write = 1, NEVER
+        self._readable = records(READABLE_PER_CALL, READABLE)
+
+    def advance(self, now: int, size: int = 0) -> Progress:
+        """Advance to a time, and write there."""
+        readable: list[tuple[int, int]] = []
+        while True:
+            count, *state = _advance_to(self._state, self._wire.record, self._readable, now, size)
+            readable += self._readable[:count].tolist()
+            if count < READABLE_PER_CALL:
+                return Progress(readable, *map(int, state))
+            size = 0
+
+    def change_path(self, path: Path) -> None:
+        """Continue on another path, from the time of the last call of `advance` on."""
+        change_path(self._state, self._wire, path, self._stack)
+
+
+@kernel()
+def _advance_to(c: Any, wire: Any, readable: Any, now: int, size: int) -> tuple[int, int, int, int, int, int]:
+    """Process all events up to a time, at which `size` bytes are written, unless the array `readable` is full before.
+
+    Returns the number of entries in the array, and the fields of `Progress`.
+    """
+    if size:
+        message = message_record(wire, c.messages_known)
+        message.written, message.end = now, c.written + size
+        c.messages_known += 1
+        c.next_write = now
+    count = 0
+    while count < readable.shape[0] and next_event(c, wire) <= now:
+        before = c.rcv_nxt
+        process_next(c, wire, 0)
+        if c.rcv_nxt > before:
+            entry = readable[count]
+            # Unless arrivals are deferred, the receiver processes a segment when it is sent.
+            entry.time = c.now if c.deferred else c.now + c.one_way_delay
+            entry.position = c.rcv_nxt
+            count += 1
+    unread = c.packets_written - c.packets_read
+    return count, next_event(c, wire), c.written - c.snd_una, c.written - c.snd_nxt, c.snd_cwnd, unread

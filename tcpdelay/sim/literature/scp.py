@@ -1,0 +1,390 @@
+"""SCP: a window over datagrams that follows the rate of the acknowledgements.
+
+Every packet is acknowledged by its number, and no packet is sent again. No packet overtakes another, so when a packet
+is acknowledged, all earlier packets that are not acknowledged are lost. The module also has the closed form for two
+flows that share a link.
+
+References
+----------
+.. [1] Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
+.. [2] Jacobson, "Congestion Avoidance and Control", SIGCOMM 1988: the estimate of the round-trip time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.sim.network.bottleneck import DROPPED, SharedPath, check_range
+from tcpdelay.sim.network.records import BULK, add_return_jitter, cross, is_write_due, note_lost, note_read, note_write
+from tcpdelay.sim.network.stacks import Scp
+from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.sim.records import MASK, NEVER, RING
+from tcpdelay.sim.tcp.constants import SECOND
+
+SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
+"""States of the sender."""
+LARGEST_WINDOW = 1000.0
+"""Largest number of outstanding packets, L_w; the paper does not print its value."""
+LARGEST_TIMEOUT = 64e6
+"""Largest timeout [us], as in 4.3BSD."""
+HEADER = 4
+"""Bytes of the packet number in each datagram, part of the 1472 bytes of a datagram of the paper."""
+
+_GROUPS = {
+    "sender": "now state following oldest recover paused_at timer_at pace_at reset_at reset_interval",
+    "rate": "counted counted_since",
+    "path": "first_ack next_ack",
+    "counts": "timeouts",
+}
+_FLOATS = {
+    "settings": "backlog rate_gain rto_min first_timeout",
+    "window": "window carry threshold rate next_send",
+    "estimator": "base_rtt rtt deviation rto",
+}
+SCP = np.dtype(
+    [(name, np.float64) for names in _FLOATS.values() for name in names.split()]
+    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
+)
+"""A connection.
+
+In the paper's symbols, `window` is W_l, `threshold` is W_ss, `backlog` is W_D, and `base_rtt`, `rtt` and `deviation`
+are T_brtt, T_rtt and D_rtt [us]. `rate` is the estimated rate of the acknowledgements [packets/us], 0 while it is
+unknown. The packets from `oldest` to before `following` are outstanding; `recover` is the first packet sent in the
+congested state. The timer of a packet ends at `gone` of its segment. The paper does not say what happens to a fraction
+of a window; here it is carried over to the next packet as `carry`, so that the mean number of outstanding packets
+equals the window.
+"""
+
+
+@kernel()
+def next_time(flow: Any, s: Any, wire: Any) -> int:
+    """Return when the next event of the connection is due."""
+    arrival = wire.acknowledgements[s.first_ack & MASK].arrival if s.first_ack < s.next_ack else NEVER
+    return int(min(min(arrival, s.timer_at), min(min(s.pace_at, s.reset_at), flow.next_write)))
+
+
+@kernel()
+def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Process the next event: an acknowledgement, a timer, a reset or a write; return when the following is due."""
+    acknowledgement = wire.acknowledgements[s.first_ack & MASK]
+    s.now = next_time(flow, s, wire)
+    if s.first_ack < s.next_ack and acknowledgement.arrival == s.now:
+        s.first_ack += 1
+        _acknowledge(s, wire, acknowledgement.segment)
+    elif s.timer_at == s.now:
+        _time_out(s, wire)
+    elif s.reset_at == s.now:
+        s.reset_at += s.reset_interval
+        reset(s)
+    elif s.pace_at != s.now and is_write_due(flow, link):
+        note_write(flow, s.now)
+    _send(flow, s, wire, link, samples)
+    return int(next_time(flow, s, wire))
+
+
+@kernel()
+def end(flow: Any, s: Any) -> None:
+    """Add the counts of a connection to the counts of the flow."""
+    flow.timeouts += s.timeouts
+
+
+@kernel()
+def reset(s: Any) -> None:
+    """Forget the estimates of the path and the outstanding packets; the next packet begins slow start."""
+    s.state = PAUSED
+    s.window, s.threshold = 1.0, LARGEST_WINDOW
+    s.base_rtt, s.rtt, s.deviation, s.rto = np.inf, 0.0, 0.0, s.first_timeout
+    s.rate = s.next_send = s.carry = 0.0
+    s.recover = -1
+    s.oldest = s.following
+    s.timer_at = s.pace_at = NEVER
+
+
+@kernel()
+def update_estimate(s: Any, elapsed: int) -> None:
+    """Update the estimates with a measured round-trip time [us], as in TCP, and derive the timeout from them."""
+    s.base_rtt = min(s.base_rtt, float(elapsed))
+    if s.rtt == 0.0:
+        s.rtt, s.deviation = float(elapsed), elapsed / 2.0
+    else:
+        error = elapsed - s.rtt
+        s.rtt += error / 8.0
+        s.deviation += (abs(error) - s.deviation) / 4.0
+    s.rto = max(s.rtt + 4.0 * s.deviation, s.rto_min)
+
+
+@kernel()
+def _watch_oldest(s: Any, wire: Any) -> None:
+    """Wait for the timer of the oldest outstanding packet, if there is one."""
+    s.timer_at = max(wire.segments[s.oldest & MASK].gone, s.now) if s.following > s.oldest else NEVER
+
+
+@kernel()
+def _acknowledge(s: Any, wire: Any, number: int) -> None:
+    """Process an acknowledgement; acknowledgements of packets that were given up are ignored."""
+    if number < s.oldest:
+        return
+    update_estimate(s, s.now - wire.segments[number & MASK].sent)
+    gap, first_lost = number > s.oldest, s.oldest <= s.recover < number
+    s.oldest = number + 1
+    _watch_oldest(s, wire)
+    if s.state == CONGESTED:
+        if first_lost:
+            _back_off(s)
+        elif number == s.recover:
+            _enter_steady(s)
+    elif gap:
+        _back_off(s)
+    elif s.state == SLOW_START:
+        s.window = min(s.window + 1.0, LARGEST_WINDOW)
+        # The packets of the window beyond the bandwidth-delay product, W_l (1 - T_brtt / T_rtt), are queued.
+        if s.window >= s.threshold or s.window * (s.rtt - s.base_rtt) > s.backlog * s.rtt:
+            _enter_steady(s)
+    else:
+        _count(s)
+
+
+@kernel()
+def _enter_steady(s: Any) -> None:
+    """Enter the steady state; the window is kept until the rate of the following acknowledgements is known."""
+    s.state = STEADY
+    s.rate = 0.0
+    s.counted = 0
+    s.counted_since = s.now
+
+
+@kernel()
+def _count(s: Any) -> None:
+    """Count an acknowledgement; once per round trip, update the rate and the window, W_l = r T_brtt + W_D."""
+    s.counted += 1
+    elapsed = s.now - s.counted_since
+    if elapsed < max(s.rtt, 1.0):
+        return
+    rate = s.counted / elapsed
+    s.rate = rate if s.rate == 0.0 else s.rate + s.rate_gain * (rate - s.rate)
+    s.window = s.threshold = min(s.rate * s.base_rtt + s.backlog, LARGEST_WINDOW)
+    s.counted = 0
+    s.counted_since = s.now
+
+
+@kernel()
+def _back_off(s: Any) -> None:
+    """Halve the window; the fate of the next packet shows whether that was enough."""
+    s.state = CONGESTED
+    s.window = s.threshold = max(s.window / 2.0, 1.0)
+    s.rate = 0.0
+    s.recover = s.following
+
+
+@kernel()
+def _time_out(s: Any, wire: Any) -> None:
+    """Process the end of the timer of the oldest outstanding packet: the packet is lost."""
+    number = s.oldest
+    s.oldest += 1
+    _watch_oldest(s, wire)
+    if s.state != CONGESTED or number == s.recover:
+        s.timeouts += 1
+        s.rto = max(min(2.0 * s.rto, LARGEST_TIMEOUT), s.rto)
+        _back_off(s)
+
+
+@kernel()
+def _resume(s: Any) -> None:
+    """End a pause with slow start; the window is halved for each T_brtt of the pause."""
+    halvings = (s.now - s.paused_at) // max(s.base_rtt, 1.0)
+    s.window = max(s.window * 0.5**halvings, 1.0)
+    s.state = SLOW_START
+
+
+@kernel()
+def _has_data(flow: Any, s: Any) -> bool:
+    """Return whether there is a packet to send."""
+    if flow.application == BULK:
+        return bool(flow.first_write <= s.now < flow.stop)
+    return bool(s.following < flow.packets_written)
+
+
+@kernel()
+def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Send the packets that the window and the pace allow."""
+    s.pace_at = NEVER
+    while _has_data(flow, s):
+        if s.state == PAUSED:
+            _resume(s)
+        if s.following - s.oldest + 1 > s.window + s.carry or _is_ring_full(s, wire):
+            return
+        if s.next_send > s.now:
+            s.pace_at = int(np.ceil(s.next_send))
+            return
+        _transmit(flow, s, wire, link, samples)
+    if s.following == s.oldest and s.state != PAUSED:
+        s.state = PAUSED
+        s.paused_at = s.now
+
+
+@kernel()
+def _is_ring_full(s: Any, wire: Any) -> bool:
+    """Return whether acknowledgements of packets that were given up fill the ring."""
+    return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & MASK].segment >= RING)
+
+
+@kernel()
+def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+    """Send the next packet; if it arrives, the receiver acknowledges it."""
+    number = s.following
+    s.following += 1
+    s.carry = (s.window + s.carry) % 1.0
+    segment = wire.segments[number & MASK]
+    segment.sent, segment.gone = s.now, s.now + int(np.ceil(s.rto))
+    if s.oldest == number:
+        _watch_oldest(s, wire)
+    if s.base_rtt < np.inf:
+        s.next_send = max(s.next_send, float(s.now)) + s.base_rtt / s.window
+    if flow.application == BULK:
+        note_write(flow, s.now)
+    arrival = cross(flow, link, s.now, flow.message)
+    if arrival == DROPPED:
+        note_lost(flow, 0)
+        return
+    note_read(flow, samples, s.now, arrival, arrival)
+    acknowledgement = wire.acknowledgements[s.next_ack & MASK]
+    acknowledgement.arrival = arrival + flow.return_delay
+    acknowledgement.segment = number
+    s.next_ack += 1
+    add_return_jitter(flow, wire, s.next_ack - 1, s.next_ack)
+
+
+def prepare(stack: Scp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection."""
+    connection.backlog, connection.rate_gain = stack.backlog, stack.rate_gain
+    connection.rto_min, connection.first_timeout = stack.rto_min * SECOND, stack.first_timeout * SECOND
+    connection.reset_at = NEVER
+    if stack.reset_interval is not None:
+        connection.reset_at = connection.reset_interval = round(stack.reset_interval * SECOND)
+    reset(connection)
+
+
+TRANSPORT = Transport(
+    state=SCP,
+    header=IP_HEADER + UDP_HEADER + HEADER,
+    features=frozenset({"constant rate", "bulk"}),
+    prepare=prepare,
+    next_time=next_time,
+    step=step,
+    end=end,
+)
+
+
+Fraction = np.float64 | NDArray[np.float64]
+
+
+def scp_rate_beside(
+    other_rate: ArrayLike, error: ArrayLike = 0.0, other_error: ArrayLike = 0.0, backlog: float = 3.0
+) -> Fraction:
+    r"""Return the rate of an SCP flow a that shares a queue with an SCP flow b.
+
+    .. math:: r_a = \frac{r_b W_D}{r_b (e_b - e_a) + W_D}
+
+    Parameters
+    ----------
+    other_rate : array_like
+        Rate of the other flow, r_b [packets/s], above 0.
+    error, other_error : array_like
+        Error of the smallest RTT that each flow has measured, e_a and e_b [s], 0 or more.
+    backlog : float
+        Packets that each flow tries to keep queued, W_D, 0.1 to 1000.
+
+    Returns
+    -------
+    float or ndarray
+        The rate of flow a [packets/s]; infinite where flow b cannot reach its rate beside any rate of flow a.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998: the
+    analysis of two flows, from r_a / r_b = W_a / W_b.
+
+    Examples
+    --------
+    >>> print(scp_rate_beside(50.0))
+    50.0
+    >>> print(scp_rate_beside(50.0, other_error=0.030))
+    33.3333333
+    """
+    rate, difference = _checked(other_rate, "other_rate", error, other_error, backlog)
+    kept = rate * difference + backlog
+    result: Fraction = np.divide(rate * backlog, kept, out=np.full(kept.shape, np.inf), where=kept > 0)[()]
+    return result
+
+
+def scp_share(
+    link_rate: ArrayLike, error: ArrayLike = 0.0, other_error: ArrayLike = 0.0, backlog: float = 3.0
+) -> Fraction:
+    r"""Return the share of a full link that an SCP flow a gets beside an SCP flow b.
+
+    `scp_rate_beside` and r_a + r_b = C give a quadratic equation. With :math:`u = C (e_b - e_a) / W_D`, the difference
+    of the errors divided by the time in which the link sends W_D packets, its solution is
+
+    .. math:: \frac{r_a}{C} = \frac{2}{2 + u + \sqrt{4 + u^2}}.
+
+    Parameters
+    ----------
+    link_rate : array_like
+        Rate of the link, C [packets/s], above 0.
+    error, other_error : array_like
+        Error of the smallest RTT that each flow has measured, e_a and e_b [s], 0 or more.
+    backlog : float
+        Packets that each flow tries to keep queued, W_D, 0.1 to 1000.
+
+    Returns
+    -------
+    float or ndarray
+        The share, 0 to 1.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    References
+    ----------
+    Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
+
+    Examples
+    --------
+    A flow that begins while another flow keeps three packets queued never measures the RTT of the empty path:
+
+    >>> print(scp_share(100.0, error=0.0, other_error=3 / 100.0))
+    0.381966
+    """
+    rate, difference = _checked(link_rate, "link_rate", error, other_error, backlog)
+    u = rate * difference / backlog
+    smaller = 2.0 / (2.0 + np.abs(u) + np.sqrt(4.0 + u * u))
+    # The shares of both flows add up to one, which avoids a difference of large numbers for a negative u.
+    result: Fraction = np.where(u >= 0, smaller, 1.0 - smaller)[()]
+    return result
+
+
+def _checked(
+    rate: ArrayLike, name: str, error: ArrayLike, other_error: ArrayLike, backlog: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the rates, and the differences of the flows' errors [s], as arrays of one shape."""
+    rates, errors, others = (np.asarray(value, np.float64) for value in (rate, error, other_error))
+    check_range("backlog", backlog, 0.1, 1000, "packets")
+    if not np.all(rates > 0):
+        raise InvalidValueError(name, rate, "be above 0 packets/s")
+    for argument, values in (("error", errors), ("other_error", others)):
+        if not np.all(values >= 0):
+            raise InvalidValueError(argument, float(values.min()), "be 0 s or more")
+    broadcast = np.broadcast_arrays(rates, others - errors)
+    return broadcast[0], broadcast[1]

@@ -1,0 +1,205 @@
+"""Dispatchers: an application that writes its packets over several connections, or decides which packets to write.
+
+A dispatcher splits packets into pieces, distributes them over parallel connections, discards packets that would be
+late, and suppresses silence. At the receiver it puts the packets of all connections in order again. It calls the
+transport only through the interface of `tcpdelay.sim.network.transport`.
+
+References
+----------
+.. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+   Transactions on Networking, 2010: packet splitting and parallel connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.network.records import UNREAD, WRITES, count_lost, count_offered, count_read
+from tcpdelay.sim.network.transport import IN_TIMEOUT, call_for_effect, call_for_number
+from tcpdelay.sim.records import NEVER, uniform
+
+MOST_CONNECTIONS = 64
+DISCARDED = -1
+"""Stored as the read time of a packet that is not written."""
+NOBODY = -1
+"""Returned in place of the number of a flow."""
+
+_INTEGERS = (
+    "leader first_member connections intelligent discard_after keepalive_size suppressing talking phase_end "
+    "next_connection accepted released overflows last_read"
+)
+DISPATCHER = np.dtype(
+    [(name, np.float64) for name in ("mean_talk", "mean_silence")]
+    + [(name, np.int64) for name in _INTEGERS.split()]
+    + [(name, np.int64, MOST_CONNECTIONS) for name in ("oldest", "newest")]
+    + [(name, np.int64, UNREAD) for name in ("written", "sent", "arrived", "read", "following")]
+)
+"""A dispatcher; all times are microseconds.
+
+The first connection belongs to the flow `leader`, which keeps the application's clock and counts its packets. The
+further connections belong to the flows from `first_member` on. Packets are numbered in the order of writing: `accepted`
+packets have been written or discarded, and `released` of these have been read in order or skipped. `overflows` packets
+were not written because the backlog is longer than the records.
+
+`written`, `sent`, `arrived` and `read` have an entry per packet, at its number modulo `UNREAD`: the times of its write,
+first transmission, arrival and read (`NEVER` before it is read, `DISCARDED` if it is not written). `following` has the
+number of the next packet on the same connection. `oldest` and `newest` have an entry per connection: the first and the
+last packet on it that is not read.
+"""
+
+
+@kernel()
+def member(d: Any, place: int) -> int:
+    """Return the number of the flow of a connection."""
+    return int(d.leader if place == 0 else d.first_member + place - 1)
+
+
+@kernel()
+def is_talking(d: Any, flow: Any, now: int) -> bool:
+    """Return whether the application talks at a time; the lengths of talk and silence are drawn at random."""
+    if not d.suppressing:
+        return True
+    while d.phase_end <= now:
+        d.talking = 1 - d.talking
+        mean = d.mean_talk if d.talking else d.mean_silence
+        d.phase_end += max(round(-mean * np.log(1.0 - uniform(flow.next_double, flow.random_state))), 1)
+    return bool(d.talking)
+
+
+@kernel()
+def take_turns(d: Any) -> int:
+    """Return the next connection in turn."""
+    place = d.next_connection
+    d.next_connection = (place + 1) % d.connections
+    return int(place)
+
+
+@kernel()
+def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) -> int:
+    """Return the expected delay of a packet [us], from the state of the sender when the packet is written.
+
+    Segments that do not fit the window now are sent at the rate of one window per round trip, and then take half a
+    round trip to arrive:
+
+        delay = max(unsent - max(window - in_flight, 0), 0) * round_trip / window + round_trip / 2
+
+    Parameters
+    ----------
+    unsent : int
+        Segments that are not sent yet, including the segments of this packet.
+    window, in_flight : int
+        Congestion window and segments in flight.
+    round_trip : int
+        Smoothed round-trip time [us]; 0 before the first measurement.
+    """
+    waiting = max(unsent - max(window - in_flight, 0), 0)
+    return int(waiting * round_trip // window + round_trip // 2)
+
+
+@kernel()
+def is_full(d: Any, flow: Any) -> bool:
+    """Return whether the dispatcher or the flow cannot keep the record of another packet."""
+    return bool(d.accepted - d.released >= UNREAD or flow.packets_written - flow.packets_read >= WRITES)
+
+
+@kernel()
+def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
+    """Record that the next packet is written to the connection of a flow, in whose stream it ends at `end`."""
+    slot = d.accepted % UNREAD
+    d.written[slot], d.read[slot] = now, NEVER
+    if flow.packets_read == flow.packets_written:
+        d.oldest[flow.member] = d.accepted
+    else:
+        d.following[d.newest[flow.member] % UNREAD] = d.accepted
+    d.newest[flow.member] = d.accepted
+    d.accepted += 1
+    flow.writes[flow.packets_written % WRITES] = end
+    flow.packets_written += 1
+    count_offered(leader, now, 0)
+
+
+@kernel()
+def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
+    """Record that the next packet is not written: it counts as lost, and no later packet waits for it."""
+    count_offered(leader, now, 0)
+    count_lost(leader, now, 0, 0)
+    if d.accepted - d.released < UNREAD:
+        d.read[d.accepted % UNREAD] = DISCARDED
+        d.accepted += 1
+        release(d, leader, samples)
+
+
+@kernel()
+def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
+    """Record the packets that a connection has read in this event, and release the packets that are in order."""
+    for row in range(samples.completed):
+        slot = d.oldest[flow.member] % UNREAD
+        completion = samples.completions[row]
+        d.sent[slot], d.arrived[slot], d.read[slot] = completion[0], completion[1], completion[2]
+        d.oldest[flow.member] = d.following[slot]
+    samples.completed = 0
+    release(d, leader, samples)
+
+
+@kernel()
+def release(d: Any, leader: Any, samples: Any) -> None:
+    """Let the application read the packets up to the first that is still missing."""
+    while d.released < d.accepted:
+        slot = d.released % UNREAD
+        if d.read[slot] == NEVER:
+            return
+        d.released += 1
+        if d.read[slot] != DISCARDED:
+            d.last_read = max(d.last_read, d.read[slot])
+            times = d.written[slot], d.sent[slot], d.arrived[slot]
+            count_read(leader, samples, leader.message, 0, *times, d.last_read)
+
+
+@kernel()
+def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
+    """Return the connection with the smallest send queue; a connection in a timeout is used only if all are.
+
+    The send queue is the data that is not acknowledged, sent or unsent, as the kernel reports it (ioctl SIOCOUTQ).
+    """
+    best, smallest = 0, NEVER
+    for place in range(d.connections):
+        number = member(d, place)
+        carrier = carriers[number]
+        queue = call_for_number(carrier.send_queue, flows[number], carrier.connection, ())
+        if queue < smallest:
+            best, smallest = place, queue
+    return best
+
+
+@kernel()
+def dispatch(d: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any) -> int:
+    """Write the packet that is due, if any; return the number of the flow that it was written to, or `NOBODY`."""
+    leader = flows[d.leader]
+    now = leader.due_write
+    if now == NEVER:
+        return NOBODY
+    leader.due_write = NEVER
+    talking = is_talking(d, leader, now)
+    if not talking and d.keepalive_size == 0:
+        return NOBODY
+    number = member(d, least_loaded(d, flows, carriers) if d.intelligent else take_turns(d))
+    flow, carrier = flows[number], carriers[number]
+    size, pieces = d.keepalive_size, 1
+    if talking:
+        size, pieces = flow.message, flow.pieces
+        delay = call_for_number(carrier.delay_of_next, flow, carrier.connection, ())
+        # Only sending changes the window and the measured round-trip time of an idle connection.
+        idle = call_for_number(carrier.send_queue, flow, carrier.connection, ()) % IN_TIMEOUT == 0
+        full = is_full(d, flow)
+        d.overflows += full
+        if delay == NEVER or (delay > d.discard_after and not idle) or full:
+            discard(d, leader, samples, now)
+            return NOBODY
+    end = call_for_number(carrier.write, flow, carrier.connection, (wires[number], now, size, pieces))
+    if talking:
+        accept(d, leader, flow, now, end)
+    call_for_effect(carrier.transmit, flow, carrier.connection, (wires[number], link, samples))
+    return number

@@ -1,0 +1,146 @@
+"""QUIC on a shared link: sender and receiver of `tcpdelay.sim.quic`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import Quic
+from tcpdelay.sim.network.bottleneck import DROPPED, WAITING, SharedPath
+from tcpdelay.sim.network.records import (
+    SCHEDULED,
+    UNREAD,
+    add_return_jitter,
+    count_lost,
+    count_offered,
+    count_read,
+    cross_or_wait,
+    is_write_due,
+    leave,
+    note_write,
+)
+from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.sim.path import put_in_transit
+from tcpdelay.sim.quic.engine import new_connection, next_event, process
+from tcpdelay.sim.quic.records import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
+from tcpdelay.sim.quic.recovery import SKIPPED, drop
+from tcpdelay.sim.quic.sender import write
+from tcpdelay.sim.records import NEVER, RING
+from tcpdelay.sim.writes import message_record
+
+STATE = np.dtype(wire_type(RING, UNREAD).descr + CONNECTION.descr)
+"""A connection and its rings in one record: as many ACKs as the link keeps for a flow, as many messages as a flow.
+
+The rings come first. If the fields of `CONNECTION` did, Numba would take this record for a `CONNECTION` with more
+fields, and would call kernels that were compiled for the other.
+"""
+
+
+@kernel()
+def next_time(flow: Any, c: Any, wire: Any) -> int:
+    """Return when the next event of the connection is due."""
+    return int(min(next_event(c, c), flow.next_write))
+
+
+@kernel()
+def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
+    """Process the next event, and count the messages that are complete; return when the following event is due."""
+    due, first_new_ack = next_event(c, c), c.next_ack
+    if due <= flow.next_write:
+        process(c, c, due)
+    else:
+        c.now = flow.next_write
+        if is_write_due(flow, link):
+            _write(flow, c)
+    while c.first_uncrossed < c.next_packet:
+        packet = packet_record(c, c.first_uncrossed)
+        c.first_uncrossed += 1
+        if packet.frames != SKIPPED:
+            arrival = cross_or_wait(flow, link, c.now, packet.length, c.first_uncrossed - 1, 0)
+            if arrival != WAITING:
+                _take_from_link(c, c.first_uncrossed - 1, arrival)
+    add_return_jitter(flow, c, first_new_ack, c.next_ack)
+    for place in range(c.completions):
+        _count(flow, c, samples, c.completed[place])
+    c.completions = 0
+    flow.packets_read = c.packets_read
+    return int(min(next_event(c, c), flow.next_write))
+
+
+@kernel()
+def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+    """Note when a packet that leaves a managed queue arrives, or that it is dropped; return the next event."""
+    _take_from_link(c, packet.segment, leave(flow, link, packet))
+    return int(next_time(flow, c, wire))
+
+
+@kernel()
+def _take_from_link(c: Any, number: int, arrival: int) -> None:
+    """Put a packet that leaves the link in transit until it arrives [us], unless the link drops it."""
+    if arrival == DROPPED:
+        drop(c, c, packet_record(c, number))
+    else:
+        put_in_transit(c, c, number, number + 1, arrival)
+
+
+@kernel()
+def _write(flow: Any, c: Any) -> None:
+    """Write the message that is due; if too much waits, the message is lost."""
+    if is_backlogged(c, c):
+        flow.overflows += 1
+        count_offered(flow, c.now, flow.kind)
+        count_lost(flow, c.now, flow.kind, 0)
+        return
+    note_write(flow, c.now)
+    message = message_record(c, c.packets_written)
+    message.written, message.end = c.now, c.written + flow.message
+    write(c, c)
+
+
+@kernel()
+def _count(flow: Any, c: Any, samples: Any, number: int) -> None:
+    """Count a message that is read, or lost, by its number."""
+    written = message_record(c, number).written
+    size, kind = flow.message, 0
+    if flow.application == SCHEDULED:
+        unread = flow.unread[number % UNREAD]
+        size, kind = unread.length, unread.kind
+    place = number & (c.delays.shape[1] - 1)
+    if c.delays[0, place] >= NEVER_READ:
+        count_lost(flow, written, kind, 0)
+    else:
+        read = written + c.delays[0, place]
+        count_read(flow, samples, size, kind, written, written + c.delays[1, place], read, read)
+
+
+@kernel()
+def end(flow: Any, c: Any) -> None:
+    """Add the counts of a closed connection to the counts of the flow."""
+    flow.retransmissions += c.declared_lost
+    flow.timeouts += c.probe_timeouts
+
+
+def prepare(stack: Quic, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+    """Prepare a connection: the shared link, and not the connection, delays and loses its packets."""
+    path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
+    prepared, _ = new_connection(Flow(1, 1.0), path, stack, 0)
+    settings = {name: prepared[name] for name in CONNECTION.names or ()}
+    for name, value in (settings | {"scheduled": 1, "next_write": NEVER}).items():
+        connection[name] = value
+    connection.next_double, connection.random_state = flow.next_double, flow.random_state
+
+
+TRANSPORT = Transport(
+    state=STATE,
+    header=IP_HEADER + UDP_HEADER,
+    features=frozenset({"constant rate", "messages"}),
+    prepare=prepare,
+    next_time=next_time,
+    step=step,
+    deliver=deliver,
+    end=end,
+)

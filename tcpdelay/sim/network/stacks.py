@@ -1,0 +1,339 @@
+"""The settings of the transports beside the usual TCP of Linux: DCTCP, the older literature's TCP, SCP, and UDP."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from tcpdelay.declare import Choice, Flag, Quantity, described
+from tcpdelay.scenario.stack import DelayedAck, Hz, Mss, Stack
+from tcpdelay.sim.network.bottleneck import SMALLEST_PACKET
+
+Recovery = Literal["reno", "newreno", "sack"]
+
+LARGEST_CLASSIC_WINDOW = 2000
+SETTINGS_OF_2008: dict[str, Any] = {
+    "mss": 1448,
+    "receiver_window": 1000,
+    "initial_window": 3,
+    "limited_transmit": True,
+    "tick": 0.004,
+    "rto_min": 0.2,
+    "first_timeout": 3.0,
+}
+LARGEST_SEGMENT = 65_495
+LARGEST_DATAGRAM = 65_507
+LEAST_DEADLINE, LARGEST_DEADLINE = 0.001, 1e5
+
+
+def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
+    """Return the declaration of a time."""
+    return Quantity(kind="time", meaning=meaning, low=low, high=high, unit="s", example=example)
+
+
+def _segments(meaning: str, high: int, example: str) -> Quantity:
+    """Return the declaration of a number of segments."""
+    return Quantity(kind="count", meaning=meaning, low=1, high=high, unit="segments", example=example)
+
+
+SegmentSize: TypeAlias = Annotated[
+    int,
+    Quantity(
+        kind="size",
+        meaning="Size of a segment.",
+        low=SMALLEST_PACKET,
+        high=LARGEST_SEGMENT,
+        unit="bytes",
+        example="1460B",
+    ),
+]
+MinimumTimeout: TypeAlias = Annotated[float, _time("Minimum retransmission timeout.", 0.001, 120, "1s")]
+FirstTimeout: TypeAlias = Annotated[
+    float, _time("Retransmission timeout before the round-trip time is measured.", 0.001, 120, "3s")
+]
+
+
+@described
+class Classic(Stack):
+    """The TCP of the literature up to 2008, by default with the slow timers of its early years.
+
+    While the window, which counts segments, is open, each write leaves at once as a segment. Bytes that wait for the
+    window are sent in full segments. `of_2008` returns the settings of a stack of 2008.
+
+    Parameters
+    ----------
+    recovery : {"reno", "newreno", "sack"}
+        How lost segments are repaired after three duplicate ACKs.
+    mss : int
+        Largest segment payload [bytes], 40 to 65 495.
+    receiver_window : int
+        Largest number of outstanding segments, 1 to 2000.
+    initial_window : int
+        Initial congestion window [segments], 1 to 10.
+    limited_transmit : bool
+        RFC 3042: the first two duplicate ACKs each release a new segment.
+    tick : float
+        Granularity of all timers [s], 0.001 to 1; 0.5 in 4.3BSD.
+    rto_min : float
+        Minimum retransmission timeout [s], 0.001 to 120.
+    first_timeout : float
+        Retransmission timeout before the round-trip time is measured [s], 0.001 to 120.
+    ack_delay : float
+        Time for which the receiver delays an acknowledgement to wait for a second segment [s], 0 to 1; at 0 it
+        acknowledges each segment at once.
+    byte_counting : bool
+        RFC 3465: the window, which counts segments of any size, grows by the acknowledged bytes in full segments. An
+        ACK of n segments of b bytes counts as n b / `mss` ACKs; in slow start as at most 2, after a timeout as at most
+        1. The window therefore grows slowly where packets are smaller than `mss`.
+    window_validation : bool
+        RFC 2861: the window grows only if it was full before the ACK. It is halved, down to one segment, for each
+        retransmission timeout in which no segment was sent or outstanding.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> Classic(recovery="sack").mss
+    1460
+    """
+
+    recovery: Annotated[Recovery, Choice(meaning="How lost segments are repaired.")] = "newreno"
+    mss: SegmentSize = 1460
+    receiver_window: Annotated[
+        int, _segments("Largest number of outstanding segments.", LARGEST_CLASSIC_WINDOW, "64")
+    ] = 64
+    initial_window: Annotated[int, _segments("Initial congestion window.", 10, "2")] = 2
+    limited_transmit: Annotated[
+        bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
+    ] = False
+    tick: Annotated[float, _time("Granularity of all timers.", 0.001, 1, "100ms")] = 0.1
+    rto_min: MinimumTimeout = 1.0
+    first_timeout: FirstTimeout = 3.0
+    ack_delay: Annotated[float, _time("Longest delay of an acknowledgement by the receiver.", 0, 1, "200ms")] = 0.0
+    byte_counting: Annotated[bool, Flag(meaning="Let the window grow by acknowledged bytes (RFC 3465).")] = False
+    window_validation: Annotated[
+        bool, Flag(meaning="Reduce the window after idle time, and let only a full window grow (RFC 2861).")
+    ] = False
+
+    @classmethod
+    def of_2008(cls, **changes: Any) -> Self:
+        """Return the stack of a host of 2008, with all options that Brosh et al. recommend for low delays.
+
+        Linux 2.6 has a tick of 4 ms, a minimum timeout of 200 ms, a first timeout of 3 s, limited transmit, and an
+        initial window of 4380 bytes (RFC 3390), which are three segments. The receiver window is so large that it never
+        limits the sender. Byte counting and window validation are off.
+
+        Parameters
+        ----------
+        **changes
+            Settings that differ, such as `recovery` or `mss`.
+
+        References
+        ----------
+        Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+        Transactions on Networking, 2010, sections IV and VI.
+
+        Examples
+        --------
+        >>> Classic.of_2008(recovery="sack").rto_min
+        0.2
+        """
+        return cls(**(SETTINGS_OF_2008 | changes))
+
+
+@described
+class TimeLined(Classic):
+    """Time-lined TCP: Reno that gives up data older than a deadline; see also `Classic`.
+
+    It carries `Sections`, or a `ConstantRate`, where each message, such as a frame of a video, is a section. When the
+    deadline of a section has passed, the sender goes on with the next section, and its next segment informs the
+    receiver. The receiver then skips what is missing, and reports the gap; a message with a gap is lost. A message that
+    was sent in time and arrives late is read.
+
+    Parameters
+    ----------
+    recovery : {"reno"}
+        How lost segments are repaired, as published.
+    deadline : float
+        Time after its write until which a section may be sent [s], 0.001 to 1e5. A receiver that plays a section at a
+        fixed time after its write gains little from packets sent later than this time less the path's delay.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    References
+    ----------
+    Mukherjee, Brecht, "Time-lined TCP for the TCP-friendly delivery of streaming media", ICNP 2000.
+
+    Examples
+    --------
+    >>> TimeLined(deadline=0.15).recovery
+    'reno'
+    """
+
+    recovery: Annotated[Literal["reno"], Choice(meaning="How lost segments are repaired.")] = "reno"
+    deadline: Annotated[
+        float, _time("Time after its write until which a section may be sent.", LEAST_DEADLINE, LARGEST_DEADLINE, "5s")
+    ] = 5.0
+
+
+@described
+class Dctcp(Stack):
+    """The TCP of Linux with DCTCP, whose window shrinks in proportion to the share of marked segments (RFC 8257).
+
+    It grows as Reno does. It needs marks, so its sources have `ecn` or `l4s`. The receiver reports each mark exactly.
+
+    Parameters
+    ----------
+    delayed_ack : bool
+        Whether the receiver delays acknowledgements by the kernel's rules.
+    hz : int
+        Timer interrupts per second of both kernels, 100 to 1000.
+    mss : int
+        Largest segment payload [bytes], 88 to 65495.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    References
+    ----------
+    RFC 8257 (DCTCP), RFC 9331 (L4S; DCTCP meets its requirements on marks, and not those on fallback and on fairness
+    between different round-trip times).
+
+    Examples
+    --------
+    >>> Dctcp(delayed_ack=True).mss
+    1448
+    """
+
+    delayed_ack: DelayedAck = False
+    hz: Hz = 250
+    mss: Mss = 1448
+
+
+@described
+class Udp(Stack):
+    """UDP: no acknowledgements and no retransmissions.
+
+    A message larger than a datagram is sent in several datagrams, all at once. It is lost if too many of them are lost,
+    and read when the last that it needs arrives.
+
+    Parameters
+    ----------
+    largest_payload : int
+        Largest payload of a datagram [bytes], 40 to 65 507; by default that of an MTU of 1500 bytes.
+    parity : int
+        Parity datagrams that are sent after each message, 0 to 255. With an erasure code (RFC 5510), the receiver
+        recovers a message of n datagrams from any n of the n + `parity` datagrams.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    Examples
+    --------
+    >>> Udp().largest_payload
+    1472
+    """
+
+    largest_payload: Annotated[
+        int,
+        Quantity(
+            kind="size",
+            meaning="Largest payload of a datagram.",
+            low=SMALLEST_PACKET,
+            high=LARGEST_DATAGRAM,
+            unit="bytes",
+            example="1472B",
+        ),
+    ] = 1472
+    parity: Annotated[
+        int,
+        Quantity(
+            kind="count",
+            meaning="Parity datagrams that are sent after each message.",
+            low=0,
+            high=255,
+            unit="datagrams",
+            example="2",
+        ),
+    ] = 0
+
+
+@described
+class Scp(Stack):
+    """The Streaming Control Protocol: datagrams behind a window that follows the rate of their acknowledgements.
+
+    Every packet is acknowledged, and no packet is sent again. In the steady state the window is W_l = r T_brtt + W_D,
+    where r is the rate of the acknowledgements and T_brtt the smallest round-trip time measured, so that W_D packets
+    stay queued at the bottleneck. Packets of a constant bit rate wait until the window allows them.
+
+    Parameters
+    ----------
+    mss : int
+        Size of a bulk source's packets if the source does not set it [bytes], 40 to 65 495. By default a datagram
+        carries 1472 bytes with the header of SCP, as in the paper.
+    backlog : float
+        W_D, the window beyond the bandwidth-delay product [packets], 0.1 to 100.
+    rate_gain : float
+        Weight of the rate in the last round trip in r, a low-pass filter, 0.001 to 1. The paper filters r and prints
+        no coefficient.
+    rto_min : float
+        Minimum timeout [s], 0.001 to 120.
+    first_timeout : float
+        Timeout before the round-trip time is measured [s], 0.001 to 120.
+    reset_interval : float, optional
+        Time between two resets of the connection [s], 0.001 to 1e7, the first one interval after time 0. A reset
+        discards all estimates, ignores all outstanding packets and begins slow start, as after a change of the
+        network interface. No resets by default.
+
+    Raises
+    ------
+    InvalidValueError
+        If a value is out of its range; a ValueError.
+
+    References
+    ----------
+    Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
+
+    Examples
+    --------
+    >>> Scp().backlog
+    3.0
+    """
+
+    mss: SegmentSize = 1468
+    backlog: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Window beyond the bandwidth-delay product.",
+            low=0.1,
+            high=100,
+            unit="packets",
+            example="3",
+        ),
+    ] = 3.0
+    rate_gain: Annotated[
+        float,
+        Quantity(
+            kind="number",
+            meaning="Weight of the latest rate of acknowledgements in their mean rate.",
+            low=1e-3,
+            high=1,
+            unit="of the new rate",
+            example="0.25",
+        ),
+    ] = 0.25
+    rto_min: MinimumTimeout = 1.0
+    first_timeout: FirstTimeout = 3.0
+    reset_interval: Annotated[float, _time("Time between two resets of the connection.", 0.001, 1e7, "60s")] | None = (
+        None
+    )

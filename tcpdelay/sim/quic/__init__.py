@@ -1,0 +1,1 @@
+"""QUIC: loss recovery, congestion control, streams and datagrams."""

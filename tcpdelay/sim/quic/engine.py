@@ -1,0 +1,274 @@
+"""The start of a QUIC connection, and the event loop, which processes writes, ACKs and timers in the order of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.budget import SimulationBudget
+from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.video import KEY_FRAME
+from tcpdelay.scenario.stack import Delivery, Quic
+from tcpdelay.sim.engine import TIE_BREAK, WARM_UP, Chunk, chunk_since
+from tcpdelay.sim.path import (
+    depart,
+    drop_tail_settings,
+    is_dropped,
+    loss_settings,
+    next_arrival,
+    path_settings,
+)
+from tcpdelay.sim.quic.congestion import TICK, UNLIMITED
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.quic.records import (
+    CONNECTION,
+    DATAGRAMS,
+    GROUPS,
+    KEPT,
+    NONE,
+    ONE_STREAM,
+    PACKETS,
+    is_backlogged,
+    packet_record,
+    wire_type,
+)
+from tcpdelay.sim.quic.recovery import SKIPPED, drop, on_acknowledgement, on_timer, timer_at
+from tcpdelay.sim.quic.sender import acknowledge, send, take_arrival, write
+from tcpdelay.sim.records import NEVER, Wire
+from tcpdelay.sim.tcp.bbr import start as start_bbr
+from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, SECOND
+from tcpdelay.sim.writes import WriteSchedule, written_at
+
+_DELIVERIES: dict[Delivery, int] = {
+    "stream": ONE_STREAM,
+    "stream_per_message": GROUPS,
+    "stream_per_group": GROUPS,
+    "datagram": DATAGRAMS,
+}
+
+
+def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, Wire]:
+    """Return a connection before its first write, after a handshake that has measured the RTT once, and its rings.
+
+    ACKs of the handshake are not delayed (RFC 9002, 5.3), so that this sample is the RTT of the path.
+    """
+    wire = Wire(np.random.default_rng(seed), wire_type(PACKETS, KEPT))
+    (connection,) = records(1, CONNECTION)
+    rules = IMPLEMENTATIONS[stack.implementation]
+    group = 1 if stack.delivery in ("stream_per_message", "datagram") else stack.group
+    if KEY_FRAME in source.kinds and stack.delivery == "stream_per_group":
+        group = 0
+    rtt = round(path.rtt * SECOND) + TIE_BREAK
+    settings = rules.settings(stack.max_ack_delay) | {
+        "mss": rules.datagram_size,
+        "datagram_payload": rules.payload,
+        "rtt": rtt,
+        "delivery": _DELIVERIES[stack.delivery],
+        "group": group,
+        "cubic": int(stack.congestion_control == "cubic"),
+        "bbr": int(stack.congestion_control == "bbr"),
+        # For BBR; the handshake delivers the first packet.
+        "tick": TICK,
+        "tick_phase": SECOND * SECOND // TICK * TICK,
+        "snd_cwnd": rules.initial_window,
+        "snd_ssthresh": INFINITE_THRESHOLD,
+        "delivered": 1,
+        "srtt": 8 * rtt,
+        "min_rtt": rtt,
+        "congestion_window": rules.initial_window * rules.datagram_size,
+        "slow_start_threshold": UNLIMITED,
+        "tokens": rules.pacing_burst * rules.datagram_size,
+        "smallest_rtt": rtt,
+        "latest_rtt": rtt,
+        "smoothed_rtt": rtt,
+        "rtt_variation": rtt / 2,
+        "recovery_start": -1,
+        "largest_acknowledged": -1,
+        "largest_received": -1,
+        "loss_time": NEVER,
+        "pacing_at": NEVER,
+        "receiver_timer": NEVER,
+        "free_piece": NONE,
+        **path_settings(path, wire),
+        **drop_tail_settings(path),
+        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+    }
+    if is_exact(source):
+        interval = round(source.interval * SECOND)
+        settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
+    for name, value in settings.items():
+        connection[name] = value
+    if stack.congestion_control == "bbr":
+        start_bbr(connection)
+    return connection, wire
+
+
+class QuicSchedule(WriteSchedule):
+    """The messages of a source, and for a video also which of them begin a group of pictures."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        super().__init__(source, seed)
+        self._key_frame = source.kinds.index(KEY_FRAME) if KEY_FRAME in source.kinds else None
+
+    def _marks(self, block: NDArray[np.void]) -> dict[str, NDArray[np.bool_]]:
+        return {} if self._key_frame is None else {"begins_group": block["kind"] == self._key_frame}
+
+
+WORK_OF_EVENT, WORK_OF_PACKET = 2, 4
+"""Work of an event, and of sending a packet, in units of `SECONDS_PER_WORK`."""
+
+
+def advance(
+    connection: Any,
+    wire: Wire,
+    messages: int,
+    schedule: WriteSchedule | None = None,
+    budget: SimulationBudget | None = None,
+) -> None:
+    """Simulate until the delays of a number of messages are known, or fewer if the source or the budget ends."""
+    budget = budget or SimulationBudget()
+    while (
+        connection.packets_read < messages
+        and not is_backlogged(connection, wire.record)
+        and (most := budget.next_call())
+    ):
+        if schedule is not None:
+            messages = min(messages, schedule.fill(connection, wire))
+        budget.spend(_advance(connection, wire.record, messages, most))
+
+
+def compile_loop(connection: Any, wire: Wire) -> None:
+    """Compile the event loop without processing an event, so that its time does not count."""
+    _advance(connection, wire.record, 0, 0)
+
+
+@kernel()
+def cross(c: Any, wire: Any) -> None:
+    """Let the packets that have just been sent cross the path: each is dropped, or in transit until it arrives."""
+    while c.first_uncrossed < c.next_packet:
+        number = c.first_uncrossed
+        packet = packet_record(wire, number)
+        c.first_uncrossed += 1
+        if packet.frames == SKIPPED:
+            continue
+        if is_dropped(c, wire, packet.length):
+            drop(c, wire, packet)
+        else:
+            depart(c, wire, number, number + 1)
+    if c.next_transit - c.first_transit >= wire.transit.shape[0] // 2:
+        c.failed = 1
+
+
+@kernel()
+def next_event(c: Any, wire: Any) -> int:
+    """Return when the next event is due besides the next write [us]."""
+    acknowledged = NEVER
+    if c.first_ack < c.next_ack:
+        acknowledged = wire.acknowledgements[c.first_ack & (wire.acknowledgements.shape[0] - 1)].arrival
+    return int(min(next_arrival(c, wire), c.receiver_timer, acknowledged, timer_at(c), c.pacing_at))
+
+
+@kernel()
+def process(c: Any, wire: Any, now: int) -> None:
+    """Process the event that is due at a time [us]; what the sender then sends has yet to cross the path."""
+    c.now = now
+    if now == next_arrival(c, wire):
+        take_arrival(c, wire)
+        return
+    if now == c.receiver_timer:
+        acknowledge(c, wire)
+        return
+    acknowledgement = wire.acknowledgements[c.first_ack & (wire.acknowledgements.shape[0] - 1)]
+    if c.first_ack < c.next_ack and now == acknowledgement.arrival:
+        c.first_ack += 1
+        on_acknowledgement(c, wire, acknowledgement)
+    elif now == c.pacing_at:
+        c.pacing_at = NEVER
+    else:
+        on_timer(c, wire)
+    send(c, wire)
+
+
+@kernel(nogil=True)
+def _advance(c: Any, wire: Any, messages: int, most: int) -> int:
+    """Process events until the delays of a number of messages are known, or `most` work is done; return the work."""
+    work = 0
+    while c.packets_read < messages and c.packets_written < c.messages_known and work < most:
+        if is_backlogged(c, wire):
+            return int(work)
+        sent = c.packets_sent
+        due = next_event(c, wire)
+        if due <= c.next_write:
+            process(c, wire, due)
+        else:
+            c.now = c.next_write
+            write(c, wire)
+            next_write = written_at(c, wire, c.packets_written) if c.packets_written < c.messages_known else NEVER
+            c.next_write = max(next_write, c.now)
+        cross(c, wire)
+        work += WORK_OF_EVENT + WORK_OF_PACKET * (c.packets_sent - sent)
+    return int(work)
+
+
+# The QUIC connection that carries the messages of a simulation, behind the interface of `simulator.connections`.
+
+COUNTS = (
+    "packets_sent",
+    "packets_lost",
+    "declared_lost",
+    "spurious_losses",
+    "reductions",
+    "probe_timeouts",
+    "acks_sent",
+    "acks_lost",
+)
+
+
+@dataclass
+class QuicConnections:
+    """The one connection of a simulation of QUIC."""
+
+    # source, path, stack, seed: As for `tcpdelay.sim.simulation.simulate`.
+    source: Source
+    path: Path
+    stack: Quic
+    seed: int
+    budget: SimulationBudget  # What it may take; then it carries no more messages
+    warm_up: int = field(default=WARM_UP, init=False)
+    state: Any = field(init=False)
+    wire: Wire = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state, self.wire = new_connection(self.source, self.path, self.stack, self.seed)
+        self.schedule = None if is_exact(self.source) else QuicSchedule(self.source, self.seed)
+        if self.schedule is not None:
+            self.schedule.begin(self.state)
+        compile_loop(self.state, self.wire)
+        self.budget.start()
+        advance(self.state, self.wire, self.warm_up, self.schedule, self.budget)
+
+    def chunk(self, most: int) -> int:
+        """Return the number of messages of a chunk, at most `most`."""
+        return most
+
+    def advance(self, packets: int, with_messages: bool) -> Chunk:
+        """Return the next messages: fewer if the source or the budget ends, or too much waits."""
+        first, written = int(self.state.packets_read), int(self.state.packets_written)
+        advance(self.state, self.wire, first + packets, self.schedule, self.budget)
+        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
+
+    @property
+    def backlogged(self) -> bool:
+        """Whether more waits than a connection can keep."""
+        return is_backlogged(self.state, self.wire.record) or (self.schedule is not None and self.schedule.backlogged)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Counts of the connection by name."""
+        return {name: int(self.state[name]) for name in COUNTS}

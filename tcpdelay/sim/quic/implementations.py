@@ -1,0 +1,199 @@
+"""What differs between implementations of QUIC, as data: RFC 9002 by the letter, aioquic, quic-go and quinn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from tcpdelay.scenario.stack import QUIC_PACKETS, QuicImplementation, QuicPacket
+from tcpdelay.sim.tcp.constants import SECOND
+
+WHOLE, PARTIAL, OVERSHOOT, FULL = range(4)
+"""What a nearly full congestion window allows: a packet that fits, a packet cut to fit, one whole packet more, or a
+packet of any size only if a full packet fits."""
+ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
+"""When the congestion window grows: at each ACK; unless the application limits the sender; if the flight is near it."""
+BY_BYTES, BY_DATAGRAMS, BY_PACKETS = range(3)
+"""How the window grows in congestion avoidance: with each acknowledged byte (RFC 9002, B.5), or by a whole datagram
+when a window of bytes, or as many packets as the window has, have been acknowledged."""
+RFC_9438, AIOQUIC, QUINN = range(3)
+"""The form of CUBIC: RFC 9438, quic/congestion/cubic.py of aioquic, which differs from it, or src/congestion/cubic.rs
+of quinn-proto, which is RFC 8312."""
+PACKET_TOKENS, BYTE_TOKENS = range(2)
+"""What the pacer counts: packets, whatever their size, or bytes."""
+
+
+@dataclass(frozen=True)
+class QuicRules(QuicPacket):
+    """The rules and constants of an implementation; times in microseconds, sizes in bytes of UDP payload.
+
+    Parameters
+    ----------
+    datagram_size, packet_overhead, frame_overhead : int
+        The sizes of a packet, as in `QuicPacket`.
+    initial_window, smallest_window : int
+        Congestion window at the start, and at least [packets] (RFC 9002, 7.2).
+    loss_factor : float
+        Factor of the window at a loss (RFC 9002, 7.3.2).
+    grows : int
+        When the window grows: `ALWAYS`, `UNLESS_LIMITED` (RFC 9002, 7.8) or `NEAR_WINDOW`.
+    growth : int
+        `BY_BYTES`, `BY_DATAGRAMS` or `BY_PACKETS`; with `BY_PACKETS` the size of packets does not count in slow start
+        either. With whole datagrams, an ACK of a full packet allows exactly one full packet.
+    grows_first : bool
+        Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it.
+    cubic_form : int
+        `RFC_9438`, `AIOQUIC` or `QUINN`, for the congestion control "cubic".
+    window_rule : int
+        `WHOLE` (RFC 9002, 7), `PARTIAL`, `OVERSHOOT` or `FULL`.
+    pacer : int
+        `PACKET_TOKENS` or `BYTE_TOKENS`.
+    pacing_gain : float
+        Pacing rate relative to window / smoothed RTT (RFC 9002, 7.7).
+    pacing_burst : int
+        Most packets of a burst.
+    pacing_pause : int
+        Shortest pause of the pacer [us].
+    probes : int
+        Packets that each probe timeout sends (RFC 9002, 6.2.4).
+    probes_with_data : bool
+        Whether a probe carries the oldest data in flight if no data wait; else it is a PING.
+    skips_at_probe : bool
+        Whether a probe timeout skips a packet number, so that the probe is acknowledged at once.
+    persistent_congestion : bool
+        Whether long losses reduce the window to the smallest (RFC 9002, 7.6).
+    adjusts_latest : bool
+        Whether the delay of the ACK is taken off the latest RTT too, by which packets are lost, and not only off the
+        sample for the smoothed RTT.
+    variation_from_smallest : bool
+        Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT.
+    ack_every : int
+        Number of packets that are acknowledged at once (RFC 9000, 13.2.2).
+    acks_gaps : bool
+        Whether a packet beside a gap is acknowledged at once (RFC 9000, 13.2.1).
+    ack_delay : int, optional
+        Longest delay of an ACK [us]; by default `max_ack_delay` of the stack.
+    ack_granularity : int
+        What the receiver adds to `max_ack_delay` when it announces this delay to the sender [us].
+    acks_stream_ends : bool
+        Whether the end of a stream is answered at once, with a new limit of streams and with an ACK.
+    acks_together : bool
+        Whether packets that arrive at the same instant are acknowledged by one ACK.
+    datagrams_per_packet : int
+        Most DATAGRAM frames of a packet.
+    lost_first : bool
+        Whether a stream with lost data is served before the others.
+    buffered_write : int
+        Longest write that the library takes at once [bytes]. A longer one returns when most of its data have been
+        sent, so that the end of a stream per message follows the last data in a packet of its own.
+    """
+
+    initial_window: int = 10
+    smallest_window: int = 2
+    loss_factor: float = 0.5
+    grows: int = UNLESS_LIMITED
+    growth: int = BY_BYTES
+    grows_first: bool = False
+    cubic_form: int = RFC_9438
+    window_rule: int = WHOLE
+    pacer: int = BYTE_TOKENS
+    pacing_gain: float = 1.25
+    pacing_burst: int = 10
+    pacing_pause: int = 0
+    probes: int = 1
+    probes_with_data: bool = True
+    skips_at_probe: bool = False
+    persistent_congestion: bool = True
+    adjusts_latest: bool = False
+    variation_from_smallest: bool = False
+    ack_every: int = 2
+    acks_gaps: bool = True
+    ack_delay: int | None = None
+    ack_granularity: int = 0
+    acks_stream_ends: bool = False
+    acks_together: bool = False
+    datagrams_per_packet: int = 16
+    lost_first: bool = True
+    buffered_write: int = 1 << 40
+
+    def message_packets(self, size: int, datagrams: bool) -> tuple[int, int]:
+        """Return how many packets with data and without data a message of a size [bytes] has, if it leaves at once.
+
+        Examples
+        --------
+        >>> IMPLEMENTATIONS["quic-go"].message_packets(3000, datagrams=False)
+        (3, 1)
+        """
+        return math.ceil(size / self.payload), int(not datagrams and size > self.buffered_write)
+
+    def settings(self, max_ack_delay: float) -> dict[str, float]:
+        """Return the rules by the names of a connection's fields; `max_ack_delay` [s] is a setting of `Stack.quic`."""
+        longest = round(max_ack_delay * SECOND)
+        ack_delay = longest if self.ack_delay is None else self.ack_delay
+        return {**asdict(self), "ack_delay": ack_delay, "max_ack_delay": longest + self.ack_granularity}
+
+
+IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
+    "rfc9002": QuicRules(**vars(QUIC_PACKETS["rfc9002"])),
+    # quic/recovery.py, quic/connection.py and quic/congestion/reno.py of aioquic 1.7: the window also grows while the
+    # application limits the sender, by a datagram per window of bytes (`_congestion_stash`; no loss resets it), the
+    # pacer counts packets, and each ACK waits for a millisecond.
+    "aioquic": QuicRules(
+        **vars(QUIC_PACKETS["aioquic"]),
+        grows=ALWAYS,
+        growth=BY_DATAGRAMS,
+        grows_first=True,
+        cubic_form=AIOQUIC,
+        window_rule=PARTIAL,
+        pacer=PACKET_TOKENS,
+        pacing_gain=1.0,
+        pacing_burst=16,
+        adjusts_latest=True,
+        variation_from_smallest=True,
+        ack_every=1 << 30,
+        acks_gaps=False,
+        ack_delay=1_000,
+    ),
+    # internal/ackhandler and internal/congestion of quic-go 0.59: Reno with a factor of 0.7, two probes, and the limit
+    # of streams that the receiver raises, with an ACK, at the end of each stream (streams_map_incoming.go). It also
+    # announces the granularity of its timers (internal/protocol/params.go, MaxAckDelayInclGranularity), processes all
+    # packets that wait to be read before it sends an ACK (connection.go, handlePackets), and keeps a copy of writes up
+    # to the size of a buffer (send_stream.go, canBufferStreamFrame, with MaxPacketBufferSize).
+    "quic-go": QuicRules(
+        **vars(QUIC_PACKETS["quic-go"]),
+        initial_window=32,
+        loss_factor=0.7,
+        grows=NEAR_WINDOW,
+        growth=BY_PACKETS,
+        window_rule=OVERSHOOT,
+        pacing_pause=1_000,
+        probes=2,
+        skips_at_probe=True,
+        persistent_congestion=False,
+        adjusts_latest=True,
+        ack_granularity=1_000,
+        acks_stream_ends=True,
+        acks_together=True,
+        datagrams_per_packet=1,
+        lost_first=False,
+        buffered_write=1452,
+    ),
+    # quinn-proto 0.11.14 with quinn 0.11.9: the ACK lets the window grow before its losses reduce it
+    # (src/connection/mod.rs, on_ack_received), a packet of any size needs room for a full one (poll_transmit), a probe
+    # is a PING unless data wait (src/connection/spaces.rs, maybe_queue_probe), and the driver takes all packets that
+    # wait to be read before it sends. The initial window is 12 000 bytes.
+    "quinn": QuicRules(
+        **vars(QUIC_PACKETS["quinn"]),
+        initial_window=8,
+        growth=BY_DATAGRAMS,
+        grows_first=True,
+        cubic_form=QUINN,
+        window_rule=FULL,
+        probes=2,
+        probes_with_data=False,
+        acks_together=True,
+        lost_first=False,
+    ),
+}
+"""The rules by implementation."""

@@ -1,0 +1,296 @@
+"""Confidence intervals of correlated delays, by batch means, and of shares of independent trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tcpdelay.declare import InvalidValueError
+
+BATCHES = 20
+CONFIDENCE = 0.95
+FEWEST_BLOCKS = 16
+"""Smallest number of blocks that show by default whether they are independent; fewer show a long correlation rarely."""
+CORRELATION_QUANTILE = 2.326
+"""Quantile of the normal distribution beyond which blocks count as correlated: 99 %, one-sided."""
+
+
+class Interval(NamedTuple):
+    """An estimate and its confidence interval, in the unit of the samples."""
+
+    value: float  # The estimate
+    # low, high: Ends of the interval.
+    low: float
+    high: float
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half the interval's width, divided by the estimate; infinite if the estimate is 0 or infinite."""
+        finite = self.value != 0 and np.isfinite([self.value, self.low, self.high]).all()
+        return (self.high - self.low) / (2 * self.value) if finite else float("inf")
+
+
+def difference_interval(first: Interval, second: Interval) -> Interval:
+    """Return the difference of two independent estimates, with its interval at the confidence of both.
+
+    Zou, Donner, "Construction of confidence intervals about effect measures: a general approach", Statistics in
+    Medicine 27, 2008: each end is as far from the difference as the distances of the two ends, added as squares.
+
+    Examples
+    --------
+    >>> difference_interval(Interval(9.0, 6.0, 12.0), Interval(5.0, 1.0, 9.0))
+    Interval(value=4.0, low=-1.0, high=9.0)
+    """
+    value = first.value - second.value
+    low = value - float(np.hypot(first.value - first.low, second.high - second.value))
+    high = value + float(np.hypot(first.high - first.value, second.value - second.low))
+    return Interval(value, low, high)
+
+
+def ratio_interval(first: Interval, second: Interval) -> Interval:
+    """Return the ratio of two independent positive estimates, with its interval at the confidence of both."""
+    low, high = np.exp(difference_interval(Interval(*np.log(first)), Interval(*np.log(second)))[1:])
+    return Interval(first.value / second.value, float(low), float(high))
+
+
+def mean_interval(
+    sequences: Sequence[NDArray[np.float64]], confidence: float = CONFIDENCE, batches: int = BATCHES
+) -> Interval:
+    """Return the mean of the samples and its confidence interval.
+
+    Parameters
+    ----------
+    sequences : sequence of ndarray
+        Samples in the order of time; one array per independent run.
+    confidence : float
+        Probability that the interval contains the true value, above 0 and below 1.
+    batches : int
+        Number of batches over all runs, at least 2. A batch should be far longer than the correlation of the samples;
+        otherwise the interval is too narrow.
+
+    Returns
+    -------
+    Interval
+        The mean, and its interval by Student's distribution over the means of the batches. All three are infinite if a
+        sample is infinite.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than batches, or fewer than two batches.
+
+    References
+    ----------
+    Law, "Simulation Modeling and Analysis", chapter on output data analysis (batch means).
+
+    Examples
+    --------
+    >>> interval = mean_interval([np.tile([0.05, 0.15], 500)])
+    >>> round(interval.value, 3), round(interval.high - interval.low, 3)
+    (0.1, 0.0)
+    """
+    weights, means = _batch_means(sequences, batches)
+    if not np.isfinite(means).all():
+        return Interval(float("inf"), float("inf"), float("inf"))
+    value, half_width = student(weights, means, confidence)
+    return Interval(value, value - half_width, value + half_width)
+
+
+def quantile_interval(
+    sequences: Sequence[NDArray[np.float64]],
+    probability: float,
+    confidence: float = CONFIDENCE,
+    batches: int = BATCHES,
+) -> Interval:
+    """Return a quantile of the samples and its confidence interval.
+
+    Parameters
+    ----------
+    sequences : sequence of ndarray
+        Samples in the order of time; one array per independent run. Infinite samples are allowed.
+    probability : float
+        Probability of the quantile, above 0 and below 1.
+    confidence, batches
+        As for `mean_interval`.
+
+    Returns
+    -------
+    Interval
+        The quantile is the smallest sample that at least `probability` of the samples do not exceed. Batch means give
+        the confidence interval of the share of samples up to the quantile. The ends of the result are the quantiles at
+        the ends of that interval.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer samples than batches, or fewer than two batches.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(1)
+    >>> interval = quantile_interval([rng.exponential(size=100_000)], 0.95)
+    >>> interval.low < 2.9957 < interval.high
+    True
+    """
+    _count(sequences, batches)
+    ordered = np.sort(np.concatenate([np.asarray(sequence, np.float64) for sequence in sequences]))
+    value = _quantile(ordered, probability)
+    below = [(np.asarray(sequence) <= value).astype(np.float64) for sequence in sequences]
+    weights, shares = _batch_means(below, batches)
+    _, half_width = student(weights, shares, confidence)
+    return Interval(value, _quantile(ordered, probability - half_width), _quantile(ordered, probability + half_width))
+
+
+def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return a share and its confidence interval, from independent trials.
+
+    Parameters
+    ----------
+    count, of : int
+        Successes and trials, 0 <= `count` <= `of`.
+    confidence : float
+        Lower bound of the probability that the interval contains the true share, above 0 and below 1.
+
+    Returns
+    -------
+    Interval
+        The share and the exact interval of Clopper and Pearson. Without trials, the share is NaN and the interval 0 to
+        1.
+
+    Raises
+    ------
+    ValueError
+        If there are more successes than trials.
+
+    References
+    ----------
+    Clopper, Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial", Biometrika
+    26(4), 1934.
+
+    Examples
+    --------
+    >>> share_interval(8, 10)
+    Interval(value=0.8, low=0.444, high=0.975)
+    """
+    if not 0 <= count <= of:
+        raise InvalidValueError("count", count, f"lie between 0 and the number of trials ({of})")
+    from scipy.special import betaincinv
+
+    beyond = (1 - confidence) / 2
+    low = float(betaincinv(count, of - count + 1, beyond)) if count else 0.0
+    high = float(betaincinv(count + 1, of - count, 1 - beyond)) if count < of else 1.0
+    return Interval(count / of if of else float("nan"), low, high)
+
+
+def dispersion(of: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    r"""Return the factor by which successes in groups of trials vary more than independent successes.
+
+    With :math:`k_i` successes of :math:`n_i` trials in m groups, and the share :math:`p = \sum k_i / \sum n_i`, the
+    factor is Pearson's
+
+    .. math:: \varphi = \frac{1}{m - 1} \sum \frac{(k_i - n_i p)^2}{n_i p (1 - p)}
+
+    McCullagh, Nelder, "Generalized Linear Models", 2nd edition, 1989, section 4.5 (over-dispersion).
+    """
+    of, counts = of[of > 0], counts[of > 0]
+    share = counts.sum() / of.sum() if of.size else 0.0
+    if of.size < 2 or not 0 < share < 1:
+        return 1.0
+    squares = (counts - of * share) ** 2 / (of * share * (1 - share))
+    return max(1.0, float(squares.sum()) / (of.size - 1))
+
+
+def count_interval(count: int, confidence: float = CONFIDENCE) -> Interval:
+    """Return a number of events and the confidence interval of its mean, for events of a Poisson process.
+
+    Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28(3/4), 1936.
+    """
+    if count < 0:
+        raise InvalidValueError("count", count, "be 0 or more")
+    from scipy.special import gammaincinv
+
+    beyond = (1 - confidence) / 2
+    low = float(gammaincinv(count, beyond)) if count else 0.0
+    return Interval(float(count), low, float(gammaincinv(count + 1, 1 - beyond)))
+
+
+def are_independent(means: NDArray[np.float64]) -> bool:
+    r"""Return whether consecutive block means show no positive serial correlation.
+
+    The test is that of von Neumann's ratio. For n independent means :math:`x_i`,
+
+    .. math:: \frac{1}{2} \frac{\sum (x_{i+1} - x_i)^2}{\sum (x_i - \bar x)^2}
+
+    has the mean 1 and the variance :math:`(n - 2) / (n^2 - 1)`. A trend, or a correlation that is as long as a block,
+    makes the ratio smaller.
+
+    von Neumann, "Distribution of the Ratio of the Mean Square Successive Difference to the Variance", Annals of
+    Mathematical Statistics 12(4), 1941. Fishman, "Grouping Observations in Digital Simulation", Management Science
+    24(5), 1978: the test as a rule for the size of a block.
+    """
+    count = means.size
+    squares = float(((means - means.mean()) ** 2).sum())
+    if squares == 0:
+        return True
+    ratio = float((np.diff(means) ** 2).sum()) / squares / 2
+    return ratio >= 1 - CORRELATION_QUANTILE * float(np.sqrt((count - 2) / (count**2 - 1)))
+
+
+def independent_block(means: NDArray[np.float64], fewest: int = FEWEST_BLOCKS) -> int | None:
+    """Return the size of the smallest blocks whose means are independent."""
+    size = 1
+    while means.size >= fewest * size:
+        if are_independent(merged(means, size)):
+            return size
+        size *= 2
+    return None
+
+
+def merged(means: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Return the means of blocks of `size` consecutive means each; the first means that fill no block are left out."""
+    count = means.size // size
+    result: NDArray[np.float64] = means[means.size - count * size :].reshape(count, size).mean(axis=1)
+    return result
+
+
+def _quantile(ordered: NDArray[np.float64], probability: float) -> float:
+    """Return the smallest of the ordered samples that at least `probability` of them do not exceed."""
+    place = int(np.ceil(probability * ordered.size - 1e-9)) - 1
+    return float(ordered[min(max(place, 0), ordered.size - 1)])
+
+
+def _count(sequences: Sequence[NDArray[np.float64]], batches: int) -> int:
+    """Return the number of samples; raise ValueError if it is smaller than the number of batches."""
+    total = sum(len(sequence) for sequence in sequences)
+    if batches < 2 or total < batches:
+        raise InvalidValueError("batches", batches, f"lie between 2 and the number of samples ({total})")
+    return total
+
+
+def _batch_means(
+    sequences: Sequence[NDArray[np.float64]], batches: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the sizes and the means of about `batches` batches, none of which spans two runs."""
+    total = _count(sequences, batches)
+    parts = []
+    for sequence in sequences:
+        count = max(1, round(batches * len(sequence) / total))
+        parts += [part for part in np.array_split(np.asarray(sequence, np.float64), count) if part.size]
+    return np.array([float(part.size) for part in parts]), np.array([part.mean() for part in parts])
+
+
+def student(
+    weights: NDArray[np.float64], means: NDArray[np.float64], confidence: float = CONFIDENCE
+) -> tuple[float, float]:
+    """Return the weighted mean of the batch means and half the width of its interval, by Student's distribution."""
+    from scipy.special import stdtrit
+
+    value = float(np.average(means, weights=weights))
+    if means.size < 2:
+        return value, float("inf")
+    spread = float(np.average((means - value) ** 2, weights=weights)) * means.size / (means.size - 1)
+    quantile = float(stdtrit(means.size - 1, (1 + confidence) / 2))
+    return value, quantile * float(np.sqrt(spread / means.size))

@@ -1,0 +1,434 @@
+"""Margins and sensitivities: the largest values with which the target is met, and the change by a tenth of a field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tcpdelay.accuracy.validity import validated_range
+from tcpdelay.ask import Answer, Model, Requested
+from tcpdelay.declare import InvalidValueError, is_number
+from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
+from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict
+from tcpdelay.scenario.applications import flow_of, target_of
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario, checked_arguments
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
+from tcpdelay.scenario.target import Target
+from tcpdelay.study.search import (
+    RELATIVE_TOLERANCE,
+    Axis,
+    Bracket,
+    at_rtt,
+    bitrate_axis,
+    bracket,
+    edge_of,
+    edges_within_error,
+    loss_axis,
+    rtt_axis,
+)
+
+LARGEST_RATIO = 64.0
+"""Largest ratio between the present bitrate and a bitrate of the search."""
+LARGEST_RATIO_OF_SOURCE = 8.0
+"""Largest ratio for a source whose rate is not constant: its larger messages take long to simulate."""
+SOURCE_TOLERANCE = 0.02
+"""Relative tolerance of the margins of a source whose rate is not constant."""
+RANGE_TOLERANCE = 0.05
+"""Relative tolerance of the ends of the range in which the expected error places an edge."""
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The edge of the working region along one quantity."""
+
+    quantity: str  # The quantity that is varied: "loss", "rtt" or "bitrate"
+    now: float  # The value in the scenario [fraction, s, bit/s]
+    # Largest value found with which the target is met. The search goes up if the scenario meets the target, and down
+    # if it misses the target. None if no value meets the target.
+    edge: float | None
+    # Whether larger values may also meet the target: the search ended at its largest value, or the model refuses
+    # longer loss bursts.
+    at_least: bool = False
+    # The range in which the expected error of the predictions places the edge: the largest value with which the
+    # target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
+    # error, both to 5 %; None for a side without such a value. The range itself is None where it is not computed:
+    # without an edge, for simulations, and for the TCP of 2008, whose chain has no error against itself.
+    within_error: tuple[float | None, float | None] | None = None
+
+    def moved_to(self, edge: float) -> Margin:
+        """Return the margin with another edge; the range is extended to it."""
+        within = self.within_error
+        return replace(self, edge=edge, at_least=False, within_error=within and _around(edge, edge, within))
+
+    def agreeing(self, works: bool, certain: bool) -> Margin:
+        """Return a margin whose edge does not contradict a verdict.
+
+        The verdict and the margin can come from two models, which can disagree near the limit. In that case the edge is
+        moved to the value in the scenario. If the verdict is certain, `within_error` is cut at this value too.
+        """
+        now, inside = self.now, self.edge is not None and self.edge >= self.now
+        moved = self if inside == works else self.moved_to(now)
+        if not certain or moved.within_error is None:
+            return moved
+        low, high = moved.within_error
+        if works:
+            low = now if low is None else max(low, now)
+        else:
+            high = now if high is None else min(high, now)
+        return replace(moved, within_error=(low, high))
+
+
+def _margin(quantity: str, now: float, found: Bracket) -> Margin:
+    return Margin(quantity, now, found.inside, at_least=found.outside is None or not found.known)
+
+
+def _around(
+    inside: float, outside: float | None, within: tuple[float | None, float | None]
+) -> tuple[float | None, float | None]:
+    """Return a range extended to both sides of an edge; each search has a tolerance."""
+    low, high = within
+    return (
+        None if low is None else min(low, inside),
+        None if high is None else max(high, inside if outside is None else outside),
+    )
+
+
+def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
+    """Return the axis of the bitrate, limited to bitrates near the present bitrate.
+
+    Packets of several segments are frames: they grow, and their rate stays.
+    """
+    axis = bitrate_axis(flow, path, stack, "size" if flow.packet_size > stack.mss else "segments")
+    highest = max(flow.bitrate, min(axis.highest, LARGEST_RATIO * flow.bitrate))
+    return replace(axis, lowest=flow.bitrate / LARGEST_RATIO, highest=highest)
+
+
+def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: AnsweredBy | Model = "chain") -> Margin:
+    """Return the highest bitrate that TCP can carry without a backlog that grows for as long as the flow sends.
+
+    Above this bitrate, the mean drift of the backlog is positive. The tolerance is one percent. At slightly
+    lower bitrates, delays are already long: see `tcpdelay.accuracy.throughput.connection_utilization`.
+
+    Parameters
+    ----------
+    flow : Flow
+        The flow. Its packets grow with the bitrate up to one segment; at higher bitrates they become more frequent.
+        Packets of several segments only grow.
+    path, stack
+        The path and the TCP stack.
+    model : {"chain"} or Model
+        The model, as from `tcpdelay.models.predict.model_to_compare`.
+
+    Returns
+    -------
+    Margin
+        The bitrate [bit/s].
+
+    Examples
+    --------
+    >>> flow, path = Flow(1448, 0.020), Path(rtt=0.100, loss=0.01)
+    >>> largest_sustainable_rate(flow, path, Stack.newreno_2008()).edge > flow.bitrate
+    True
+    """
+    stack = checked_profile(stack)
+    axis = _bitrates(flow, path, stack)
+
+    def excess(bitrate: float) -> float | None:
+        scenario = Scenario(*axis.place(bitrate), stack)
+        # A simulation does not know the capacity.
+        carried = carries(scenario) if model == "chain" else predict(scenario, method=model).sustainable
+        return None if carried is None else -1.0 if carried else 1.0
+
+    return _margin("bitrate", flow.bitrate, bracket(excess, flow.bitrate, axis.lowest, axis.highest))
+
+
+def margins(
+    scenario: Scenario,
+    target: Target,
+    model: AnsweredBy | Model = "chain",
+    on_progress: Callable[[int, int], None] | None = None,
+) -> tuple[Margin, ...]:
+    """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
+
+    The tolerance of an edge is one percent for a `Flow` and two percent for other sources. The tolerance of the range
+    in which the expected error places the edge is 5 %. A given one-way delay keeps its share of the round-trip time. If
+    the rate of the source is not constant, another bitrate scales the sizes of its messages, and no times change.
+
+    Parameters
+    ----------
+    scenario, target
+        The scenario, and the demand on the delay.
+    model : {"chain"} or Model
+        The model, as from `tcpdelay.models.predict.model_to_compare`.
+    on_progress : callable, optional
+        Called with the number of margins found, and the number of all margins.
+
+    Returns
+    -------
+    tuple of Margin
+        The margins of the loss, the round-trip time and the bitrate. A source that cannot be scaled has no margin of
+        the bitrate.
+
+    Examples
+    --------
+    >>> call = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
+    >>> loss, rtt, bitrate = margins(call, Target(0.2))
+    >>> loss.now < loss.edge < 0.1
+    True
+
+    >>> from tcpdelay.models.predict import model_to_compare
+    >>> from tcpdelay.scenario.sources.speech import Speech
+    >>> speech = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> loss, *_ = margins(speech, Target(0.2), model_to_compare(speech, "simulation"))
+    >>> loss.now < loss.edge
+    True
+    """
+    source, path, stack = scenario.source, scenario.path, scenario.stack
+    axes = [(path.loss, loss_axis(source, path)), (path.rtt, rtt_axis(source, path))]
+    if isinstance(source, Flow):
+        axes.append((source.bitrate, _bitrates(source, path, stack)))
+    elif type(source).at_bitrate is not Source.at_bitrate:
+        now, ratio = source.mean_bitrate, LARGEST_RATIO_OF_SOURCE
+        scaled = Axis("bitrate", lambda bitrate: (source.at_bitrate(bitrate), path), now / ratio, now * ratio)
+        axes.append((now, scaled))
+    tolerance = RELATIVE_TOLERANCE if isinstance(source, Flow) else SOURCE_TOLERANCE
+    found: list[Margin] = []
+    for now, axis in axes:
+        if on_progress is not None:
+            on_progress(len(found), len(axes))
+        edge = edge_of(axis, stack, target, max(now, axis.lowest), model, tolerance=tolerance)
+        margin = _margin(axis.quantity, now, edge)
+        if edge.inside is not None and model == "chain" and isinstance(stack, Linux):
+            within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
+            margin = replace(margin, within_error=_around(edge.inside, edge.outside, within))
+        found.append(margin)
+    if on_progress is not None:
+        on_progress(len(found), len(axes))
+    return tuple(found)
+
+
+# The sensitivity of the delay to each field: the change of the delay if the field changes by a tenth.
+
+Input = Literal["rtt", "loss", "packet_size", "interval"]
+Output = Literal["quantile", "mean", "late_fraction"]
+Direction = Literal["rises", "falls", "stays", "turns"]
+
+STEP = 0.10
+LARGEST_STEP = 0.5
+NOISE = 1e-6
+"""Largest relative change that counts as no change: a chain is not solved to more digits."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The change of one figure of the delay when one input decreases and increases by the same share.
+
+    Parameters
+    ----------
+    input : {"rtt", "loss", "packet_size", "interval"}
+        The field that is changed.
+    output : {"quantile", "mean", "late_fraction"}
+        The figure: the target's quantile of the delay [s], the mean delay [s], or the share of packets later than the
+        target's limit.
+    inputs : tuple of float
+        The lower, the present and the higher input [s, fraction, bytes, s]; packets have whole bytes.
+    outputs : tuple of float
+        The output at each input; a delay is infinite where TCP cannot carry the flow.
+    """
+
+    input: Input
+    output: Output
+    inputs: tuple[float, float, float]
+    outputs: tuple[float, float, float]
+
+    @property
+    def changes(self) -> tuple[float, float]:
+        """Relative change of the output at the lower and the higher input; NaN if the output is now 0 or infinite."""
+        low, now, high = self.outputs
+        if now == 0 or now == math.inf:
+            return math.nan, math.nan
+        return low / now - 1, high / now - 1
+
+    @property
+    def elasticity(self) -> float:
+        """Percent by which the output changes per percent of the input, from the lower to the higher input.
+
+        It is not a derivative, because quantiles are step functions of some inputs. NaN where it is undefined.
+        """
+        low, _, high = self.outputs
+        if not (0 < low < math.inf and 0 < high < math.inf and self.inputs[0] < self.inputs[2] and self.inputs[0] > 0):
+            return math.nan
+        return math.log(high / low) / math.log(self.inputs[2] / self.inputs[0])
+
+    @property
+    def direction(self) -> Direction:
+        """Whether the output rises or falls with the input, stays the same, or turns: rises and falls."""
+        low, now, high = self.outputs
+        signs = {_sign(low, now), _sign(now, high)} - {0}
+        if not signs:
+            return "stays"
+        if len(signs) == 2:
+            return "turns"
+        return "rises" if signs == {1} else "falls"
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """The change of each figure of the delay with each input.
+
+    Parameters
+    ----------
+    entries : tuple of Sensitivity
+        In the order of the inputs, and for each input in the order of the outputs.
+    step : float
+        Share by which each input was decreased and increased.
+    target : Target
+        The demand on the delay.
+    flow, path, stack
+        The scenario.
+    expected_error : ExpectedError
+        Expected error of the prediction; the error of a small change may be smaller than the error of a delay.
+    method : str
+        Name of the model: "chain" or "simulation".
+    assumptions : tuple of str
+        One sentence for each field of the scenario that the model ignores.
+    """
+
+    entries: tuple[Sensitivity, ...]
+    step: float
+    target: Target
+    flow: Flow
+    path: Path
+    stack: KnownStack
+    expected_error: ExpectedError
+    method: str = "chain"
+    assumptions: tuple[str, ...] = ()
+
+    def of(self, changed: Input, output: Output = "quantile") -> Sensitivity:
+        """Return the entry of one input and one output."""
+        return next(entry for entry in self.entries if (entry.input, entry.output) == (changed, output))
+
+    @property
+    def largest(self) -> Input:
+        """The input that changes the target's quantile most, in either direction."""
+        quantiles = [entry for entry in self.entries if entry.output == "quantile"]
+        return max(quantiles, key=_largest_change).input
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Fields that lie outside the range in which the model has been checked, and fields that it ignores."""
+        return (*validated_range(self.stack, method=self.method).exceeded_by(self.flow, self.path), *self.assumptions)
+
+
+@checked_arguments
+def sensitivities(
+    flow: Flow | str,
+    path: Path,
+    stack: Stack | None = None,
+    target: Target | None = None,
+    step: float = STEP,
+    on_progress: Callable[[int, int], None] | None = None,
+    method: AnsweredBy = "auto",
+) -> Sensitivities:
+    """Return how quantile, mean and late fraction change with round-trip time, loss, packet size and interval.
+
+    One input at a time decreases and increases by the same share.
+
+    Parameters
+    ----------
+    flow : Flow or str
+        The flow, or the name of an application in `tcpdelay.scenario.applications`.
+    path : Path
+        The path.
+    stack : Stack, optional
+        The TCP implementation; by default that of a current Linux kernel.
+    target : Target, optional
+        The quantile of the delay, and the limit beyond which packets are late; by default that of the application, or
+        95 % within 0.2 s.
+    step : float
+        Share by which an input decreases and increases, 0.001 to 0.5.
+    on_progress : callable, optional
+        Called after each prediction with the number of predictions done and the number of all predictions.
+    method : {"chain", "simulation", "auto"}
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. A
+        simulation has a statistical error, although all simulations have the same random numbers.
+
+    Returns
+    -------
+    Sensitivities
+        Twelve entries.
+
+    Raises
+    ------
+    ValueError
+        If a value is out of its range.
+
+    Examples
+    --------
+    >>> found = sensitivities(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2))
+    >>> found.of("rtt").direction, found.largest, found.of("loss", "late_fraction").direction
+    ('rises', 'rtt', 'rises')
+    """
+    if not is_number(step) or not 0.001 <= step <= LARGEST_STEP:
+        raise InvalidValueError("step", step, f"lie between 0.001 and {LARGEST_STEP:g}")
+    flow, stack, target = flow_of(flow), checked_profile(stack), target_of(flow, target)
+    model = model_to_compare(Scenario(flow, path, stack), method)
+    places: dict[Input, tuple[float, Callable[[float], tuple[Flow, Path]]]] = {
+        "rtt": (path.rtt, lambda value: (flow, at_rtt(path, value))),
+        "loss": (path.loss, lambda value: (flow, replace(path, loss=value))),
+        "packet_size": (flow.packet_size, lambda value: (replace(flow, packet_size=max(1, round(value))), path)),
+        "interval": (flow.interval, lambda value: (replace(flow, interval=value), path)),
+    }
+    total = 1 + 2 * len(places)
+    done = 0
+
+    def answer(flow: Flow, path: Path) -> Answer:
+        nonlocal done
+        found = predict(Scenario(flow, path, stack), Requested(target=target), model)
+        done += 1
+        if on_progress is not None:
+            on_progress(done, total)
+        return found
+
+    now = answer(flow, path)
+    entries: list[Sensitivity] = []
+    for name, (value, place) in places.items():
+        lower, higher = place(value * (1 - step)), place(value * (1 + step))
+        inputs = (_value(name, *lower), float(value), _value(name, *higher))
+        found = [each.require() for each in (answer(*lower), now, answer(*higher))]
+        for output, figure in _figures(target).items():
+            low, middle, high = (figure(distribution) for distribution in found)
+            entries.append(Sensitivity(name, output, inputs, (low, middle, high)))
+    error = now.expected_error or UNKNOWN_ERROR
+    return Sensitivities(tuple(entries), step, target, flow, path, stack, error, now.method, now.assumptions)
+
+
+def _figures(target: Target) -> dict[Output, Callable[[DelayDistribution], float]]:
+    """Return the outputs by name."""
+    return {
+        "quantile": lambda distribution: distribution.quantile(target.quantile),
+        "mean": lambda distribution: distribution.mean,
+        "late_fraction": lambda distribution: distribution.late_fraction(target.limit),
+    }
+
+
+def _value(name: Input, flow: Flow, path: Path) -> float:
+    """Return the value that an input has in a scenario."""
+    return float(getattr(path if name in ("rtt", "loss") else flow, name))
+
+
+def _sign(first: float, second: float) -> int:
+    """Return 1, -1 or 0 if the second of two figures is larger, smaller or the same."""
+    if math.isclose(first, second, rel_tol=NOISE):
+        return 0
+    return 1 if second > first else -1
+
+
+def _largest_change(entry: Sensitivity) -> float:
+    """Return the larger absolute value of the two changes; NaN counts as no change."""
+    return max(0.0 if math.isnan(change) else abs(change) for change in entry.changes)

@@ -1,0 +1,444 @@
+"""The search for the edge of what works along one quantity, and the quantities that questions vary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
+from tcpdelay.accuracy.throughput import connection_utilization
+from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, Model, Requested
+from tcpdelay.declare import InvalidValueError, bounds
+from tcpdelay.models.predict import AnsweredBy, capacity, predict
+from tcpdelay.models.verdict import late_range, longer_limit, relative_error
+from tcpdelay.scenario.path import Path, checked_path
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.stack import KnownStack, Quic, Stack
+from tcpdelay.scenario.target import Target
+from tcpdelay.units import DIGITS, format_fraction, format_rate, format_time
+
+# The quantities of a scenario that questions vary: bitrate, packet rate, loss and round-trip time.
+
+Quantity = Literal["bitrate", "packet rate", "loss", "rtt"]
+Growth = Literal["segments", "size", "rate"]
+
+MAX_RTT = bounds(Path, "rtt")[1]
+MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
+MAX_PACKET_SIZE = bounds(Flow, "packet_size")[1]
+LARGEST_LOAD = 200
+"""Largest number of packets per round-trip time in a search; with more packets, one chain takes too long."""
+LONGEST_INTERVAL = 1.0
+"""Longest interval in a search for a packet rate [s]; the chain has been checked up to a tenth of this interval."""
+SMALLEST_LOSS, LARGEST_LOSS = 1e-6, 0.5
+SMALLEST_RTT = 1e-3
+"""Ends of a search for a loss, and lower end of a search for a round-trip time [s]."""
+
+
+def format_packet_rate(rate: float, digits: int = DIGITS) -> str:
+    """Return a packet rate [1/s] in words.
+
+    Examples
+    --------
+    >>> format_packet_rate(50), format_packet_rate(999.7)
+    ('50 packets/s', '1000 packets/s')
+    """
+    decimals = max(digits - len(f"{rate:.0f}"), 0)
+    # Three digits of 999.5 and more would be written 1e+03.
+    return f"{rate:.{digits}g} packets/s" if rate < 999.5 else f"{rate:.{decimals}f} packets/s"
+
+
+FORMATS: dict[Quantity, Callable[..., str]] = {
+    "bitrate": format_rate,
+    "packet rate": format_packet_rate,
+    "loss": format_fraction,
+    "rtt": format_time,
+}
+"""Functions that format a value of each quantity."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A quantity that varies, while all other fields of a scenario keep their values."""
+
+    quantity: Quantity  # The quantity that is varied
+    # Returns the source and the path that have a given value of the quantity [bit/s, 1/s, fraction, s].
+    place: Callable[[float], tuple[Source, Path]]
+    # lowest, highest: Range of a search, above 0.
+    lowest: float
+    highest: float
+
+
+def average_flow(source: Source) -> Flow:
+    """Return the flow with the mean packet size and interval of a source; a `Flow` is its own average.
+
+    The chain answers for such a flow in milliseconds. A search by simulation can therefore begin near the edge.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> average_flow(Video(240_000))
+    Flow(packet_size=1000, interval=0.03333333333333333)
+    """
+    if isinstance(source, Flow):
+        return source
+    size = min(max(round(source.mean_size), 1), int(MAX_PACKET_SIZE))
+    return Flow(size, min(max(source.mean_interval, MIN_INTERVAL), MAX_INTERVAL), source.write_jitter)
+
+
+def at_bitrate(flow: Flow, bitrate: float, mss: int) -> Flow:
+    """Return the flow at another bitrate [bit/s]: packets grow up to one segment, and then become more frequent."""
+    largest = max(mss, flow.packet_size)
+    if bitrate * flow.interval / 8 > largest:
+        return replace(Flow.from_bitrate(bitrate, largest), write_jitter=flow.write_jitter)
+    return flow.at_bitrate(bitrate)
+
+
+def bitrate_axis(flow: Source, path: Path, stack: Stack, grow: Growth = "segments") -> Axis:
+    """Return the axis of the bitrate [bit/s]."""
+    if grow not in get_args(Growth):
+        raise InvalidValueError("grow", grow, f"be one of {', '.join(map(repr, get_args(Growth)))}")
+    path = checked_path(path)
+    if not isinstance(flow, Flow):
+        return _scaled_axis(flow, path, stack, grow)
+    size, interval = flow.packet_size, flow.interval
+    mss = int(getattr(stack, "mss", size))
+    per_packet = 8 * (size if grow == "rate" else max(mss, size))
+    highest = min(LARGEST_LOAD * per_packet / path.rtt, per_packet / MIN_INTERVAL)
+    if grow == "rate":
+        lowest = per_packet / LONGEST_INTERVAL
+
+        def more_often(rate: float) -> tuple[Flow, Path]:
+            return replace(flow, interval=Flow.from_bitrate(rate, size).interval), path
+
+        return Axis("bitrate", more_often, lowest, max(lowest, highest))
+    lowest = 8 / interval
+    if grow == "segments":
+        return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest))
+    highest = max(lowest, min(highest, lowest * MAX_PACKET_SIZE))
+    return Axis("bitrate", lambda rate: (flow.at_bitrate(rate), path), lowest, highest)
+
+
+def _scaled_axis(source: Source, path: Path, stack: Stack, grow: Growth) -> Axis:
+    """Return the axis of the mean bitrate of a source: the sizes of its messages change, and their rate does not."""
+    if grow == "rate":
+        hint = "the messages of other sources keep their times and grow"
+        raise InvalidValueError("grow", grow, "be 'segments' or 'size' unless the source is a Flow", hint)
+    # Raises InvalidValueError if the source has no mean bitrate.
+    source.scale_to(1.0)
+    present = source.mean_bitrate
+    lowest, highest = 8 * source.message_rate, LARGEST_LOAD * 8 * getattr(stack, "mss", source.mean_size) / path.rtt
+    while lowest < present and not _can_have(source, lowest):
+        lowest = min(2 * lowest, present)
+    while highest > present and not _can_have(source, highest):
+        highest = max(highest / 2, present)
+    return Axis("bitrate", lambda rate: (source.at_bitrate(rate), path), lowest, max(lowest, highest))
+
+
+def _can_have(source: Source, bitrate: float) -> bool:
+    """Return whether the parameters of a source allow a bitrate [bit/s]."""
+    try:
+        source.at_bitrate(bitrate)
+    except InvalidValueError:
+        return False
+    return True
+
+
+def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
+    """Return the axis of the packet rate [1/s], from 1 packet per second to 200 packets per round-trip time.
+
+    Examples
+    --------
+    >>> packet_rate_axis(Flow(160, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux()).place(100)[0]
+    Flow(packet_size=160, interval=0.01)
+    """
+    bits = 8 * flow.packet_size
+    axis = bitrate_axis(flow, path, stack, "rate")
+    return Axis("packet rate", lambda rate: axis.place(rate * bits), axis.lowest / bits, axis.highest / bits)
+
+
+def loss_axis(flow: Source, path: Path) -> Axis:
+    """Return the axis of the loss, from 1e-6 to 0.5, or to the path's own loss if that is larger.
+
+    Examples
+    --------
+    >>> loss_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).place(0.01)[1].loss
+    0.01
+    """
+    highest = max(LARGEST_LOSS, checked_path(path).loss)
+    return Axis("loss", lambda loss: (flow, replace(path, loss=loss)), SMALLEST_LOSS, highest)
+
+
+def at_rtt(path: Path, rtt: float) -> Path:
+    """Return the path with another round-trip time [s]; a given one-way delay keeps its share of the round-trip time.
+
+    Examples
+    --------
+    >>> at_rtt(Path(rtt=0.100, loss=0.02, one_way_delay=0.030), 0.200).forward_delay
+    0.06
+    """
+    given = checked_path(path).one_way_delay
+    return replace(path, rtt=rtt, one_way_delay=None if given is None else min(given / path.rtt * rtt, rtt))
+
+
+def rtt_axis(flow: Source, path: Path) -> Axis:
+    """Return the axis of the round-trip time [s], from 1 ms to 200 mean intervals of the source, or the path's own.
+
+    Examples
+    --------
+    >>> rtt_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)).highest
+    4.0
+    """
+    longest = max(checked_path(path).rtt, min(MAX_RTT, LARGEST_LOAD * flow.mean_interval))
+    return Axis("rtt", lambda rtt: (flow, at_rtt(path, rtt)), min(SMALLEST_RTT, path.rtt), longest)
+
+
+# The search for the edge of what works along one quantity: a walk, then a secant method between two values.
+
+STEP = math.sqrt(2)
+"""Ratio of two neighbouring values of the walk."""
+RELATIVE_TOLERANCE = 0.01
+SMALLEST_SHARE = 1e-3
+"""Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
+ALL_LATE = 1.0
+STARTING_UTILIZATION = 0.5
+"""Share of the fair TCP rate at which a search by simulations starts."""
+STARTING_TOLERANCE = 0.1
+NEAR, CLOSING = 0.6, 0.99
+"""A value this near the predicted root needs a partner across the root, and the partner's distance; in tolerances."""
+SMALLEST_EXCESS = 1e-9
+"""Excess that stands for 0, so that its sign says on which side of the edge a value lies."""
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """Both sides of an edge."""
+
+    inside: float | None  # Largest value found that works; None if no value works
+    # Smallest value found above `inside` that does not work, or the last value tried if none works. None if the
+    # search ended with the highest value allowed, which works.
+    outside: float | None
+    known: bool = True  # False where there is no answer at `outside`, so that it may work
+
+
+def bracket(
+    excess: Callable[[float], float | None],
+    start: float,
+    lowest: float,
+    highest: float,
+    tolerance: float = RELATIVE_TOLERANCE,
+) -> Bracket:
+    """Return both sides of the edge of what works that a walk from `start` meets first.
+
+    From a value that works the walk goes up, otherwise down, in ratios of the square root of two. Between its last two
+    values it goes on as a secant method over the logarithm of the value. Both are our own.
+    `scipy.optimize.elementwise.bracket_root` doubles its steps, and would step over a range of values that works
+    between two ranges that do not. SciPy's root finders converge on the root, where an answer costs the most; the edge
+    is known sooner from two values on its two sides.
+    """
+    found: dict[float, float | None] = {}
+
+    def works(value: float) -> bool:
+        found[value] = excess(value)
+        known = found[value]
+        return known is not None and known <= 0
+
+    if works(start):
+        inside = start
+        while inside < highest and works(outside := min(inside * STEP, highest)):
+            inside = outside
+        if inside == highest:
+            return Bracket(highest, None)
+    else:
+        outside = start
+        while outside > lowest and not works(inside := max(outside / STEP, lowest)):
+            outside = inside
+        if outside <= lowest:
+            return Bracket(None, outside)
+    inside, outside = narrowed(excess, found, inside, outside, tolerance)
+    return Bracket(inside, outside, known=found[outside] is not None)
+
+
+def narrowed(
+    excess: Callable[[float], float | None],
+    found: dict[float, float | None],
+    inside: float,
+    outside: float,
+    tolerance: float,
+) -> tuple[float, float]:
+    """Bring the two sides of an edge together.
+
+    The search is a secant method over the logarithm of the value that steps to one side of the root and then to the
+    other. It halves the bracket where the secant does not do so in two steps.
+
+    Examples
+    --------
+    >>> inside, outside = narrowed(lambda value: value - 3, {1.0: -2.0, 9.0: 6.0}, 1.0, 9.0, tolerance=0.01)
+    >>> inside <= 3 < outside <= 1.01 * inside
+    True
+    """
+    width = math.log1p(tolerance)
+    low, high = math.log(inside), math.log(outside)
+    widths = [math.inf, math.inf]
+    while high - low > width:
+        below, above = found[inside], found[outside]
+        assert below is not None
+        below, above = min(below, -SMALLEST_EXCESS), ALL_LATE if above is None else above
+        root = low + (high - low) * below / (below - above)
+        if high - low > widths[-2] / 2:
+            place = (low + high) / 2
+        elif root - low < NEAR * width:
+            place = low + CLOSING * width
+        elif high - root < NEAR * width:
+            place = high - CLOSING * width
+        else:
+            place = root - (1 - NEAR) * width
+        widths.append(high - low)
+        value = math.exp(place)
+        distance = found[value] = excess(value)
+        if distance is not None and distance <= 0:
+            inside, low = value, place
+        else:
+            outside, high = value, place
+    return inside, outside
+
+
+def excess_lateness(answer: Answer, target: Target) -> float | None:
+    """Return the logarithm of the share of late packets over the share that a target allows.
+
+    Near saturation the share of late packets falls exponentially with the distance from saturation, so that its
+    logarithm is nearly linear in the quantity that is varied. A scenario that is too large counts as all late.
+    """
+    if answer.status == "unsupported":
+        return None
+    return _excess(answer.lateness if answer.answered else ALL_LATE, target)
+
+
+def _excess(late: float, target: Target) -> float:
+    """Return the logarithm of a share of late packets over the share that a target allows."""
+    allowed = 1 - target.quantile
+    distance = math.log(max(late, SMALLEST_SHARE * allowed) / allowed)
+    return min(distance, 0.0) if target.allows(late) else max(distance, SMALLEST_EXCESS)
+
+
+def edge_of(
+    axis: Axis,
+    stack: KnownStack,
+    target: Target,
+    start: float,
+    model: AnsweredBy | Model = "chain",
+    on_progress: Callable[[int, int], None] | None = None,
+    tolerance: float = RELATIVE_TOLERANCE,
+) -> Bracket:
+    """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis.
+
+    `model` answers each value. `on_progress` is called with the number of values tried, and the largest number.
+    `tolerance` is the largest relative difference between the two sides of the edge.
+    """
+    requested = Requested(precision="decision", target=target)
+    tried, most = 0, most_values(axis)
+
+    def excess(value: float) -> float | None:
+        nonlocal tried
+        found = excess_lateness(predict(Scenario(*axis.place(value), stack), requested, model), target)
+        tried += 1
+        if on_progress is not None:
+            on_progress(tried, most)
+        return found
+
+    return bracket(excess, start, axis.lowest, axis.highest, tolerance)
+
+
+def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
+    """Return the value at which a search by simulations starts, from closed forms alone.
+
+    There, the mean rate of the source is half of the fair TCP rate, or the network alone takes the target's limit. A
+    chain would know it better. But to compile the chain takes far longer than the simulations that this saves.
+
+    Examples
+    --------
+    >>> from tcpdelay.study.search import loss_axis
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> from tcpdelay.scenario.stack import Linux
+    >>> axis = loss_axis(Video(1e6), Path(rtt=0.060, loss=0))
+    >>> 0.004 < likely_edge(axis, Linux(), Target(0.2)) < 0.008
+    True
+    """
+
+    def excess(value: float) -> float:
+        source, path = axis.place(value)
+        if not target.is_met_by(path.forward_delay):
+            return ALL_LATE
+        return connection_utilization(source, path, stack) - STARTING_UTILIZATION
+
+    return bracket(excess, axis.highest, axis.lowest, axis.highest, STARTING_TOLERANCE).inside or axis.lowest
+
+
+def most_values(axis: Axis) -> int:
+    """Return the largest number of values that a search on an axis tries.
+
+    Examples
+    --------
+    >>> most_values(Axis("rtt", lambda rtt: None, lowest=0.01, highest=0.02))
+    15
+    """
+    walked = math.ceil(math.log(axis.highest / axis.lowest) / math.log(STEP)) + 1
+    return walked + 2 * math.ceil(math.log2(math.log(STEP) / math.log1p(RELATIVE_TOLERANCE)))
+
+
+def edges_within_error(
+    axis: Axis,
+    stack: KnownStack,
+    target: Target,
+    edge: float,
+    model: AnsweredBy | Model = "chain",
+    tolerance: float = RELATIVE_TOLERANCE,
+    asked: Requested = WHOLE_DISTRIBUTION,
+) -> tuple[float | None, float | None]:
+    """Return the range in which the expected error places an edge.
+
+    Examples
+    --------
+    >>> from tcpdelay.study.search import loss_axis
+    >>> from tcpdelay.scenario.path import Path
+    >>> from tcpdelay.scenario.source import Flow
+    >>> from tcpdelay.scenario.stack import Linux
+    >>> axis = loss_axis(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
+    >>> low, high = edges_within_error(axis, Linux(), Target(0.2), 0.0589)
+    >>> low < 0.0589 < high
+    True
+    """
+    requested = replace(asked, precision="decision", target=target)
+
+    def edge_if(longer: bool) -> Bracket:
+        def excess(value: float) -> float:
+            return _excess(_late_if(longer, Scenario(*axis.place(value), stack), requested, target, model), target)
+
+        return bracket(excess, edge, axis.lowest, axis.highest, tolerance)
+
+    return edge_if(longer=True).inside, edge_if(longer=False).outside
+
+
+def _late_if(
+    longer: bool, scenario: Scenario, requested: Requested, target: Target, model: AnsweredBy | Model
+) -> float:
+    """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
+    if model != "chain" or isinstance(scenario.stack, Quic):
+        answer = predict(scenario, requested, model)
+        return late_range(answer, target.latest)[longer]
+    # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
+    flow, path, stack = scenario.flow, scenario.path, scenario.stack
+    largest = capacity(scenario)
+    error = relative_error(
+        stack, expected_error(flow, path, stack, largest > flow.packet_rate, largest, target.quantile)
+    )
+    open_end = ALL_LATE if longer else 0.0
+    if error >= WRONG_CALL:
+        return open_end
+    limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
+    answer = predict(scenario, replace(requested, target=replace(target, limit=limit)), model)
+    return answer.lateness if answer.answered else open_end

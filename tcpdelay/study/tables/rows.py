@@ -1,0 +1,351 @@
+"""Columns of predictions for rows of paths and flows, and how many rows of each group meet the target."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tcpdelay.accuracy.validity import validated_range
+from tcpdelay.budget import MOST_SECONDS, checked_budget
+from tcpdelay.declare import InvalidValueError, require_flag
+from tcpdelay.models.verdict import Verdict
+from tcpdelay.quality.voice import CallTarget, voice_mos
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source as MessageSource
+from tcpdelay.scenario.stack import KnownStack
+from tcpdelay.scenario.target import Target
+from tcpdelay.study.grid import Question, question
+from tcpdelay.study.region import VERDICTS
+from tcpdelay.study.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
+from tcpdelay.study.tables.lattice import (
+    COLUMNS,
+    Lattice,
+    load_lattice,
+    require_chain,
+    require_simulator,
+    save_lattice,
+)
+from tcpdelay.units import NUMBER
+
+FLAGS = ("works", "sustainable")
+COUNTED: tuple[Verdict, ...] = ("works", "uncertain")
+"""Verdicts that are counted; the other rows with a prediction fail."""
+TOO_LARGE = "the chain is too large to compute"
+NOT_SETTLED = "the simulation does not settle: the load is near the capacity, or takes too many segments"
+MOST_LATTICES = 64
+"""Lattices in memory; with more flows, the least recently used lattice is dropped."""
+_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), TOO_LARGE, NOT_SETTLED)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Flow, stack and target of all rows.
+
+    Parameters
+    ----------
+    flow : Source, optional
+        Packet size and interval of rows without their own, or another source, of all rows.
+    stack : KnownStack
+        The TCP implementation.
+    target : Target
+        Latest useful arrival, and the share of the packets that must arrive by then, of rows without their own.
+    call : CallTarget, optional
+        The call that is rated: it plays out each packet at its latest useful arrival. With a score in `call`, a row
+        works if the call has this score, whatever the share of the target.
+    max_seconds, max_memory
+        What the answer for one path may take, as for `predict_many`.
+
+    Raises
+    ------
+    InvalidValueError
+        If what an answer may take is out of its range.
+    UnsupportedError
+        If the chain refuses the stack of a flow, or the simulator refuses another source; an InvalidValueError.
+    """
+
+    flow: MessageSource | None
+    stack: KnownStack
+    target: Target
+    call: CallTarget | None = None
+    max_seconds: float = MOST_SECONDS
+    max_memory: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_budget(self.max_seconds, self.max_memory)
+        if self.simulated:
+            require_simulator(self.flow, self.stack)
+        else:
+            require_chain(self.stack)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the rows are simulated."""
+        return self.flow is not None and Question(self.flow, self.stack, self.target).simulated
+
+
+class RowPredictor:
+    """Predicts batches of rows, with a lattice of answers for each flow.
+
+    Parameters
+    ----------
+    demand : Demand
+        Flow, stack and target of all rows.
+    sources : dict of str to Source
+        Columns of the quantities; packet size and interval may be missing if the demand has a flow.
+    prefix : str
+        Prefix of the names of the added columns.
+    cached : bool
+        Whether answers are read from, and written to, the user's cache.
+
+    Attributes
+    ----------
+    unchecked : int
+        Number of rows so far outside the range in which the model has been checked.
+
+    Raises
+    ------
+    ValueError
+        If there is no flow, or another argument is of the wrong kind.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.applications import application
+    >>> from tcpdelay.study.tables.columns import find_sources
+    >>> from tcpdelay.scenario.stack import Stack
+    >>> voip = application("voip")
+    >>> table = pa.record_batch({"rtt_ms": [100, 100], "loss": [0.02, -1.0]})
+    >>> rows = RowPredictor(Demand(voip.flow, Stack.linux(), voip.target), find_sources(table.schema.names))
+    >>> rows.predict(table).select(["p95", "works", "reason"]).to_pylist()[1]
+    {'p95': None, 'works': None, 'reason': 'loss must be a fraction from 0 to below 1'}
+    """
+
+    def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
+        if not isinstance(prefix, str):
+            raise InvalidValueError("prefix", prefix, "be a text")
+        require_flag("cached", cached)
+        missing = [name for name in FLOW if name not in sources]
+        if missing and demand.flow is None:
+            raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
+        if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
+            table = "for a table with packet sizes or intervals, and for the rating of a call"
+            if isinstance(demand.flow, Flow) and demand.flow.write_jitter:
+                raise InvalidValueError("write_jitter", demand.flow.write_jitter, f"be 0 {table}")
+            if isinstance(demand.flow, Flow):
+                raise InvalidValueError(
+                    "stack", type(demand.stack).__name__, f"be a TCP, or a QUIC that the chain knows, {table}"
+                )
+            raise InvalidValueError("flow", demand.flow, f"be a Flow {table}")
+        self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
+        self.unchecked = 0
+        self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
+        self._lattices: OrderedDict[tuple[MessageSource, Target], Lattice] = OrderedDict()
+        self._kept: dict[tuple[MessageSource, Target], int] = {}
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """Return the columns of a table, followed by the added columns."""
+        added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in self._columns]
+        added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
+        added += [pa.field(self.prefix + name, pa.string()) for name in ("verdict", "reason")]
+        taken = [field.name for field in added if field.name in given.names]
+        if taken:
+            raise ValueError(
+                f"prefix must be one with which no added column is in the table already: {', '.join(taken)}"
+            )
+        metadata: Any = given.metadata
+        return pa.schema([*given, *added], metadata=metadata)
+
+    def predict(self, batch: pa.RecordBatch, on_progress: Callable[[int, int], None] | None = None) -> pa.RecordBatch:
+        """Return the batch with the added columns."""
+        schema = self.schema(batch.schema)
+        values = {}
+        reason = np.zeros(batch.num_rows, np.int8)
+        for place, name in enumerate(ROW):
+            if name in self.sources:
+                values[name], faults = read_column(batch, QUANTITIES[name], self.sources[name])
+                if faults.any():
+                    reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
+        columns = np.full((len(self._columns), batch.num_rows), np.nan)
+        flags = np.zeros((len(FLAGS), batch.num_rows), np.bool_)
+        verdicts = np.zeros(batch.num_rows, np.int8)
+        for flow, target, rows in self._flows(values, reason == 0):
+            self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, verdicts, on_progress)
+        unanswered = NOT_SETTLED if self.demand.simulated else TOO_LARGE
+        reason[(reason == 0) & np.isnan(columns[0])] = _REASONS.index(unanswered)
+        bad = reason > 0
+        nulls = bad if bad.any() else None
+        arrays = [pa.array(column, mask=nulls) for column in (*columns, *flags)]
+        return pa.record_batch(
+            [*batch.columns, *arrays, _words(verdicts, VERDICTS, nulls), _words(reason, _REASONS, ~bad)], schema=schema
+        )
+
+    def save(self, growth: float = 1.0) -> None:
+        """Write the lattices that have grown by more than a factor `growth` since they were last written."""
+        for key, lattice in self._lattices.items():
+            self._save(key, lattice, growth)
+
+    def _save(self, key: tuple[MessageSource, Target], lattice: Lattice, growth: float = 1.0) -> None:
+        if (
+            self.cached
+            and not self.demand.simulated
+            and lattice.size > growth * self._kept[key]
+            and save_lattice(lattice)
+        ):
+            self._kept[key] = lattice.size
+
+    def _lattice(self, flow: MessageSource, target: Target) -> Lattice:
+        key = flow, target
+        if key not in self._lattices:
+            demand = self.demand
+            own = (demand.max_seconds, demand.max_memory)
+            asked = question(flow, demand.stack, target.limit, target.quantile, *own)
+            lattice = load_lattice(asked) if self.cached and not self.demand.simulated else Lattice(asked)
+            self._lattices[key], self._kept[key] = lattice, lattice.size
+            if len(self._lattices) > MOST_LATTICES:
+                self._save(*self._lattices.popitem(last=False))
+        self._lattices.move_to_end(key)
+        return self._lattices[key]
+
+    def _flows(
+        self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
+    ) -> list[tuple[MessageSource, Target, NDArray[np.int64] | None]]:
+        """Return the flows and targets of the valid rows, and the rows of each; None means all rows."""
+        flow, target = self.demand.flow, self.demand.target
+        if not right.any():
+            return []
+        if flow is not None and not {*FLOW, *TARGET} & set(values):
+            return [(flow, target, None if right.all() else np.flatnonzero(right))]
+        rows = np.flatnonzero(right)
+        default = (flow.packet_size, flow.interval) if isinstance(flow, Flow) else (0, 0.0)
+        own = [
+            values[name][rows] if name in values else np.full(rows.size, given)
+            for name, given in zip((*FLOW, *TARGET), (*default, target.limit, target.quantile), strict=True)
+        ]
+        source = flow if self.demand.simulated else None
+        different, which = np.unique(np.stack(own, axis=1), axis=0, return_inverse=True)
+        order = np.argsort(which.ravel(), kind="stable")
+        parts = np.split(rows[order], np.cumsum(np.bincount(which.ravel()))[:-1])
+        return [
+            (Flow(int(size), interval) if source is None else source, Target(limit, quantile), part)
+            for (size, interval, limit, quantile), part in zip(different.tolist(), parts, strict=True)
+        ]
+
+    def _predict_flow(
+        self,
+        flow: MessageSource,
+        target: Target,
+        rows: NDArray[np.int64] | None,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        columns: NDArray[np.float64],
+        flags: NDArray[np.bool_],
+        verdicts: NDArray[np.int8],
+        on_progress: Callable[[int, int], None] | None,
+    ) -> None:
+        if rows is not None:
+            rtt, loss = rtt[rows], loss[rows]
+        answers = self._lattice(flow, target).answer(rtt, loss, on_progress)
+        everything = slice(None) if rows is None else rows
+        columns[: len(COLUMNS), everything] = answers.columns
+        flags[0, everything], flags[1, everything] = answers.works, answers.sustainable
+        late, fewest, most = (answers.columns[COLUMNS.index(name)] for name in ("late", "late_low", "late_high"))
+        allowed = [target.allows(share) for share in (fewest, most)]
+        call = self.demand.call
+        if call is not None:
+            codec = call.codec_of(flow.mean_interval)
+            scores, best, worst = (
+                voice_mos(target.limit + codec.delay, np.nan_to_num(share, nan=1.0), codec)
+                for share in (late, fewest, most)
+            )
+            columns[len(COLUMNS), everything] = np.where(np.isnan(late), np.nan, scores)
+            if call.mos is not None:
+                flags[0, everything] = answers.sustainable & (scores >= call.mos)
+                allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
+        verdicts[everything] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
+        known = validated_range(self.demand.stack, method="simulation" if self.demand.simulated else "chain")
+        outside = known.exceeded_by_paths(flow, rtt, loss)
+        self.unchecked += int(np.count_nonzero(outside))
+
+
+def _words(numbers: NDArray[np.int8], words: Sequence[str], nulls: NDArray[np.bool_] | None) -> Any:
+    """Return the words with these numbers as a column; null where `nulls` is True."""
+    places: Any = pa.array(numbers, mask=nulls)
+    return pa.DictionaryArray.from_arrays(places, pa.array(words)).cast(pa.string())
+
+
+class WorkingShares:
+    """Counts the rows that meet the target, batch by batch, and the rows whose verdict is uncertain.
+
+    Parameters
+    ----------
+    by : sequence of str
+        Columns whose values form the groups; without columns, there is only one group.
+    prefix : str
+        Prefix of the names of the added columns.
+
+    Attributes
+    ----------
+    counts : dict
+        For each group, the number of rows, of rows with a prediction, and of rows with each verdict of `COUNTED`.
+    reasons : Counter
+        Number of rows without a prediction, by the reason.
+
+    Examples
+    --------
+    >>> shares = WorkingShares(["region"])
+    >>> answers = {"verdict": ["works", "uncertain", None], "reason": [None, None, "rtt is missing"]}
+    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
+    >>> [(*group, *count.tolist()) for group, count in shares.counts.items()]
+    [('north', 2, 2, 1, 1), ('south', 1, 0, 0, 0)]
+    >>> shares.reasons
+    Counter({'rtt is missing': 1})
+    """
+
+    def __init__(self, by: Sequence[str] = (), prefix: str = "") -> None:
+        self.by, self.prefix = tuple(by), prefix
+        self.counts: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of a batch of predictions."""
+        verdict: Any = batch.column(self.prefix + "verdict")
+        columns: dict[str, Any] = {str(place): batch.column(name) for place, name in enumerate(self.by)}
+        columns["known"] = pc.cast(pc.is_valid(verdict), pa.int64())
+        for word in COUNTED:
+            columns[word] = pc.cast(pc.coalesce(pc.equal(verdict, pa.scalar(word)), pa.scalar(False)), pa.int64())
+        keys = [str(place) for place in range(len(self.by))]
+        summed = ("known", *COUNTED)
+        sums: list[Any] = [("known", "count"), *((name, "sum") for name in summed)]
+        grouped = pa.table(columns).group_by(keys).aggregate(sums)
+        for row in grouped.to_pylist():
+            group = tuple(row[key] for key in keys)
+            count = np.array([row["known_count"], *(row[f"{name}_sum"] or 0 for name in summed)], np.int64)
+            self.counts[group] = self.counts.get(group, np.zeros_like(count)) + count
+        reason: Any = batch.column(self.prefix + "reason")
+        if reason.null_count < len(reason):
+            given = pc.value_counts(pc.drop_null(reason)).to_pylist()
+            self.reasons.update({each["values"]: each["counts"] for each in given})
+
+
+def group_order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:
+    """Return the key that sorts groups: numbers by their value, nulls last.
+
+    Examples
+    --------
+    >>> sorted([("b",), (None,), ("10",), ("9",)], key=group_order)
+    [('9',), ('10',), ('b',), (None,)]
+    """
+    return tuple(map(_rank, group))
+
+
+def _rank(value: Any) -> tuple[bool, str, Any, str]:
+    # The numbers of a CSV file are texts.
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return False, "", float(value), value
+    return value is None, type(value).__name__, 0 if value is None else value, ""
