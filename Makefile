@@ -29,7 +29,8 @@ export REPORTS
 NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 BENCHMARKS := $(wildcard benchmarks/bench_*.py)
 # As in tcpdelay/compiling/source_digest.py.
-KERNEL_SOURCES := $(shell find tcpdelay/models tcpdelay/sim/network tcpdelay/quality tcpdelay/scenario/jitter.py tcpdelay/delays.py -name '*.py')
+KERNEL_SOURCES := $(shell find $(addprefix tcpdelay/,compiling sim chain accuracy models quality scenario/jitter.py \
+	delays.py budget.py) -name '*.py')
 KERNELS := $(STAMPS)/kernels.json
 
 .DEFAULT_GOAL := help

@@ -25,7 +25,7 @@ settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
-KERNELS = ("models", "network")
+KERNELS = ("accuracy", "chain", "compiling", "models", "sim")
 """Folders of the package with compiled kernels, and with the constants that they use."""
 
 

@@ -221,7 +221,7 @@ def test_another_processor_compiles_its_kernels(installation, tmp_path, played):
 
 
 def test_a_changed_source_has_its_kernels_compiled(installation, tmp_path, played):
-    module = installation / "tcpdelay" / "models" / "tcp.py"
+    module = installation / "tcpdelay" / "sim" / "tcp" / "constants.py"
     text = module.read_text()
     module.write_text(f"{text}# A change.\n")
     try:

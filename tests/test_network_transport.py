@@ -164,17 +164,17 @@ def divide(flow, s, wire, link, samples):
 
 
 def test_only_the_list_of_transports_names_the_literature():
-    package = Path(preparation.__file__).parents[1]
+    package = Path(preparation.__file__).parents[2]
     naming = set()
     for path in package.rglob("*.py"):
-        if path.is_relative_to(package / "network/literature"):
+        if path.is_relative_to(package / "sim/literature"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if any("literature" in module for module in modules):
                 naming.add(path.relative_to(package).as_posix())
-    assert naming == {"network/transports.py"}
+    assert naming == {"sim/network/transports.py"}
 
 
 CACHED = """

@@ -44,7 +44,7 @@ def test_a_change_of_any_source_has_stored_kernels_compiled_anew(double, monkeyp
 
 def test_the_digest_is_that_of_all_modules_with_kernels(tmp_path, monkeypatch):
     monkeypatch.setattr(source_digest, "PACKAGE", tmp_path)
-    module = tmp_path / "network" / "queues" / "red.py"
+    module = tmp_path / "sim" / "queues" / "red.py"
     module.parent.mkdir(parents=True)
     found = set()
     for text in ("", "LIMIT = 1\n", "LIMIT = 2\n"):
@@ -57,7 +57,7 @@ def test_the_digest_is_that_of_all_modules_with_kernels(tmp_path, monkeypatch):
 
 def test_the_digest_does_not_depend_on_times(tmp_path, monkeypatch):
     monkeypatch.setattr(source_digest, "PACKAGE", tmp_path)
-    module = tmp_path / "models" / "tcp.py"
+    module = tmp_path / "sim" / "constants.py"
     module.parent.mkdir()
     module.write_text("MSS = 1448\n", encoding="utf-8")
     before = source_digest.source_digest()

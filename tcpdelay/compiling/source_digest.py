@@ -9,7 +9,10 @@ import hashlib
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-SOURCES = ("models/**/*.py", "network/**/*.py", "quality/**/*.py", "scenario/jitter.py", "distribution.py")
+SOURCES = (
+    *("compiling/**/*.py", "sim/**/*.py", "chain/**/*.py", "accuracy/**/*.py", "models/**/*.py", "quality/**/*.py"),
+    *("scenario/jitter.py", "delays.py", "budget.py"),
+)
 """Modules whose kernels call each other, and modules whose constants are a part of kernels."""
 
 

@@ -45,7 +45,7 @@ def processors() -> int:
 def program() -> str:
     """Return the program that computes results: a digest of this package, and versions of the libraries and machine."""
     sources = sha256()
-    for file in sorted((*PACKAGE.rglob("*.py"), *PACKAGE.glob("models/data/*.csv"))):
+    for file in sorted((*PACKAGE.rglob("*.py"), *PACKAGE.glob("accuracy/data/*.csv"))):
         sources.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
     packages = ("tcpdelay", "numba", "numpy", "scipy")
     versions = [f"{package} {metadata.version(package)}" for package in packages]

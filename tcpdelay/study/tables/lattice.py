@@ -328,8 +328,9 @@ def _source_digest() -> str:
     """Return a digest of the source code that answers depend on."""
     package = Path(__file__).parents[2]
     digest = hashlib.sha256()
-    for source in sorted([*(package / "models").rglob("*.py"), Path(__file__)]):
-        digest.update(source.read_bytes())
+    for folder in ("accuracy", "chain", "models", "sim", "study/tables"):
+        for source in sorted((package / folder).rglob("*.py")):
+            digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
