@@ -29,8 +29,8 @@ from tcpdelay.sim.records import (
 )
 
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
-"""Kinds of application. A dispatcher (`tcpdelay.sim.network.dispatching`) writes the messages of a dispatched flow, and the
-messages of a scheduled flow come from a source (`tcpdelay.sim.network.preparation`)."""
+"""Kinds of application. A dispatcher (`tcpdelay.sim.network.dispatching`) writes the messages of a dispatched flow, and
+the messages of a scheduled flow come from a source (`tcpdelay.sim.network.preparation`)."""
 CLOSED, ACCEPTED, ESTABLISHED, TRANSFERRING = range(4)
 """Stages of a transfer's connection: not open, accepted by the receiver, established, and carrying the file."""
 WRITES = 1 << 13

@@ -76,8 +76,9 @@ class Transport:
     """A transport, as the engine of the shared link uses it.
 
     The arguments of the kernels are records: `flow` of type `tcpdelay.sim.network.records.FLOW`, `connection` of type
-    `state`, `wire` of type `tcpdelay.sim.network.records.NETWORK_WIRE`, `link` of type `tcpdelay.sim.network.bottleneck.LINK`
-    and `samples` of type `tcpdelay.sim.network.records.COUNTERS`. Times are whole microseconds.
+    `state`, `wire` of type `tcpdelay.sim.network.records.NETWORK_WIRE`, `link` of type
+    `tcpdelay.sim.network.bottleneck.LINK` and `samples` of type `tcpdelay.sim.network.records.COUNTERS`. Times are whole
+    microseconds.
 
     Parameters
     ----------
@@ -96,9 +97,9 @@ class Transport:
         acknowledgement, a timer, or `flow.next_write`.
     step : kernel
         ``step(flow, connection, wire, link, samples)`` processes this event, sends what may be sent then, and returns
-        when the following event is due, as `next_time` does. Segments are sent with `tcpdelay.sim.network.records.cross`.
-        It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an
-        acknowledgement into `wire`, and count messages that are read with `note_read`.
+        when the following event is due, as `next_time` does. Segments are sent with
+        `tcpdelay.sim.network.records.cross`. It returns when a segment reaches the receiver, so `step` can process the
+        arrival as well: put an acknowledgement into `wire`, and count messages that are read with `note_read`.
     deliver : kernel, optional
         ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross_or_wait` returned
         `WAITING`, when it leaves the managed queue or is dropped there, and returns when the next event is due.
