@@ -77,8 +77,8 @@ class Transport:
 
     The arguments of the kernels are records: `flow` of type `tcpdelay.sim.network.records.FLOW`, `connection` of type
     `state`, `wire` of type `tcpdelay.sim.network.records.NETWORK_WIRE`, `link` of type
-    `tcpdelay.sim.network.bottleneck.LINK` and `samples` of type `tcpdelay.sim.network.records.COUNTERS`. Times are whole
-    microseconds.
+    `tcpdelay.sim.network.bottleneck.LINK` and `samples` of type `tcpdelay.sim.network.records.COUNTERS`. Times are
+    whole microseconds.
 
     Parameters
     ----------
