@@ -577,8 +577,14 @@ def effective_fields(described: Any) -> dict[str, Any]:
 
 
 def _repr(described: Any) -> str:
-    values = ", ".join(f"{name}={value!r}" for name, value in effective_fields(described).items())
-    return f"{type(described).__qualname__}({values})"
+    """Return the call that makes this object, without arguments that have their default."""
+    given = [
+        f"{field.name}={value!r}"
+        for field in dataclasses.fields(described)
+        for value in [getattr(described, field.name)]
+        if field.default is dataclasses.MISSING or value != field.default
+    ]
+    return f"{type(described).__qualname__}({', '.join(given)})"
 
 
 def _show_plainly(described: Any) -> None:

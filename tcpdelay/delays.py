@@ -21,6 +21,7 @@ from tcpdelay.units import TOO_FEW, format_fraction, quantile_name, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from pandas import DataFrame
 
 
 CUMULATION_NOISE = 1e-12
@@ -425,6 +426,25 @@ class DelayDistribution:
         if not isinstance(target, Target):
             raise InvalidValueError("target", target, "be a Target")
         return target.is_met_by(self.quantile(target.quantile))
+
+    def to_dataframe(self) -> DataFrame:
+        """Return the distribution as a table: each delay [s], its probability, and that of no longer delay.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Columns delay, probability and cumulative, by ascending delay.
+
+        Examples
+        --------
+        >>> print(DelayDistribution(np.array([0.02, 0.05]), np.array([0.9, 0.1]), 0.02).to_dataframe().to_string(index=False))
+         delay  probability  cumulative
+          0.02          0.9         0.9
+          0.05          0.1         1.0
+        """
+        import pandas as pd
+
+        return pd.DataFrame({"delay": self.values, "probability": self.weights, "cumulative": self._cumulative})
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the distribution with the parameters of `tcpdelay.report.charts.plot_distribution`."""

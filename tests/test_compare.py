@@ -138,7 +138,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_names_every_contender(alone):
         ({"others": [ConstantRate(flow=VOICE, path=SHARED, stack=td.Udp())]}, "others need a link"),
         ({"stack": td.Stack.newreno_2008()}, "stack must be one of Stack.linux"),
         ({"stack": td.Stack.quic()}, "stack must be one of Stack.linux"),
-        ({"stack": "linux"}, "stack must come from one of the profiles"),
+        ({"stack": "linus"}, "stack must come from one of the profiles"),
         ({"stack": td.Udp()}, "stack must come from one of the profiles"),
         ({"duration": 0}, "duration must lie between"),
         ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),

@@ -287,7 +287,7 @@ def test_progress_counts_every_round_trip_time():
         ({"codec": "mp3"}, "codec must be one of"),
         ({"playout_delay": 0}, "playout_delay must be a number of seconds above 0, 'limit' or 'best', got 0"),
         ({"playout_delay": "soon"}, "playout_delay must be a number of seconds above 0, 'limit' or 'best'"),
-        ({"stack": "linux"}, "stack must come from one of the profiles"),
+        ({"stack": "linus"}, "stack must come from one of the profiles"),
     ],
 )
 def test_a_wrong_argument_is_named_in_one_line(arguments, message):

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -167,3 +168,59 @@ def test_a_path_of_the_wrong_type_gets_one_line(ask, flow):
 def test_a_scenario_needs_a_source_with_a_rate():
     with pytest.raises(ValueError, match=r"^source must have a message later than the time 0, or a period, got Trace"):
         Scenario(td.Trace([0.0, 0.0], [9, 9]), Path(0.1, 0.02))
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (Path(0.1, 0.01), "Path(rtt=0.1, loss=0.01)"),
+        (Path(0.1, 0.01, jitter=0.02, in_order=True), "Path(rtt=0.1, loss=0.01, jitter=0.02, in_order=True)"),
+        (Stack.linux(), "Linux()"),
+        (Stack.linux(hz=1000, congestion_control="reno"), "Linux(congestion_control='reno', hz=1000)"),
+        (td.Video(4e6, frame_rate=25), "Video(bitrate=4000000.0, frame_rate=25.0)"),
+        (Target(0.2), "Target(limit=0.2)"),
+    ],
+)
+def test_objects_show_the_call_that_makes_them(made, shown):
+    assert repr(made) == shown
+    assert eval(shown, {"Path": Path, "Linux": Stack.linux, "Video": td.Video, "Target": Target}) == made
+
+
+QUESTIONS = {
+    "predict_delay": lambda stack: td.predict_delay("voip", Path(0.1, 0.02), stack).mean,
+    "simulate": lambda stack: td.simulate("voip", Path(0.1, 0.02), stack, packets=1000).mean,
+    "guideline": lambda stack: td.guideline("voip", Path(0.05, 0.01), stack).to_json(),
+    "largest_rtt": lambda stack: td.largest_rtt("voip", Path(0.1, 0.02), stack=stack),
+    "working_region": lambda stack: td.working_region("voip", stack, rtt=0.1, loss=0.02).p95.item(),
+    "working_boundary": lambda stack: float(td.working_boundary("voip", stack, rtt=0.1).works_up_to[0]),
+    "predict_many": lambda stack: td.predict_many({"rtt": [0.1], "loss": [0.02]}, stack, flow="voip")["mean"][0],
+    "playout": lambda stack: td.playout_for_late_fraction("voip", Path(0.1, 0.02), stack, 0.02),
+}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+def test_a_stack_may_be_given_by_its_name(ask):
+    assert ask("linux") == ask(Stack.linux())
+
+
+def test_a_region_takes_a_target_in_place_of_its_parts():
+    asked = {"rtt": [0.05, 0.15], "loss": [0.01, 0.05]}
+    target = Target(0.15, 0.99)
+    found = td.working_region("voip", target=target, **asked)
+    assert found.equals(td.working_region("voip", limit=0.15, quantile=0.99, **asked))
+    edge = td.working_boundary("voip", target=target, rtt=0.05)
+    assert edge.works_up_to == td.working_boundary("voip", limit=0.15, quantile=0.99, rtt=0.05).works_up_to
+    rows = {"rtt": [0.05, 0.15], "loss": [0.01, 0.05]}
+    assert list(td.predict_many(rows, flow="voip", target=target)["works"]) == list(np.diag(found.works))
+    for ask in (td.working_region, td.working_boundary):
+        with pytest.raises(ValueError, match=r"^give either target, or limit and quantile, not both$"):
+            ask("voip", target=target, limit=0.2, rtt=0.05)
+
+
+def test_a_distribution_is_a_table_of_pandas():
+    delays = predict_delay("voip", Path(0.1, 0.02))
+    table = delays.to_dataframe()
+    assert table.columns.tolist() == ["delay", "probability", "cumulative"]
+    assert np.average(table.delay, weights=table.probability) == pytest.approx(delays.mean)
+    assert table.cumulative.iloc[-1] == pytest.approx(1)
+    assert table.delay[table.cumulative >= 0.95].iloc[0] == delays.quantile(0.95)

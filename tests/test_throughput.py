@@ -218,8 +218,8 @@ def test_a_fair_rate_is_that_of_padhye_with_four_round_trips_of_timeout_for_linu
 
 
 def test_only_a_known_stack_has_a_fair_rate():
-    with pytest.raises(ValueError, match=r"^stack must come from one of the profiles, .*, got 'linux'$"):
-        connection_utilization(Flow(174, 0.020), Path(0.1, 0.02), "linux")
+    with pytest.raises(ValueError, match=r"^stack must come from one of the profiles, .*, got 'linus'$"):
+        connection_utilization(Flow(174, 0.020), Path(0.1, 0.02), "linus")
 
 
 @given(rtt=rtts, loss=losses, size=st.integers(100, 1448))

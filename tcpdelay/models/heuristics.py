@@ -17,7 +17,7 @@ from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import AnsweredBy, predict_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack, StackName
 
 MOST_CONNECTIONS = MOST_PIECES = 64
 NANOSECOND = 1e-9
@@ -81,7 +81,7 @@ def striped_delay(distribution: DelayDistribution, interval: float, connections:
 
 
 def parallel_delay(
-    flow: Flow, path: Path, stack: Stack | None = None, connections: int = 2, method: AnsweredBy = "chain"
+    flow: Flow, path: Path, stack: Stack | StackName | None = None, connections: int = 2, method: AnsweredBy = "chain"
 ) -> DelayDistribution:
     """Predict the delay of a flow whose packets take turns on several connections.
 
@@ -92,8 +92,8 @@ def parallel_delay(
     ----------
     flow, path : Flow, Path
         The application's packets and the network.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     connections : int
         Number of connections, 1 to 64.
     method : {"chain", "simulation", "auto"}
@@ -124,7 +124,7 @@ def parallel_delay(
 
 
 def split_delay(
-    flow: Flow, path: Path, stack: Stack | None = None, pieces: int = 2, method: AnsweredBy = "chain"
+    flow: Flow, path: Path, stack: Stack | StackName | None = None, pieces: int = 2, method: AnsweredBy = "chain"
 ) -> DelayDistribution:
     r"""Predict the delay of a flow whose packets are each written in :math:`N` pieces.
 
@@ -143,8 +143,8 @@ def split_delay(
     ----------
     flow, path : Flow, Path
         The application's packets and the network.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     pieces : int
         Writes per packet, 1 to 64, and at most its bytes.
     method : {"chain", "simulation", "auto"}

@@ -19,7 +19,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import Linux, Quic, Stack, transport_name
+from tcpdelay.scenario.stack import Linux, Quic, Stack, StackName, transport_name
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answe
 def predict_delay(
     flow: Source | str | None = None,
     path: Path | None = None,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     method: AnsweredBy = "chain",
     packets: int | None = None,
@@ -319,10 +319,10 @@ def predict_delay(
         "auto".
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
-    stack : Stack, optional
-        The TCP implementation, by default that of a current Linux kernel, or `Stack.quic(...)`. The chain of QUIC knows
-        datagrams and a stream per message, with NewReno. Any other QUIC is simulated: the method must be "simulation"
-        or "auto".
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel. The chain of
+        QUIC knows datagrams and a stream per message, with NewReno. Any other QUIC is simulated: the method must be
+        "simulation" or "auto".
     method : {"chain", "simulation", "auto"}
         What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to
         2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its

@@ -17,7 +17,7 @@ from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import checked_arguments, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack, StackName
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def guideline(flow: Source | str | None = None, *others: Any, **options: Any) ->
 def guideline(
     flow: Source | str | None = None,
     path: Path | None = None,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     estimate: PathEstimate | None = None,
     application: Application | None = None,
@@ -146,8 +146,8 @@ def guideline(
         The scenario. Alternatively, give the parameters of `Flow` and `Path` by name, as for `predict_delay`. The flow
         may be the name of an application, such as "voip", which is then the `application` too. A source whose rate is
         not constant, such as a `Video`, is simulated.
-    stack : Stack, optional
-        The TCP implementation; by default a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default 95 % within 0.2 s.
     estimate : PathEstimate, optional

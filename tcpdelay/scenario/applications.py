@@ -212,7 +212,7 @@ def target_of(flow: Source | str, target: Target | None = None) -> Target:
     Examples
     --------
     >>> target_of("game"), target_of(Flow(174, 0.020)), target_of("game", Target(0.15)).limit
-    (Target(limit=0.1, quantile=0.95), Target(limit=0.2, quantile=0.95), 0.15)
+    (Target(limit=0.1), Target(limit=0.2), 0.15)
     """
     if target is not None:
         return target

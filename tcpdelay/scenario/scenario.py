@@ -27,7 +27,16 @@ from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux, NewReno2008, Quic, Stack, checked_profile
+from tcpdelay.scenario.stack import (
+    DEFAULT_STACK,
+    KnownStack,
+    Linux,
+    NewReno2008,
+    Quic,
+    Stack,
+    StackName,
+    checked_profile,
+)
 from tcpdelay.scenario.target import Target
 
 Part = Literal["flow", "path", "stack", "target"]
@@ -129,7 +138,7 @@ Fields without a text form, such as the times of a trace, are left out.
 
 
 def scenario_from_options(
-    flow: Source | str | None, path: Path | None, stack: Stack | None, options: Mapping[str, Any]
+    flow: Source | str | None, path: Path | None, stack: Stack | StackName | None, options: Mapping[str, Any]
 ) -> Scenario:
     """Return the scenario; if the flow or the path is not given, make it from the keyword arguments in `options`.
 

@@ -445,16 +445,21 @@ def profiles_with(setting: str) -> list[StackName]:
     return [name for name, stack in PROFILES.items() if setting in declarations(type(stack))]
 
 
-def checked_profile(stack: Stack | None) -> KnownStack:
-    """Return the stack if it comes from one of the profiles; without a stack, that of a current Linux kernel."""
+def checked_profile(stack: Stack | StackName | None) -> KnownStack:
+    """Return the stack, which comes from a profile or is its name; without a stack, that of a current Linux kernel."""
     if stack is None:
         return DEFAULT_STACK
+    if isinstance(stack, str) and stack in PROFILES:
+        return PROFILES[stack]
     if not isinstance(stack, KnownStack):
-        raise InvalidValueError("stack", stack, "come from one of the profiles, such as Stack.linux()")
+        names = ", ".join(map(repr, PROFILES))
+        raise InvalidValueError(
+            "stack", stack, f"come from one of the profiles, such as Stack.linux(), or be the name of one: {names}"
+        )
     return stack
 
 
-def checked_linux(stack: Stack | None) -> Linux:
+def checked_linux(stack: Stack | StackName | None) -> Linux:
     """Return the stack of a Linux kernel; without a stack, that of a current one."""
     stack = checked_profile(stack)
     if not isinstance(stack, Linux):

@@ -19,7 +19,7 @@ from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
-from tcpdelay.scenario.stack import Linux, Stack, checked_linux
+from tcpdelay.scenario.stack import Linux, Stack, StackName, checked_linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.sim.batches import UNKNOWN, Batches
 from tcpdelay.sim.engine import ALL_RULES, CONNECTION_TIME, TIE_BREAK, Connections
@@ -98,7 +98,7 @@ def simulate_exchanges(
     request_size: int,
     response_size: int,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     think_time: float = 0.0,
     answer_time: float = 0.0,
@@ -120,7 +120,7 @@ def simulate_exchanges(
         The network from the client to the server: `loss` is the share of the client's segments that are lost, and
         `ack_loss` that of the server's segments, which carry the responses. Jitter, reordering and loss patterns are
         those of the client's segments; the server's losses are independent.
-    stack : Stack, optional
+    stack : Stack or "linux", optional
         `Stack.linux(...)`, its defaults if left out.
     think_time : float
         Time from the read of a response to the write of the next request [s], 0 to 60.

@@ -36,7 +36,16 @@ from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.sizes import Messages
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.sources.video import Video
-from tcpdelay.scenario.stack import CongestionControl, Linux, Quic, QuicControl, Stack, checked_profile, transport_name
+from tcpdelay.scenario.stack import (
+    CongestionControl,
+    Linux,
+    Quic,
+    QuicControl,
+    Stack,
+    StackName,
+    checked_profile,
+    transport_name,
+)
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.sim.batches import (
     FEWEST_SHARES,
@@ -199,7 +208,7 @@ class Simulation(DelayDistribution):
 def simulate(
     flow: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     packets: int | None = None,
     seed: int = 0,
@@ -225,7 +234,7 @@ def simulate(
         without a period ends the simulation.
     path : Path
         The network: random losses, single or in bursts, of segments and of acknowledgements; constant delays or jitter.
-    stack : Stack, optional
+    stack : Stack or {"linux", "quic"}, optional
         `Stack.linux(...)`, its defaults if left out, or `Stack.quic(...)`, for which `rules`, `tick_offset`,
         `exact_ties` and `trace` must keep their defaults.
     packets : int, optional

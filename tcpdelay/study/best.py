@@ -22,7 +22,7 @@ from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, KnownTcp, Quic, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, KnownTcp, Quic, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_fraction, format_time
 
@@ -295,7 +295,7 @@ RTP_HEADER = 14
 def best_interval(
     bitrate: float,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | CallTarget | None = None,
     intervals: Sequence[float] = INTERVALS,
     header: int = RTP_HEADER,
@@ -315,8 +315,8 @@ def best_interval(
         Bit rate of the data without headers [bit/s], above 0.
     path : Path
         The path.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     target : Target or CallTarget, optional
         The demand on the delay from write to read, without the interval; or the demand on a call; by default 95 %
         within 0.2 s.
@@ -369,7 +369,7 @@ def _packed(bitrate: float, interval: float, header: int) -> Flow:
     return Flow(max(1, round(bitrate * interval / 8)) + header, interval)
 
 
-def _tcp(stack: Stack | None) -> KnownTcp:
+def _tcp(stack: Stack | StackName | None) -> KnownTcp:
     """Return the stack, which must be a TCP: the rates on the network and the joined delays hold for TCP alone."""
     known = checked_profile(stack)
     if isinstance(known, Quic):
@@ -385,7 +385,7 @@ PIECES = (1, 2, 4)
 def best_split(
     flow: Flow | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | CallTarget | None = None,
     pieces: Sequence[int] = PIECES,
     on_progress: Callable[[int, int], None] | None = None,
@@ -399,8 +399,8 @@ def best_split(
         The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
     path : Path
         The path.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     target : Target or CallTarget, optional
         The demand on the delay or on the call; by default that of the application, or 95 % within 0.2 s.
     pieces : sequence of int
@@ -448,7 +448,7 @@ CONNECTIONS = (1, 2, 4)
 def best_connections(
     flow: Flow | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | CallTarget | None = None,
     connections: Sequence[int] = CONNECTIONS,
     on_progress: Callable[[int, int], None] | None = None,
@@ -462,8 +462,8 @@ def best_connections(
         The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
     path : Path
         The path.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     target : Target or CallTarget, optional
         The demand on the delay or on the call; by default that of the application, or 95 % within 0.2 s.
     connections : sequence of int

@@ -18,7 +18,7 @@ from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack, checked_profile
+from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.edge import Edge, largest_or_none, nothing_meets
 from tcpdelay.study.execution import work_out
@@ -96,12 +96,13 @@ class WorkingBoundary:
 @checked_arguments
 def working_boundary(
     flow: Source | str,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     rtt: ArrayLike | None = None,
     loss: ArrayLike | None = None,
     limit: float | None = None,
     quantile: float | None = None,
+    target: Target | None = None,
     searched: Searched = "loss",
     tolerance: float = DEFAULT_TOLERANCE,
     on_progress: Callable[[int, int], None] | None = None,
@@ -121,8 +122,8 @@ def working_boundary(
     flow : Source or str
         A `Flow`, any other source, which is simulated, or the name of an application in
         `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
-    stack : Stack, optional
-        The TCP stack; by default the stack of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     rtt : array_like, optional
         Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms.
     loss : array_like, optional
@@ -131,6 +132,8 @@ def working_boundary(
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    target : Target, optional
+        Limit and quantile together, in place of the two arguments before.
     searched : {"loss", "rtt"}
         The parameter that is searched; the other parameter gives the points.
     tolerance : float
@@ -166,7 +169,7 @@ def working_boundary(
     """
     if not is_number(tolerance) or not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
-    asked = question(flow, stack, limit, quantile, max_seconds, max_memory)
+    asked = question(flow, stack, limit, quantile, max_seconds, max_memory, target)
     rtts, lost = round_trip_times(rtt), losses(loss)
     points, grid = (rtts, lost) if searched == "loss" else (lost, rtts)
     order = scattered(points.size)
@@ -328,7 +331,7 @@ class Frontier:
 def loss_rtt_frontier(
     flow: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     rtts: Sequence[float] | None = None,
     on_progress: Callable[[int, int], None] | None = None,

@@ -26,7 +26,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile, transport_name
+from tcpdelay.scenario.stack import KnownStack, Stack, StackName, checked_profile, transport_name
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.search import (
     FORMATS,
@@ -271,7 +271,7 @@ def nothing_meets(axis: Axis, stack: KnownStack, target: Target, model: Answered
 def largest_bitrate(
     flow: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     grow: Growth = "segments",
     on_progress: Callable[[int, int], None] | None = None,
@@ -287,8 +287,8 @@ def largest_bitrate(
         (`Source.at_bitrate`).
     path : Path
         The path.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     grow : {"segments", "size", "rate"}
@@ -330,7 +330,7 @@ def largest_bitrate(
 def largest_packet_rate(
     flow: Flow | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",
@@ -374,7 +374,7 @@ def largest_packet_rate(
 def largest_loss(
     flow: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",
@@ -418,7 +418,7 @@ def largest_loss(
 def largest_rtt(
     flow: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",

@@ -21,7 +21,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Quic, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Quic, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.execution import Executor, Progress, Results, Rows, Schedule, threads
 
@@ -391,14 +391,17 @@ class Question:
 
 def question(
     flow: Source | str,
-    stack: Stack | None,
+    stack: Stack | StackName | None,
     limit: float | None,
     quantile: float | None,
     max_seconds: float = MOST_SECONDS,
     max_memory: float | None = None,
+    target: Target | None = None,
 ) -> Question:
     """Return the checked question; its default target is the target of the application, or 95 % within 200 ms."""
-    default = target_of(flow)
+    if target is not None and (limit, quantile) != (None, None):
+        raise ValueError("give either target, or limit and quantile, not both")
+    default = target_of(flow, target)
     target = Target(
         default.limit if limit is None else limit,
         default.quantile if quantile is None else quantile,

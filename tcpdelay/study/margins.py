@@ -17,7 +17,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Linux, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Linux, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.search import (
     RELATIVE_TOLERANCE,
@@ -329,7 +329,7 @@ class Sensitivities:
 def sensitivities(
     flow: Flow | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     step: float = STEP,
     on_progress: Callable[[int, int], None] | None = None,
@@ -345,8 +345,8 @@ def sensitivities(
         The flow, or the name of an application in `tcpdelay.scenario.applications`.
     path : Path
         The path.
-    stack : Stack, optional
-        The TCP implementation; by default that of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     target : Target, optional
         The quantile of the delay, and the limit beyond which packets are late; by default that of the application, or
         95 % within 0.2 s.

@@ -20,7 +20,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.stack import Stack, checked_profile
+from tcpdelay.scenario.stack import Stack, StackName, checked_profile
 from tcpdelay.statistics import (
     BATCHES,
     FEWEST_BLOCKS,
@@ -150,7 +150,7 @@ class StartupBuffer:
 def video_stalls(
     source: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     player: Player = DEFAULT_PLAYER,
     *,
     session: float = SESSION,
@@ -199,7 +199,7 @@ def video_stalls(
 def startup_for_stalls(
     source: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     stalls_per_hour: float = 1.0,
     *,
     rebuffer: float | None = None,
@@ -269,7 +269,7 @@ class _Viewing:
         self,
         source: Source | str,
         path: Path,
-        stack: Stack | None,
+        stack: Stack | StackName | None,
         session: float,
         hours: float,
         seed: int,
@@ -461,7 +461,7 @@ def _check_probability(probability: float) -> None:
 def playout_without_gaps(
     source: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     gap_share: float = GAP_SHARE,
     *,
     bursts: int = BURSTS,
@@ -516,7 +516,7 @@ def playout_without_gaps(
 def audio_not_stoppable(
     source: Source | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     buffer: float = 0.0,
     notsent_lowat: int | None = None,
@@ -606,7 +606,7 @@ class _Replies:
         self,
         source: Source | str,
         path: Path,
-        stack: Stack | None,
+        stack: Stack | StackName | None,
         bursts: int,
         seed: int,
         on_progress: Callable[[int, int], None] | None,

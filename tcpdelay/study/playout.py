@@ -23,7 +23,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Stack, checked_profile
+from tcpdelay.scenario.stack import KnownStack, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.study.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.study.grid import Grid, Meaning, Variables, evaluate
@@ -98,7 +98,7 @@ class SmallestBuffer:
 def playout_for_late_fraction(
     flow: Source | str,
     path: Path,
-    stack: Stack | None,
+    stack: Stack | StackName | None,
     late_fraction: float,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",
@@ -159,7 +159,7 @@ def playout_for_late_fraction(
 def playout_for_call(
     flow: Flow | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: CallTarget | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",

@@ -28,7 +28,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, transport_name
+from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, StackName, transport_name
 from tcpdelay.scenario.target import Target
 from tcpdelay.store import one_line
 from tcpdelay.study.execution import MOST_USEFUL_THREADS, Progress, processors, threads
@@ -102,12 +102,13 @@ def _fill_cell(
 @checked_arguments
 def working_region(
     flow: MessageSource | str,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     rtt: ArrayLike | None = None,
     loss: ArrayLike | None = None,
     limit: float | None = None,
     quantile: float | None = None,
+    target: Target | None = None,
     codec: str | None = "g711",
     playout_delay: float | Literal["limit", "best"] = "limit",
     beyond: Beyond = "bound",
@@ -123,8 +124,8 @@ def working_region(
     flow : Source or str
         A `Flow`, any other source, which is simulated, or the name of an application in
         `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
-    stack : Stack, optional
-        The TCP stack; by default the stack of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     rtt : array_like, optional
         Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms. The one-way delay is half of each.
     loss : array_like, optional
@@ -133,6 +134,8 @@ def working_region(
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    target : Target, optional
+        Limit and quantile together, in place of the two arguments before.
     codec : str, optional
         Codec of the call that is rated, as in `tcpdelay.quality`; with None, no call is rated.
     playout_delay : float or {"limit", "best"}
@@ -178,7 +181,7 @@ def working_region(
     >>> round(float(region.p95.sel(rtt=0.05, loss=0.02)), 3), region.p95.units
     (0.055, 's')
     """
-    asked = question(flow, stack, limit, quantile, max_seconds, max_memory)
+    asked = question(flow, stack, limit, quantile, max_seconds, max_memory, target)
     rtts, lost = round_trip_times(rtt), losses(loss, allow_zero=True)
     if rtts.size * lost.size > LARGEST_REGION:
         raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")

@@ -28,7 +28,7 @@ from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-from tcpdelay.scenario.stack import Delivery, Linux, Stack, checked_linux
+from tcpdelay.scenario.stack import Delivery, Linux, Stack, StackName, checked_linux
 from tcpdelay.scenario.target import Target
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.linux import MinBuf
@@ -437,7 +437,7 @@ def _ranked_digits(figure: float) -> float:
 def compare(
     flow: MessageSource | str,
     path: Path,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     target: Target | None = None,
     *,
     link: Bottleneck | None = None,
@@ -461,7 +461,7 @@ def compare(
         is no `Flow`.
     path : Path
         The path. Its losses are random or in bursts. Packets are lost before they reach the link.
-    stack : Stack, optional
+    stack : Stack or "linux", optional
         The kernel's TCP, `Stack.linux(...)`; `Stack.linux()` by default.
     target : Target, optional
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.

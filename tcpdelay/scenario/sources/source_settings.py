@@ -95,7 +95,7 @@ class SourceSettings:
     --------
     >>> settings = SourceSettings.from_table({"kind": "video", "bitrate": "2.5Mbit/s", "seed": 7})
     >>> settings.source
-    Video(bitrate=2500000.0, frame_rate=30.0, key_interval=2.0, key_ratio=8.0, variation=0.3, frame_sizes='lognormal')
+    Video(bitrate=2500000.0)
     >>> settings.label
     'video-bitrate2500000-seed7'
     """

@@ -33,7 +33,7 @@ from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack
+from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack, StackName
 from tcpdelay.scenario.target import Target
 from tcpdelay.store import error_in_words, written_durably
 from tcpdelay.study.execution import work_out
@@ -398,10 +398,11 @@ class Prepared(NamedTuple):
 @checked_arguments
 def prepare_surface(
     flow: Flow | str,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     limit: float | None = None,
     quantile: float | None = None,
+    target: Target | None = None,
     rtt: tuple[float, float] | None = None,
     loss: tuple[float, float] | None = None,
     left: float = WORTH_PREPARING,
@@ -418,12 +419,14 @@ def prepare_surface(
     flow : Flow or str
         Packet size and interval, or the name of an application in `tcpdelay.scenario.applications`, which also sets the
         default target.
-    stack : Stack, optional
-        The TCP stack; by default the stack of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    target : Target, optional
+        Limit and quantile together, in place of the two arguments before.
     rtt, loss : tuple of float, optional
         Smallest and largest round-trip time [s], within 1e-4 to 2, and loss, within 0 to 0.5; by default the range in
         which the model has been checked.
@@ -450,7 +453,7 @@ def prepare_surface(
     >>> prepare_surface("voip", rtt=(0.02, 0.021), loss=(0.001, 0.0011), left=0.1).left
     0.0
     """
-    asked = question(flow, stack, limit, quantile)
+    asked = question(flow, stack, limit, quantile, target=target)
     constant_rate(asked.flow)
     require_chain(asked.stack)
     known = validated_range(asked.stack)

@@ -23,7 +23,8 @@ from tcpdelay.quality.voice import CallTarget
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack, StackName
+from tcpdelay.scenario.target import Target
 from tcpdelay.store import UNFINISHED, locked, one_line, written_durably
 from tcpdelay.study.grid import question
 from tcpdelay.study.tables.columns import Source, check_units, find_sources, require_one
@@ -46,11 +47,12 @@ _NOT_FOR_ARROW = (pa.ArrowException, ValueError, TypeError, OverflowError)
 @checked_arguments
 def predict_many(
     table: Any,
-    stack: Stack | None = None,
+    stack: Stack | StackName | None = None,
     *,
     flow: MessageSource | str | None = None,
     limit: float | None = None,
     quantile: float | None = None,
+    target: Target | None = None,
     call: CallTarget | None = None,
     columns: Mapping[str, str] | None = None,
     prefix: str = "",
@@ -75,8 +77,8 @@ def predict_many(
         Columns rtt [s] and loss [fraction], and, if rows differ in them, packet_size [bytes], interval [s], limit [s]
         (the threshold) and quantile [fraction]. The name of a column may end in another unit, as in rtt_ms and
         loss_percent. All other columns are passed through.
-    stack : Stack, optional
-        The TCP stack; by default the stack of a current Linux kernel.
+    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
+        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     flow : Source or str, optional
         Packet size and interval for tables without these columns, or the name of an application in
         `tcpdelay.scenario.applications`, which also sets the default limit and quantile. Any other source is simulated:
@@ -85,6 +87,8 @@ def predict_many(
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
     quantile : float, optional
         Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
+    target : Target, optional
+        Limit and quantile together, in place of the two arguments before.
     call : CallTarget, optional
         The call that is rated by the E-model: it plays out each packet at the threshold. With a score in `call`, a row
         works if the call has this score, whatever the quantile.
@@ -135,9 +139,8 @@ def predict_many(
     >>> print(answers["reason"][2])
     loss must be a fraction from 0 to below 1
     """
-    demand = replace(
-        demand_for(flow, stack, limit, quantile), call=call, max_seconds=max_seconds, max_memory=max_memory
-    )
+    asked = demand_for(flow, stack, limit, quantile, target)
+    demand = replace(asked, call=call, max_seconds=max_seconds, max_memory=max_memory)
     if isinstance(table, pa.RecordBatchReader):
         rows = RowPredictor(demand, find_sources(table.schema.names, columns), prefix, cached)
         schema = rows.schema(table.schema)
@@ -156,16 +159,20 @@ def predict_many(
 
 
 def demand_for(
-    flow: MessageSource | str | None, stack: Stack | None, limit: float | None, quantile: float | None
+    flow: MessageSource | str | None,
+    stack: Stack | StackName | None,
+    limit: float | None,
+    quantile: float | None,
+    target: Target | None = None,
 ) -> Demand:
     """Return flow, stack and target of all rows, with the defaults of `predict_many` filled in.
 
     Examples
     --------
     >>> demand_for("game", None, None, None).target
-    Target(limit=0.1, quantile=0.95)
+    Target(limit=0.1)
     """
-    asked = question(flow if flow is not None else application("voip").flow, stack, limit, quantile)
+    asked = question(flow if flow is not None else application("voip").flow, stack, limit, quantile, target=target)
     return Demand(None if flow is None else asked.flow, asked.stack, asked.target)
 
 
