@@ -437,7 +437,8 @@ class DelayDistribution:
 
         Examples
         --------
-        >>> print(DelayDistribution(np.array([0.02, 0.05]), np.array([0.9, 0.1]), 0.02).to_dataframe().to_string(index=False))
+        >>> delays = DelayDistribution(np.array([0.02, 0.05]), np.array([0.9, 0.1]), one_way_delay=0.02)
+        >>> print(delays.to_dataframe().to_string(index=False))
          delay  probability  cumulative
           0.02          0.9         0.9
           0.05          0.1         1.0

@@ -379,3 +379,11 @@ def test_the_boundary_of_a_source_is_its_largest_loss():
     )
     assert works <= 0.2 < fails
     assert edge.certain_up_to <= edge.works_up_to < edge.fails_from <= edge.impossible_from
+
+
+def test_a_call_is_rated_by_the_codec_of_its_application():
+    grid = {"rtt": [0.05], "loss": [0.001]}
+    opus = td.working_region("opus", **grid)
+    assert opus.codec == "opus-wb-15"
+    assert opus.mos.equals(td.working_region("opus", **grid, codec="opus-wb-15").mos)
+    assert td.working_region(VOIP, **grid).codec == "g711"

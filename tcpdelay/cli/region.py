@@ -67,7 +67,6 @@ SUFFIXES: dict[str, Format] = {".txt": "text", ".csv": "csv", ".json": "json", "
 BEST = "best"
 FEWEST_POINTS, MOST_POINTS = 2, 500
 CALLS = "How a call is rated"
-DEFAULT_CODEC = "g711"
 SUMMARY = "Show up to which loss a flow works, by round-trip time."
 EXAMPLES = """
 \b
@@ -113,7 +112,7 @@ def region(
             "--codec",
             CALLS,
             "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
-            "g711, in .nc and with --fill mos",
+            "that of --app, or g711, in .nc and with --fill mos",
             metavar="NAME",
         ),
     ] = None,
@@ -181,18 +180,20 @@ def region(
     rated = codec is not None or playout is not None
     with argument_errors():
         points_measured = None if measured is None else _measured(measured)
-        if rated:
+        if codec is not None:
             from tcpdelay.quality.voice import codec_named
 
-            codec_named(codec or DEFAULT_CODEC)
+            codec_named(codec)
     import numpy as np
 
     from tcpdelay.study.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.study.region import usual_codec
 
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
     allowed: dict[str, Any] = {"max_seconds": max_seconds, "max_memory": max_memory}
-    call: dict[str, Any] = {"codec": codec or DEFAULT_CODEC, "playout_delay": playout or "limit"}
+    usual = usual_codec(app[0].name if app else None)
+    call: dict[str, Any] = {"codec": codec or usual, "playout_delay": playout or "limit"}
     edges = [
         Edge(
             own.app.name if own.app else None,

@@ -24,6 +24,7 @@ from tcpdelay.declare import ColumnUnitWarning, InvalidValueError, is_number
 from tcpdelay.models.predict import AnsweredBy, capacity, model_to_compare
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
+from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.source import Flow
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 
 Beyond = Literal["bound", "exact"]
+
+DEFAULT_CODEC = "g711"
+"""The codec of a call if neither a codec nor an application with one is given."""
 
 LARGEST_REGION = 1_000_000
 """Largest number of cells of a region."""
@@ -109,7 +113,7 @@ def working_region(
     limit: float | None = None,
     quantile: float | None = None,
     target: Target | None = None,
-    codec: str | None = "g711",
+    codec: str | None = "default",
     playout_delay: float | Literal["limit", "best"] = "limit",
     beyond: Beyond = "bound",
     packets: int | None = None,
@@ -137,7 +141,8 @@ def working_region(
     target : Target, optional
         Limit and quantile together, in place of the two arguments before.
     codec : str, optional
-        Codec of the call that is rated, as in `tcpdelay.quality`; with None, no call is rated.
+        Codec of the call that is rated, as in `tcpdelay.quality`. "default" is the codec of the application, and G.711
+        without one; with None, no call is rated.
     playout_delay : float or {"limit", "best"}
         Time from write to playout of the call that is rated [s], above 0. "best" is the delay with the best rating in
         each cell, as in `tcpdelay.quality.voice.best_playout_delay`; it takes two to four times as long.
@@ -186,6 +191,7 @@ def working_region(
     if rtts.size * lost.size > LARGEST_REGION:
         raise ValueError(f"rtt and loss may span at most {LARGEST_REGION} cells, got {rtts.size} x {lost.size}")
     wait = _playout_delay(playout_delay, asked.target.limit)
+    codec = usual_codec(flow) if codec == "default" else codec
     rated = None if codec is None else codec_named(codec)
     simulated = asked.simulated
     if packets is not None and not simulated:
@@ -239,6 +245,18 @@ def working_region(
         },
         attrs=_attributes(asked, codec, playout_delay, beyond),
     )
+
+
+def usual_codec(flow: MessageSource | str | None) -> str:
+    """Return the codec whose calls are rated unless another is named: the application's, or G.711.
+
+    Examples
+    --------
+    >>> usual_codec("opus"), usual_codec("game"), usual_codec(Flow(174, 0.020))
+    ('opus-wb-15', 'g711', 'g711')
+    """
+    application = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    return (application.codec if application else None) or DEFAULT_CODEC
 
 
 def _errors(
