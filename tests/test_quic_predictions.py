@@ -208,7 +208,7 @@ def test_a_report_on_tcp_says_that_quic_would_help(over_tcp):
     # Independent runs of another length give the same quantile.
     single = simulate(CALL, td.Path(rtt=0.150, loss=0.03), td.Stack.quic(delivery="stream_per_message"), packets=50_000)
     assert compared.others[0].quantile.value == pytest.approx(single.quantile(0.95))
-    assert "A change of transport would help." in over_tcp.to_markdown()
+    assert "QUIC would help." in over_tcp.to_markdown()
     assert json.loads(over_tcp.to_json())["transports"]["others"][0]["helps"] is True
 
 
@@ -216,7 +216,7 @@ def test_where_nothing_is_gained_a_change_would_not_help():
     scenario, target = Scenario(CALL, td.Path(rtt=0.020, loss=0.001)), td.Target(0.200)
     compared = other_transports(scenario, target, predict(scenario, method="chain"), "works")
     assert not any(other.helps for other in compared.others)
-    assert change_of_transport(compared, target)[0].startswith("A change of transport would not help")
+    assert change_of_transport(compared, target)[0].startswith("QUIC would not help")
 
 
 def test_a_path_that_quic_is_not_simulated_on_is_named():

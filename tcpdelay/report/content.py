@@ -48,26 +48,26 @@ TARGET_IS: dict[Verdict, str] = {"works": "met", "uncertain": "uncertain", "fail
 _DECIDED: dict[Verdict, str] = {"works": "meets", "uncertain": "may meet", "fails": "misses"}
 HOW_COMPARED = (
     "QUIC streams carry each message on a stream of its own. QUIC datagrams are not sent again: they are late if they "
-    "are lost. Both are simulated by RFC 9002 on this path. Nine of ten predictions of TCP do not exceed its error; "
+    "are lost. Both are simulated by RFC 9002, with NewReno, on this path. Nine of ten predictions of TCP do not exceed its error; "
     "the errors of QUIC are statistical (95 %)."
 )
 
 
 def change_of_transport(compared: TransportComparison, target: Target) -> tuple[str, ...]:
-    """Return in sentences whether a change of transport would help, and by how much."""
+    """Return in sentences whether QUIC would help in place of TCP, and by how much."""
     name, over_tcp = quantile_name(target.quantile), compared.quantile.value
     if not compared.others:
-        return (f"Whether a change of transport would help is not known: {compared.refusal}.",)
+        return (f"Whether QUIC would help is not known: {compared.refusal}.",)
     helping = [other for other in compared.others if other.helps]
     if not helping:
-        unchanged = f"QUIC neither changes the verdict nor shortens {name} by more than the errors"
-        return (f"A change of transport would not help: {unchanged}.", HOW_COMPARED)
+        unchanged = f"neither changes the verdict nor shortens {name} by more than the errors"
+        return (f"QUIC would not help: it {unchanged}.", HOW_COMPARED)
     if compared.verdict == "works":
-        first = "TCP meets the target; another transport would be faster."
+        first = "TCP meets the target; QUIC would be faster."
     elif any(other.verdict == "works" for other in helping):
-        first = "A change of transport would help."
+        first = "QUIC would help."
     else:
-        first = "A change of transport would shorten the delay, but may not meet the target."
+        first = "QUIC would shorten the delay, but may not meet the target."
     sentences = [first]
     for other in helping:
         delay = format_time(other.quantile.value)
