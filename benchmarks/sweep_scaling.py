@@ -23,8 +23,7 @@ import tcpdelay as td
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.study import execution
 from tcpdelay.study.execution import program, work_through
-from tcpdelay.study.sweep.checkpoint import checkpoint
-from tcpdelay.study.sweep.run import row_type, sweep_runs
+from tcpdelay.study.sweep.run import checkpoint, row_type, sweep_runs
 from tcpdelay.study.sweep.specification import Evaluation, SweepSpecification, read_sweep
 
 UTILIZATIONS = (0.1, 0.3, 0.5, 0.7, 0.9)

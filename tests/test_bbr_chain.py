@@ -16,7 +16,7 @@ from tcpdelay.chain.linux.recoveries import STARTUP, ascending, held_back
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.statistics import Interval
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import error_beyond
 
 # The captures include shorter intervals than the range in which random scenarios have been checked.
 pytestmark = pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")

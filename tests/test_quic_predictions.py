@@ -11,7 +11,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.accuracy.errors import QUIC_ERROR
 from tcpdelay.accuracy.validity import ValidityWarning, beyond_validation
-from tcpdelay.advice.other_transports import other_transports
+from tcpdelay.advice.judged_delays import other_transports
 from tcpdelay.advice.playout import timeout_playout
 from tcpdelay.ask import Requested
 from tcpdelay.models.predict import predict

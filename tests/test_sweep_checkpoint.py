@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.study import execution
 from tcpdelay.study.execution import program, work_through
-from tcpdelay.study.sweep import checkpoint as kept_on_disk
-from tcpdelay.study.sweep.checkpoint import (
+from tcpdelay.study.sweep import run as kept_on_disk
+from tcpdelay.study.sweep.run import (
     MANIFEST,
     DamagedCheckpointWarning,
     Origin,
     Part,
     checkpoint,
     read_part,
+    sweep_runs,
     write_part,
 )
-from tcpdelay.study.sweep.run import sweep_runs
 from tcpdelay.study.sweep.specification import read_sweep
 from test_sweep import ANYTHING, EXAMPLES, SMALL, with_changes
 

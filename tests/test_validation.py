@@ -26,8 +26,17 @@ from tcpdelay.scenario.stack import Stack
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation import predictions
 from tcpdelay.study.validation.captures import measure, measure_all
-from tcpdelay.study.validation.predictions import MODELS, Prediction, Predictions, chain, solve
-from tcpdelay.study.validation.scores import Score, largest_gap, mean_distance, score
+from tcpdelay.study.validation.predictions import (
+    MODELS,
+    Prediction,
+    Predictions,
+    Score,
+    chain,
+    largest_gap,
+    mean_distance,
+    score,
+    solve,
+)
 
 VALIDATION = FilePath(__file__).parents[1] / "validation"
 PACKETS = 4000

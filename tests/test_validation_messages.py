@@ -13,8 +13,7 @@ from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import measure, measure_all
-from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions, simulated_flow
-from tcpdelay.study.validation.scores import score
+from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions, score, simulated_flow
 from tcpdelay.testbed.experiment import Experiment
 
 FRAMES = 36_000

@@ -24,12 +24,13 @@ from tcpdelay.study.validation.predictions import (
     SIMULATOR,
     Prediction,
     Predictions,
+    Score,
     not_simulated,
+    score,
     simulate_flow,
     simulated_flow,
     simulated_runs,
 )
-from tcpdelay.study.validation.scores import Score, score
 
 PACKETS = 30_000
 FLOW, PATH = Flow(174, 0.020), Path(0.020, 0.03)

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.ask import UnsupportedError
-from tcpdelay.chain.linux.key_frames import BINS, key_frame_chain
 from tcpdelay.chain.video import (
+    BINS,
     flights,
     growing_windows,
+    key_frame_chain,
     key_sizes,
     lone_loss,
     segment_shares,

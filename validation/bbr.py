@@ -16,8 +16,7 @@ from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import MeasuredDelay
-from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import SIMULATOR, error_beyond, simulated_flow
 
 MICROSECOND_DIGITS = 6
 

@@ -17,7 +17,7 @@ from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.study.validation.captures import MeasuredDelay
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import error_beyond
 
 MODELS = ("chain", "simulation")
 DIGITS = 6

@@ -19,8 +19,7 @@ import pandas as pd
 from scoring.capture_pairs import CapturePair
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
 from tcpdelay.study.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
-from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions, error_beyond
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent

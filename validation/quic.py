@@ -20,8 +20,7 @@ from tcpdelay.delays import LONGEST_PLAYOUT
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import QUANTILES, MeasuredDelay, measure_all
-from tcpdelay.study.validation.predictions import SIMULATOR, Predictions, simulated_messages
-from tcpdelay.study.validation.scores import QUANTITIES, error_beyond
+from tcpdelay.study.validation.predictions import QUANTITIES, SIMULATOR, Predictions, error_beyond, simulated_messages
 from tcpdelay.testbed.experiment import Experiment
 
 HERE = FilePath(__file__).parent

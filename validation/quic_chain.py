@@ -29,7 +29,7 @@ from tcpdelay.scenario.stack import Delivery
 from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import QUANTILES, measure_all
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import error_beyond
 
 HERE = FilePath(__file__).parent
 CAPTURES, RESULTS = HERE / "quic-captures", HERE / "results"

@@ -24,8 +24,7 @@ from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import measure
-from tcpdelay.study.validation.predictions import simulated_messages
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import error_beyond, simulated_messages
 
 HERE = FilePath(__file__).parent
 RESULTS = HERE / "results"

@@ -14,8 +14,7 @@ from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.validation.captures import MeasuredDelay
-from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow
-from tcpdelay.study.validation.scores import error_beyond
+from tcpdelay.study.validation.predictions import SIMULATOR, error_beyond, simulated_flow
 
 MODELS = ("chain", "simulator")
 

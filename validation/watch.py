@@ -28,7 +28,7 @@ from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.statistics import share_interval
 from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, MeasuredDelay, measure
-from tcpdelay.study.validation.scores import relative_error
+from tcpdelay.study.validation.predictions import relative_error
 
 HERE = FilePath(__file__).parent
 RESULTS = HERE / "results"

@@ -6,14 +6,13 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
 from tcpdelay.accuracy.throughput import connection_utilization
-from tcpdelay.advice.other_transports import TransportComparison, other_transports
 from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.rules import APPLICATION_RULES, QUIC_RULES, TCP_RULES
 from tcpdelay.ask import (
@@ -26,21 +25,23 @@ from tcpdelay.ask import (
     settled_record,
 )
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.predict import AnsweredBy, capacity, predict, simulator
-from tcpdelay.models.verdict import Judgement, Verdict, late_range
+from tcpdelay.models.predict import AnsweredBy, capacity, packets_to_count, predict, simulator, supports
+from tcpdelay.models.verdict import Judgement, Verdict, late_range, relative_error, verdict_of
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import KnownStack, Linux, Quic
+from tcpdelay.scenario.stack import Delivery, KnownStack, Linux, Quic, Stack
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.statistics import Interval
 from tcpdelay.study.margins import Margin, margins
 from tcpdelay.study.search import bracket
 from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.sim.simulation import Simulation
 
 
 # The target's quantile of the delay as a function of the loss, around a scenario.
@@ -482,3 +483,93 @@ class JudgedDelays:
     def to_json(self) -> str:
         """Return the findings as JSON: delays in seconds, rates in bit/s, shares as fractions."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+
+# Whether a change of transport would help a flow over TCP, from quick simulations of QUIC on the same path.
+
+SIMULATED = 100_000
+"""Packets of QUIC in each simulation; it takes some tenths of a second."""
+FEWEST_SIMULATED = 5000
+"""Fewest messages of a simulation."""
+SMALLEST_SAVING = 0.01
+"""Smallest saving that counts, as a share of the delay over TCP."""
+DELIVERIES: dict[Delivery, str] = {
+    "stream_per_message": "QUIC streams",
+    "datagram": "QUIC datagrams",
+}
+"""The deliveries over QUIC that are compared with TCP: a stream per message, and datagrams.
+
+One stream for all messages delays them much as TCP does."""
+
+
+@dataclass(frozen=True)
+class OtherTransport:
+    """The delays over another transport."""
+
+    name: str  # The transport in words
+    delivery: Delivery  # Delivery of `tcpdelay.Stack.quic`
+    # The target's quantile of the delay [s] with its 95 % interval. Lost datagrams have an infinite delay.
+    quantile: Interval
+    late_fraction: float  # Share of the messages that are late or lost
+    verdict: Verdict  # Whether the target is met
+    # Whether this transport meets a target that TCP may miss, or saves more than the errors of both delays and more
+    # than 1 % of the delay.
+    helps: bool
+
+
+@dataclass(frozen=True)
+class TransportComparison:
+    """TCP and other transports on one path."""
+
+    # The target's quantile of the delay over TCP [s], with the range that its expected error allows.
+    quantile: Interval
+    late_fraction: float  # Share of the messages that are late over TCP
+    verdict: Verdict  # Whether TCP meets the target
+    others: tuple[OtherTransport, ...]  # The other transports that the simulator has an answer for
+    refusal: str = ""  # Why the simulator has no answer for one of them; empty if it has
+
+
+def other_transports(
+    scenario: Scenario, target: Target, answer: Answer, verdict: Verdict
+) -> TransportComparison | None:
+    """Simulate the messages of a scenario over QUIC, and return whether this helps."""
+    if not isinstance(scenario.stack, Linux) or answer.distribution is None:
+        return None
+    delays, share = answer.distribution, target.quantile
+    own = delays.quantile(share)
+    error = relative_error(scenario.stack, answer.expected_error)
+    within = Interval(own, own * max(1 - error, 0.0), own * (1 + error))
+    found: list[OtherTransport] = []
+    refusal = ""
+    for delivery, name in DELIVERIES.items():
+        over_quic = Scenario(scenario.source, scenario.path, Stack.quic(delivery=delivery))
+        refused = supports(over_quic, "simulation").refused
+        if refused:
+            fields = ", ".join(error.name.replace("_", " ") for error in refused)
+            refusal = f"the simulator of QUIC does not model this scenario ({fields})"
+            return TransportComparison(within, delays.late_fraction(target.limit), verdict, (), refusal)
+        requested = Requested(packets=_messages(over_quic), target=target)
+        simulated = predict(over_quic, requested, "simulation")
+        if simulated.distribution is None:
+            refusal = f"the simulation of {name} has not settled, because the load is close to what QUIC carries"
+            continue
+        quantile = cast("Simulation", simulated.distribution).quantile_interval
+        met = verdict_of(simulated, target)
+        helps = (met == "works" != verdict) or _saves(within, quantile)
+        late = simulated.distribution.late_fraction(target.limit)
+        found.append(OtherTransport(name, delivery, quantile, late, met, helps))
+    return TransportComparison(within, delays.late_fraction(target.limit), verdict, tuple(found), refusal)
+
+
+def _messages(scenario: Scenario) -> int:
+    """Return the number of messages to simulate: fewer if they are large, so that the time is about the same."""
+    if not isinstance(scenario.source, Flow):
+        return packets_to_count(scenario, SIMULATED)
+    return max(int(SIMULATED / max(scenario.flow.packet_size / scenario.stack.mss, 1)), FEWEST_SIMULATED)
+
+
+def _saves(own: Interval, other: Interval) -> bool:
+    """Return whether another delay is shorter by more than the errors of both, and by more than a negligible part."""
+    if math.isinf(own.value):
+        return math.isfinite(other.value)
+    return other.high < own.low and own.value - other.value > SMALLEST_SAVING * own.value

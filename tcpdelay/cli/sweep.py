@@ -116,7 +116,7 @@ def sweep(
 def _swept(asked: SweepSpecification, file: Path, scheduler: str | None, workers: int | None) -> xr.Dataset:
     """Run the sweep and show its progress; if the sweep ends early, print how to continue."""
     from tcpdelay.study.execution import SweepFailedError
-    from tcpdelay.study.sweep.checkpoint import DamagedCheckpointWarning, checkpoint_folder
+    from tcpdelay.study.sweep.run import DamagedCheckpointWarning, checkpoint_folder
     from tcpdelay.study.sweep.run import sweep as run_sweep
 
     line = StatusLine()

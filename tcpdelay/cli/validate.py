@@ -71,8 +71,7 @@ def print_summary(results: Results, output_format: Format) -> None:
 def _results(captures: Path) -> Results:
     from tcpdelay.report.validation import validation_results
     from tcpdelay.study.validation.captures import measure_all
-    from tcpdelay.study.validation.predictions import Predictions
-    from tcpdelay.study.validation.scores import predictable, score
+    from tcpdelay.study.validation.predictions import Predictions, predictable, score
 
     try:
         with _named("--captures"):

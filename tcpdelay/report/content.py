@@ -29,8 +29,7 @@ from tcpdelay.units import (
 
 if TYPE_CHECKING:
     from tcpdelay.advice.guideline import Findings
-    from tcpdelay.advice.judged_delays import JudgedDelays
-    from tcpdelay.advice.other_transports import TransportComparison
+    from tcpdelay.advice.judged_delays import JudgedDelays, TransportComparison
     from tcpdelay.advice.rule import Place, Recommendation
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
@@ -48,8 +47,8 @@ TARGET_IS: dict[Verdict, str] = {"works": "met", "uncertain": "uncertain", "fail
 _DECIDED: dict[Verdict, str] = {"works": "meets", "uncertain": "may meet", "fails": "misses"}
 HOW_COMPARED = (
     "QUIC streams carry each message on a stream of its own. QUIC datagrams are not sent again: they are late if they "
-    "are lost. Both are simulated by RFC 9002, with NewReno, on this path. Nine of ten predictions of TCP do not exceed its error; "
-    "the errors of QUIC are statistical (95 %)."
+    "are lost. Both are simulated by RFC 9002, with NewReno, on this path. Nine of ten predictions of TCP do not "
+    "exceed its error; the errors of QUIC are statistical (95 %)."
 )
 
 

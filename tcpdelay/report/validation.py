@@ -11,8 +11,7 @@ from statistics import fmean, median, pstdev
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, VIRTUAL_TIME, MeasuredDelay
-from tcpdelay.study.validation.predictions import MODELS, ScoredModel
-from tcpdelay.study.validation.scores import GROUPINGS, QUANTITIES, Score, difference
+from tcpdelay.study.validation.predictions import GROUPINGS, MODELS, QUANTITIES, Score, ScoredModel, difference
 
 Figure = tuple[str, bytes]
 """Caption and SVG file of a chart."""

@@ -26,7 +26,7 @@ from tcpdelay.sim.network.result import FlowResult
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.study.validation.captures import measure
-from tcpdelay.study.validation.scores import SAME_DELAY
+from tcpdelay.study.validation.predictions import SAME_DELAY
 
 HERE = Path(__file__).parent
 PROCESSES = 2

@@ -12,7 +12,7 @@ from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import interval_cells
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import QUANTILES, VIRTUAL_TIME, MeasuredDelay
-from tcpdelay.study.validation.scores import difference, rtt_group
+from tcpdelay.study.validation.predictions import difference, rtt_group
 from tcpdelay.testbed.experiment import Experiment
 
 SWITCHES = ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "recovery", "early_retrans")

@@ -17,8 +17,7 @@ from tcpdelay.report.charts import LINE_WIDTH, SMALLEST_SURVIVAL
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.study.validation.captures import MeasuredDelay, delays_by_run
-from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow, simulated_runs
-from tcpdelay.study.validation.scores import Score
+from tcpdelay.study.validation.predictions import SIMULATOR, Score, simulated_flow, simulated_runs
 from tcpdelay.units import format_fraction, format_time
 
 if TYPE_CHECKING:

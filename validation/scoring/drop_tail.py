@@ -11,8 +11,7 @@ from pathlib import Path as FilePath
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import interval_cells
 from tcpdelay.study.validation.captures import MeasuredDelay
-from tcpdelay.study.validation.predictions import Predictions
-from tcpdelay.study.validation.scores import relative_error
+from tcpdelay.study.validation.predictions import Predictions, relative_error
 
 RouterCase = tuple[int, str, int]
 """Packet size [bytes], unit of the queue's limit ("packets" or "bytes"), and number of web flows."""

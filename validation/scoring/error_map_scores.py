@@ -19,12 +19,13 @@ from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
 from tcpdelay.report.charts import ORANGE
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.study.validation.predictions import Prediction, solve
-from tcpdelay.study.validation.scores import (
+from tcpdelay.study.validation.predictions import (
     UTILIZATION_BANDS,
+    Prediction,
     error_beyond,
     relative_error,
     rtt_group,
+    solve,
 )
 from tcpdelay.units import format_fraction, format_time, quantile_name
 

@@ -16,7 +16,7 @@ from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.report.chart_labels import LABEL_SIZE, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE
 from tcpdelay.statistics import Interval
-from tcpdelay.study.validation.scores import Score, rtt_group
+from tcpdelay.study.validation.predictions import Score, rtt_group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -38,8 +38,7 @@ from tcpdelay.report.validation import (
     summary_table,
 )
 from tcpdelay.study.validation.captures import MeasuredDelay
-from tcpdelay.study.validation.predictions import MODELS, Predictions, ScoredModel
-from tcpdelay.study.validation.scores import Score, predictable, score
+from tcpdelay.study.validation.predictions import MODELS, Predictions, Score, ScoredModel, predictable, score
 
 _TIMER_RATE = re.compile(r"-hz\d+$")
 FIGURES = {

@@ -17,13 +17,15 @@ from tcpdelay.report.validation import error_row
 from tcpdelay.sim.records import Rules
 from tcpdelay.study.validation.captures import MeasuredDelay
 from tcpdelay.study.validation.predictions import (
+    QUANTITIES,
+    SAME_DELAY,
     SIMULATOR,
     Prediction,
+    Score,
     not_simulated,
     simulate_flow,
     simulated_flow,
 )
-from tcpdelay.study.validation.scores import QUANTITIES, SAME_DELAY, Score
 
 REPEATS = 40
 """Number of simulations of each capture: 95 % of random results are between the lowest and the highest of these."""
