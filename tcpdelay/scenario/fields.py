@@ -254,6 +254,7 @@ class Field(GroupedMetadata):
 
     kind: Kind  # Kind of the values: the key of `UNITS`, `PARSERS` and `FORMATS`
     meaning: str  # Meaning of the field in one plain sentence; also the help of the command-line option
+    details: str = ""  # Further sentences for the docstring of the class
     default_words: str = ""  # The default in words, if `default` does not show it
     # The default of the field, from the class; None if the field has no default, or None as default.
     default: Any = None
@@ -272,6 +273,16 @@ class Field(GroupedMetadata):
         """Attributes of a coordinate of a data set: name, and the unit if the values have one."""
         units = UNITS[self.kind]
         return {"long_name": self.long_name, **({} if units is None else {"units": units})}
+
+    @property
+    def type_in_words(self) -> str:
+        """The type of the values, as in a docstring."""
+        return {"flag": "bool", "word": "str"}.get(self.kind, "int" if self.kind in WHOLE else "float")
+
+    @property
+    def allowed_in_words(self) -> str:
+        """The allowed values as a sentence of a docstring; empty if the type says it all."""
+        return ""
 
     @abstractmethod
     def __iter__(self) -> Iterator[object]:
@@ -311,7 +322,7 @@ class Quantity(Field):
     unit : str
         Unit in words, for error messages.
     example : str
-        A value in the notation of the command line.
+        A value in the notation of the command line; empty for a field that is no option.
     hint : str
         How to write the value in Python; shown with a value that is too large, such as a time in milliseconds.
     low_excluded, high_excluded : bool
@@ -331,11 +342,18 @@ class Quantity(Field):
     low: float
     high: float
     unit: str
-    example: str
+    example: str = ""
     hint: str = ""
     low_excluded: bool = False
     high_excluded: bool = False
     allowed: str = ""
+
+    @property
+    def allowed_in_words(self) -> str:
+        """The range as a sentence of a docstring."""
+        if self.allowed or self.kind == "fraction":
+            return f"Must {self.range_in_words}."
+        return f"From {self.low:g} to {self.high:g} {self.unit}."
 
     @property
     def range_in_words(self) -> str:
@@ -343,7 +361,9 @@ class Quantity(Field):
         if self.allowed:
             return self.allowed
         if self.kind == "fraction":
-            return "be a fraction from 0 to below 1"
+            low = f"above {self.low:g}," if self.low_excluded else f"from {self.low:g}"
+            below = "below " if self.high_excluded else ""
+            return f"be a fraction {low} {'up ' if self.low_excluded else ''}to {below}{self.high:g}"
         if self.kind in WHOLE:
             return f"be a whole number of {self.unit} from {self.low:.0f} to {self.high:.0f}"
         return f"lie between {self.low:g} and {self.high:g} {self.unit}"
@@ -425,6 +445,11 @@ class Choice(Field):
     kind: Kind = "word"
     words: tuple[str, ...] = ()
 
+    @property
+    def type_in_words(self) -> str:
+        """The words, as in a docstring."""
+        return f"{{{', '.join(map(repr, self.words))}}}"
+
     def __iter__(self) -> Iterator[object]:
         """Yield nothing: pydantic knows the words from the type."""
         return iter(())
@@ -478,6 +503,12 @@ class Content(Field):
 
     kind: Kind = "content"
     check: Callable[[Any], Any]  # Function that returns the content to store, or raises InvalidValueError
+    type_name: str = "object"  # Type of the content, for the docstring of the class
+
+    @property
+    def type_in_words(self) -> str:
+        """The type of the content, as in a docstring."""
+        return self.type_name
 
     def __iter__(self) -> Iterator[object]:
         """Yield the check for pydantic."""
@@ -555,8 +586,34 @@ def described(cls: type[Described]) -> type[Described]:
     if not has_repr:
         validated.__repr__ = _repr
     _show_plainly(validated)
+    _document(validated)
     result: type[Described] = validated
     return result
+
+
+def declared(cls: type[Described]) -> type[Described]:
+    """Keep the declarations of a dataclass that checks its values itself."""
+    fields: Any = cls
+    _DECLARATIONS[cls] = dict(_declared_fields(fields))
+    _show_plainly(cls)
+    _document(cls)
+    return cls
+
+
+def _document(described: Any) -> None:
+    """Describe the fields of a class in its docstring, before the other sections, unless it describes them itself."""
+    text = inspect.cleandoc(described.__doc__ or "")
+    if "\nParameters\n---" in text:
+        return
+    lines = ["Parameters", "----------"]
+    for field in dataclasses.fields(described):
+        declared = declarations(described)[field.name]
+        optional = ", optional" if field.default is None else ""
+        default = f"By default {declared.default!r}." if declared.default is not None else ""
+        sentences = filter(None, (declared.meaning, declared.details, declared.allowed_in_words, default))
+        lines += [f"{field.name} : {declared.type_in_words}{optional}", f"    {' '.join(sentences)}"]
+    summary, heading, sections = text.partition("\n\nRaises\n")
+    described.__doc__ = "\n".join([summary, "", *lines]) + heading + sections
 
 
 def effective_fields(described: Any) -> dict[str, Any]:

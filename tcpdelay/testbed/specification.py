@@ -8,17 +8,16 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from tcpdelay.files import read_toml
-from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.fields import PARSERS, InvalidValueError, Quantity, declarations
 from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, check_version
-from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+from tcpdelay.units import parse_fraction, parse_time
 
 MAX_EXPERIMENTS = 10_000
 _KEYS = {
@@ -33,25 +32,6 @@ _KEYS = {
     "precision",
     "source",
     "experiments",
-}
-_PARSERS: dict[str, Any] = {
-    "interval": parse_time,
-    "rtt": parse_time,
-    "duration": parse_time,
-    "rto_min": parse_time,
-    "loss": parse_fraction,
-    "bad_time": parse_time,
-    "bad_loss": partial(parse_fraction, allow_one=True),
-    "ack_loss": parse_fraction,
-    "jitter": parse_time,
-    "jitter_correlation": parse_fraction,
-    "bottleneck_rate": parse_rate,
-    "packet_size": parse_size,
-    "queue_bytes": parse_size,
-    "burst": parse_size,
-    "peak_rate": parse_rate,
-    "queue_target": parse_time,
-    "notsent_lowat": parse_size,
 }
 
 
@@ -223,8 +203,10 @@ def _value(name: str, value: Any, folder: Path) -> Any:
     """Return a value; a text with a unit is converted to a number, and the table of a source is read."""
     if name == "source":
         return SourceSettings.from_table(value, folder)
-    parse = _PARSERS.get(name)
-    return parse(value, name) if parse is not None and isinstance(value, str) else value
+    declaration = declarations(Experiment).get(name)
+    if isinstance(declaration, Quantity) and declaration.kind in PARSERS and isinstance(value, str):
+        return declaration.parser(value, name)
+    return value
 
 
 def shortened(specification: Specification, duration: float) -> Specification:
