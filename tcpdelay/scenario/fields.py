@@ -11,6 +11,7 @@ import functools
 import inspect
 import math
 import numbers
+import re
 import sys
 import types
 from abc import abstractmethod
@@ -353,7 +354,7 @@ class Quantity(Field):
         """The range as a sentence of a docstring."""
         if self.allowed or self.kind == "fraction":
             return f"Must {self.range_in_words}."
-        return f"From {self.low:g} to {self.high:g} {self.unit}."
+        return f"From {self.low:g} to {self.high:g}{self.unit and f' {self.unit}'}."
 
     @property
     def range_in_words(self) -> str:
@@ -536,6 +537,9 @@ class Content(Field):
 
 
 _DECLARATIONS: dict[type, Mapping[str, Field]] = {}
+_SECTION = re.compile(r"\n\n\w[\w ]*\n---")
+"""The end of a docstring's text, where its first section begins."""
+_FAULTS = "If a value has a wrong type, is out of its range, or is none of the allowed words; a ValueError."
 
 
 def declarations(described: type) -> Mapping[str, Field]:
@@ -601,19 +605,20 @@ def declared(cls: type[Described]) -> type[Described]:
 
 
 def _document(described: Any) -> None:
-    """Describe the fields of a class in its docstring, before the other sections, unless it describes them itself."""
+    """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
     text = inspect.cleandoc(described.__doc__ or "")
-    if "\nParameters\n---" in text:
-        return
-    lines = ["Parameters", "----------"]
+    lines = ["", "", "Parameters", "----------"]
     for field in dataclasses.fields(described):
         declared = declarations(described)[field.name]
         optional = ", optional" if field.default is None else ""
         default = f"By default {declared.default!r}." if declared.default is not None else ""
         sentences = filter(None, (declared.meaning, declared.details, declared.allowed_in_words, default))
         lines += [f"{field.name} : {declared.type_in_words}{optional}", f"    {' '.join(sentences)}"]
-    summary, heading, sections = text.partition("\n\nRaises\n")
-    described.__doc__ = "\n".join([summary, "", *lines]) + heading + sections
+    if "\nRaises\n---" not in text:
+        lines += ["", "Raises", "------", "InvalidValueError", f"    {_FAULTS}"]
+    first = _SECTION.search(text)
+    place = len(text) if first is None else first.start()
+    described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
 
 
 def effective_fields(described: Any) -> dict[str, Any]:

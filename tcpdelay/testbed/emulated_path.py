@@ -258,6 +258,9 @@ class EmulatedPath:
         ),
     ] = 1.0
     jitter: PathJitter = 0.0
+    jitter_distribution: DistributionOfJitter = "uniform"
+    jitter_correlation: CorrelationOfJitter = 0.0
+    in_order: InOrder = False
     reordering: Annotated[
         float,
         _loss(
@@ -265,10 +268,6 @@ class EmulatedPath:
         ),
     ] = 0.0
     rate: Rate | None = None
-    queue: Queue = "fifo"
-    queue_packets: QueuePackets | None = None
-    queue_target: QueueTarget | None = None
-    ecn: Ecn = False
     burst: Burst | None = None
     peak_rate: PeakRate | None = None
     trace: Annotated[
@@ -281,9 +280,10 @@ class EmulatedPath:
             type_name="LinkTrace",
         ),
     ] = None
-    jitter_distribution: DistributionOfJitter = "uniform"
-    jitter_correlation: CorrelationOfJitter = 0.0
-    in_order: InOrder = False
+    queue: Queue = "fifo"
+    queue_packets: QueuePackets | None = None
+    queue_target: QueueTarget | None = None
+    ecn: Ecn = False
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
