@@ -21,50 +21,57 @@ PlayerQuestion = Literal["startup", "gaps", "interruption"]
 
 PANEL = "Details of a player"
 
-Stalls = Annotated[float | None, number("--stalls", PANEL, "Of startup: largest number of stalls per hour.", "1")]
-Startup = Annotated[
-    float | None,
-    quantity(
-        "--startup",
-        "time",
-        PANEL,
-        "Of startup: judge this start-up buffer, instead of the smallest that suffices. Example: 2s.",
-        zero=True,
-    ),
-]
-Rebuffer = Annotated[
-    float | None,
-    quantity("--rebuffer", "time", PANEL, "Of startup: buffer after a stall.", "as at the start", zero=True),
-]
-CatchUp = Annotated[
-    float | None,
-    quantity("--catch-up", "fraction", PANEL, "Of startup: faster playback after a stall. Example: 5%.", "0%"),
-]
-Session = Annotated[float | None, quantity("--session", "time", PANEL, "Of startup: length of a session.", "600s")]
-Hours = Annotated[float | None, number("--hours", PANEL, "Of startup: hours of video that are simulated.", "20")]
-GapFraction = Annotated[
-    float | None,
-    quantity("--gap-fraction", "fraction", PANEL, "Of gaps: largest share of talk spurts or replies with a gap.", "1%"),
-]
-PlayoutBuffer = Annotated[
-    float | None,
-    quantity(
-        "--playout-buffer",
-        "time",
-        PANEL,
-        "Of interruption: time from the arrival of a reply's first chunk to its playout.",
-        "0s",
-        zero=True,
-    ),
-]
-NotsentLowat = Annotated[
-    int | None,
-    quantity("--notsent-lowat", "size", PANEL, "Of interruption: TCP_NOTSENT_LOWAT of the socket.", "not set"),
-]
-Bursts = Annotated[
-    int | None,
-    number("--bursts", PANEL, "Of gaps and interruption: talk spurts or replies that are simulated.", "10000"),
-]
+OPTIONS: Mapping[str, Any] = {
+    "stalls": Annotated[float | None, number("--stalls", PANEL, "Of startup: largest number of stalls per hour.", "1")],
+    "startup": Annotated[
+        float | None,
+        quantity(
+            "--startup",
+            "time",
+            PANEL,
+            "Of startup: judge this start-up buffer, instead of the smallest that suffices. Example: 2s.",
+            zero=True,
+        ),
+    ],
+    "rebuffer": Annotated[
+        float | None,
+        quantity("--rebuffer", "time", PANEL, "Of startup: buffer after a stall.", "as at the start", zero=True),
+    ],
+    "catch_up": Annotated[
+        float | None,
+        quantity("--catch-up", "fraction", PANEL, "Of startup: faster playback after a stall. Example: 5%.", "0%"),
+    ],
+    "session": Annotated[
+        float | None, quantity("--session", "time", PANEL, "Of startup: length of a session.", "600s")
+    ],
+    "hours": Annotated[float | None, number("--hours", PANEL, "Of startup: hours of video that are simulated.", "20")],
+    "gap_fraction": Annotated[
+        float | None,
+        quantity(
+            "--gap-fraction", "fraction", PANEL, "Of gaps: largest share of talk spurts or replies with a gap.", "1%"
+        ),
+    ],
+    "playout_buffer": Annotated[
+        float | None,
+        quantity(
+            "--playout-buffer",
+            "time",
+            PANEL,
+            "Of interruption: time from the arrival of a reply's first chunk to its playout.",
+            "0s",
+            zero=True,
+        ),
+    ],
+    "notsent_lowat": Annotated[
+        int | None,
+        quantity("--notsent-lowat", "size", PANEL, "Of interruption: TCP_NOTSENT_LOWAT of the socket.", "not set"),
+    ],
+    "bursts": Annotated[
+        int | None,
+        number("--bursts", PANEL, "Of gaps and interruption: talk spurts or replies that are simulated.", "10000"),
+    ],
+}
+"""The options of a player by name."""
 GOES_WITH: Mapping[str, tuple[PlayerQuestion, ...]] = {
     **dict.fromkeys(("--stalls", "--startup", "--rebuffer", "--catch-up", "--session", "--hours"), ("startup",)),
     "--gap-fraction": ("gaps",),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from tcpdelay.cli import players
-from tcpdelay.cli.errors import argument_errors, counting, predicting
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
+from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_options, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
 from tcpdelay.cli.scenario import (
-    NO_SOURCE,
     RequestedScenario,
     SourceOptions,
     in_frames,
@@ -137,11 +136,68 @@ def _counts(name: str, description: str) -> Any:
     return _list_option(name, _count, "NUMBERS", description, "1,2,4")
 
 
+DETAILS: Mapping[str, Any] = {
+    "grow": Annotated[
+        Growth | None,
+        make_option(
+            "--grow",
+            ASKED,
+            "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
+            "packets or frames; rate: more packets.",
+            "segments, size with --fps or over rtmp, rate if no interval is known",
+        ),
+    ],
+    "late_fraction": Annotated[
+        float | None,
+        quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
+    ],
+    "codec": Annotated[
+        str | None,
+        make_option(
+            "--codec",
+            ASKED,
+            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
+            "the delay counts, not a call's score",
+            metavar="NAME",
+        ),
+    ],
+    "mos": Annotated[float | None, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")],
+    "intervals": Annotated[Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")],
+    "header": Annotated[
+        int | None,
+        quantity(
+            "--header",
+            "size",
+            ASKED,
+            "Of interval: bytes that the application adds to the data of each packet.",
+            "14, RTP and framing",
+            zero=True,
+        ),
+    ],
+    "pieces": Annotated[Any, _counts("--pieces", "Of split: candidates.")],
+    "connections": Annotated[Any, _counts("--connections", "Of connections: candidates.")],
+    "rtts": Annotated[Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")],
+    "step": Annotated[
+        float | None,
+        quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
+    ],
+    **players.OPTIONS,
+}
+"""The options for details of the question, by name."""
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the given details by their option."""
+    return {option_name(name): value for name, value in values.items() if value is not None}
+
+
 @with_scenario
 @with_source
+@partial(with_options, bundle="details", options=DETAILS, gather=_given)
 def solve(
     options: ScenarioOptions,
-    source: SourceOptions = NO_SOURCE,
+    source: SourceOptions,
+    details: dict[str, Any],
     question: Annotated[
         Any,
         typer.Argument(
@@ -153,60 +209,6 @@ def solve(
             show_default=False,
         ),
     ] = None,
-    grow: Annotated[
-        Growth | None,
-        make_option(
-            "--grow",
-            ASKED,
-            "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
-            "packets or frames; rate: more packets.",
-            "segments, size with --fps or over rtmp, rate if no interval is known",
-        ),
-    ] = None,
-    late_fraction: Annotated[
-        float | None,
-        quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
-    ] = None,
-    codec: Annotated[
-        str | None,
-        make_option(
-            "--codec",
-            ASKED,
-            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
-            "the delay counts, not a call's score",
-            metavar="NAME",
-        ),
-    ] = None,
-    mos: Annotated[float | None, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")] = None,
-    intervals: Annotated[Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")] = None,
-    header: Annotated[
-        int | None,
-        quantity(
-            "--header",
-            "size",
-            ASKED,
-            "Of interval: bytes that the application adds to the data of each packet.",
-            "14, RTP and framing",
-            zero=True,
-        ),
-    ] = None,
-    pieces: Annotated[Any, _counts("--pieces", "Of split: candidates.")] = None,
-    connections: Annotated[Any, _counts("--connections", "Of connections: candidates.")] = None,
-    rtts: Annotated[Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")] = None,
-    step: Annotated[
-        float | None,
-        quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
-    ] = None,
-    stalls: players.Stalls = None,
-    startup: players.Startup = None,
-    rebuffer: players.Rebuffer = None,
-    catch_up: players.CatchUp = None,
-    session: players.Session = None,
-    hours: players.Hours = None,
-    gap_fraction: players.GapFraction = None,
-    playout_buffer: players.PlayoutBuffer = None,
-    notsent_lowat: players.NotsentLowat = None,
-    bursts: players.Bursts = None,
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
@@ -221,52 +223,29 @@ def solve(
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
     if question is None:
         raise typer.BadParameter(f"QUESTION is missing; ask for one of {', '.join(QUESTIONS)} (--help explains them)")
-    given = {
-        "--grow": grow,
-        "--late-fraction": late_fraction,
-        "--codec": codec,
-        "--mos": mos,
-        "--intervals": intervals,
-        "--header": header,
-        "--pieces": pieces,
-        "--connections": connections,
-        "--rtts": rtts,
-        "--step": step,
-        "--stalls": stalls,
-        "--startup": startup,
-        "--rebuffer": rebuffer,
-        "--catch-up": catch_up,
-        "--session": session,
-        "--hours": hours,
-        "--gap-fraction": gap_fraction,
-        "--playout-buffer": playout_buffer,
-        "--notsent-lowat": notsent_lowat,
-        "--bursts": bursts,
-    }
-    _refuse_unrelated(question, given)
+    _refuse_unrelated(question, details)
     varying = varying_source(options, source)
     if varying:
-        _refuse_source(question, varying, {"--codec": codec, "--mos": mos})
+        _refuse_source(question, varying, details)
     if options.over is not None and question == "interval":
         raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
     if method == "chain" and question in PLAYER_QUESTIONS:
         raise typer.BadParameter(f"--method: solve {question} needs a simulation")
-    particulars = {name: value for name, value in given.items() if value is not None}
     if question in PLAYER_QUESTIONS:
         with argument_errors(), predicting():
             from tcpdelay.report.answers import player_text
 
-            found = players.solve_player(question, options, source, particulars)
+            found = players.solve_player(question, options, source, details)
             text = player_text(found, output_format)
         print(text, end="")
         return
     if question == "bitrate":
-        particulars["--grow"] = grow or ("size" if varying else _growth(options))
-    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow"), source), source)
+        details.setdefault("--grow", "size" if varying else _growth(options))
+    scenario = read_scenario(_without_quantity(question, options, details.get("--grow"), source), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
-        answer = _answer(question, scenario, options, particulars, method)
+        answer = _answer(question, scenario, options, details, method)
         ignored = supports(scenario, "chain" if answer.method == "chain" else "simulation").ignored
         text = answer_text(answer, output_format, ignored, options.over, scenario.preset_record)
     print(text, end="")
@@ -274,14 +253,14 @@ def solve(
 
 def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
     """Raise typer.BadParameter if an option does not belong to the question, or contradicts another option."""
-    for option, value in given.items():
-        if value is not None and question not in GOES_WITH[option]:
+    for option in given:
+        if question not in GOES_WITH[option]:
             raise typer.BadParameter(f"{option}: goes with solve {' or '.join(GOES_WITH[option])}, not with {question}")
-    if given["--late-fraction"] is not None and (given["--codec"] or given["--mos"]) is not None:
+    if "--late-fraction" in given and not given.keys().isdisjoint(("--codec", "--mos")):
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
-def _refuse_source(question: Question, varying: str, of_calls: dict[str, Any]) -> None:
+def _refuse_source(question: Question, varying: str, given: dict[str, Any]) -> None:
     """Raise typer.BadParameter if a question, or the rating of a call, has no meaning for a source.
 
     `varying` has the options by which its rate is not constant.
@@ -289,8 +268,8 @@ def _refuse_source(question: Question, varying: str, of_calls: dict[str, Any]) -
     if question not in OF_ANY_SOURCE:
         allowed = ", ".join(OF_ANY_SOURCE)
         raise typer.BadParameter(f"{varying}: goes with solve {allowed}, not with {question}")
-    for option, value in of_calls.items():
-        if value is not None:
+    for option in ("--codec", "--mos"):
+        if option in given:
             raise typer.BadParameter(f"{option}: does not go with {varying}")
 
 
