@@ -15,8 +15,9 @@ import re
 import sys
 import types
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -168,6 +169,22 @@ def require_flag(name: str, value: object) -> None:
     """Raise InvalidValueError if an argument is neither True nor False."""
     if not isinstance(value, bool):
         raise InvalidValueError(name, value, "be True or False")
+
+
+def require_whole(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number of a configuration file; raise InvalidValueError if it is none, or out of its range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
+    return value
+
+
+def require_keys(table: Iterable[str], allowed: Collection[str], what: str) -> None:
+    """Raise ValueError for a key of a configuration file that is not allowed; `what` names the allowed keys."""
+    for key in table:
+        if key not in allowed:
+            near = get_close_matches(str(key), allowed, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{key!r:.64} is no {what}; there are {', '.join(allowed)}{meant}")
 
 
 def check_field_types(record: DataclassInstance) -> None:

@@ -53,6 +53,12 @@ class Link:
     in_order: bool = False
 
     @classmethod
+    def of(cls, settings: object, **changed: Any) -> Link:
+        """Return the link with the settings of an `EmulatedPath` or an `Experiment` that it has too, some changed."""
+        shared = {each.name: getattr(settings, each.name) for each in fields(cls) if hasattr(settings, each.name)}
+        return cls(**(shared | changed))
+
+    @classmethod
     def from_table(cls, table: dict[str, Any]) -> Link:
         """Return the link whose fields are in a table, as `dataclasses.asdict` makes it."""
         trace = table["trace"]
@@ -326,11 +332,9 @@ class EmulatedPath:
         return self._link(self.loss if self.server_loss is None else self.server_loss)
 
     def _link(self, loss: float) -> Link:
-        shared = {each.name: getattr(self, each.name) for each in fields(Link) if hasattr(self, each.name)}
-        if self.queue_packets is None and self.queue in ("fifo", "red"):
-            shared["queue_packets"] = DEVICE_LIMIT
+        limit = DEVICE_LIMIT if self.queue_packets is None and self.queue in ("fifo", "red") else self.queue_packets
         trace = None if self.trace is None else _schedule(self.trace)
-        return Link(**{**shared, "delay": self.rtt / 2, "loss": loss, "trace": trace})
+        return Link.of(self, delay=self.rtt / 2, loss=loss, queue_packets=limit, trace=trace)
 
 
 def check_buckets(queue: QueueKind, rate: float, burst: int | None, peak_rate: float | None) -> None:

@@ -10,7 +10,17 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 from tcpdelay.scenario.applications import constant_rate
-from tcpdelay.scenario.fields import WHOLE, Choice, Content, Flag, InvalidValueError, Quantity, declarations, declared
+from tcpdelay.scenario.fields import (
+    WHOLE,
+    Choice,
+    Content,
+    Flag,
+    InvalidValueError,
+    Quantity,
+    declarations,
+    declared,
+    require_keys,
+)
 from tcpdelay.scenario.jitter import DistributionOfJitter, InOrder, check_jitter
 from tcpdelay.scenario.path import BadTime, Path, check_losses
 from tcpdelay.scenario.source import Flow
@@ -389,10 +399,7 @@ class Experiment:
         The source may be a table too. With a source, the application is "source" unless another one is given. For the
         application "quic" the default congestion control is that of the implementation.
         """
-        known = {field.name for field in fields(cls)}
-        for key in table:
-            if key not in known:
-                raise ValueError(f"{key!r} is no setting of an experiment; there are {', '.join(sorted(known))}")
+        require_keys(table, sorted(declarations(cls)), "setting of an experiment")
         if table.get("application") == "quic":
             control = QUIC_CONGESTION_CONTROLS.get(table.get("implementation", cls.implementation), ("reno",))[0]
             table = {"congestion_control": control, **table}
