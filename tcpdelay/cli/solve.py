@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import typer
 
-from tcpdelay.cli import players
 from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting
 from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_options, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
@@ -21,12 +20,17 @@ from tcpdelay.cli.scenario import (
     with_source,
 )
 from tcpdelay.models.predict import AnsweredBy, supports
+from tcpdelay.scenario.fields import InvalidValueError
+from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
+    from tcpdelay.questions.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
     from tcpdelay.report.answers import Solution
 
+PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
+PlayerQuestion = Literal["startup", "gaps", "interruption"]
 Question = Literal[
     "bitrate",
     "packet-rate",
@@ -38,35 +42,23 @@ Question = Literal[
     "split",
     "connections",
     "sensitivity",
-    players.PlayerQuestion,
+    PlayerQuestion,
 ]
 Growth = Literal["segments", "size", "rate"]
 Format = Literal["text", "json", "csv"]
 
-ASKED = "Details of the question"
+ASKED, PLAYER = "Details of the question", "Details of a player"
 LATE_FRACTION = 0.01
 ANY_BITRATE = 1e6
 """Placeholder of a bitrate that is searched for [bit/s]."""
-PLAYER_QUESTIONS: tuple[Question, ...] = get_args(players.PlayerQuestion)
+PLAYER_QUESTIONS: tuple[Question, ...] = get_args(PlayerQuestion)
 OF_ANY_SOURCE: tuple[Question, ...] = ("bitrate", "playout", "loss", "rtt", "frontier", *PLAYER_QUESTIONS)
 """The questions that have a meaning for sources whose rate is not constant."""
 CALLS: tuple[Question, ...] = ("playout", "interval", "split", "connections")
-GOES_WITH: dict[str, tuple[Question, ...]] = {
-    "--grow": ("bitrate",),
-    "--late-fraction": ("playout",),
-    "--codec": CALLS,
-    "--mos": CALLS,
-    "--intervals": ("interval",),
-    "--header": ("interval",),
-    "--pieces": ("split",),
-    "--connections": ("connections",),
-    "--rtts": ("frontier",),
-    "--step": ("sensitivity",),
-    **players.GOES_WITH,
-}
-"""The questions for which each option can be given."""
+ARGUMENTS = {"stalls": "stalls_per_hour", "gap_fraction": "gap_share", "playout_buffer": "buffer"}
+"""The arguments of the library that have another name than their option."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
-EXAMPLES = f"""
+EXAMPLES = """
 \b
 Questions:
   bitrate      largest bitrate that meets the target
@@ -97,7 +89,13 @@ Examples:
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --codec g729a
   tcpdelay solve interval --rtt 100ms --loss 2% --bitrate 64kbit/s
   tcpdelay solve sensitivity --rtt 100ms --loss 2% --app voip --format csv
-{players.EXAMPLES}"""
+  tcpdelay solve startup --rtt 60ms --loss 0.5% --bitrate 1Mbit/s \\
+      --key-ratio 8 --hours 4
+  tcpdelay solve gaps --rtt 100ms --loss 1% --speed 3 \\
+      --packet-size 960 --interval 20ms --bursts 2000
+  tcpdelay solve interruption --rtt 100ms --loss 1% --speed 3 \\
+      --packet-size 960 --interval 20ms --notsent-lowat 4kB --bursts 2000
+"""
 
 
 QUESTIONS = list(get_args(Question))
@@ -136,9 +134,18 @@ def _counts(name: str, description: str) -> Any:
     return _list_option(name, _count, "NUMBERS", description, "1,2,4")
 
 
-DETAILS: Mapping[str, Any] = {
-    "grow": Annotated[
-        Growth | None,
+class Detail(NamedTuple):
+    """A detail of some questions: the questions, the type of its value, and its option."""
+
+    questions: tuple[Question, ...]
+    type: Any
+    option: Any
+
+
+DETAILS: Mapping[str, Detail] = {
+    "grow": Detail(
+        ("bitrate",),
+        Growth,
         make_option(
             "--grow",
             ASKED,
@@ -146,13 +153,15 @@ DETAILS: Mapping[str, Any] = {
             "packets or frames; rate: more packets.",
             "segments, size with --fps or over rtmp, rate if no interval is known",
         ),
-    ],
-    "late_fraction": Annotated[
-        float | None,
+    ),
+    "late_fraction": Detail(
+        ("playout",),
+        float,
         quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
-    ],
-    "codec": Annotated[
-        str | None,
+    ),
+    "codec": Detail(
+        CALLS,
+        str,
         make_option(
             "--codec",
             ASKED,
@@ -160,11 +169,12 @@ DETAILS: Mapping[str, Any] = {
             "the delay counts, not a call's score",
             metavar="NAME",
         ),
-    ],
-    "mos": Annotated[float | None, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")],
-    "intervals": Annotated[Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")],
-    "header": Annotated[
-        int | None,
+    ),
+    "mos": Detail(CALLS, float, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")),
+    "intervals": Detail(("interval",), Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")),
+    "header": Detail(
+        ("interval",),
+        int,
         quantity(
             "--header",
             "size",
@@ -173,27 +183,87 @@ DETAILS: Mapping[str, Any] = {
             "14, RTP and framing",
             zero=True,
         ),
-    ],
-    "pieces": Annotated[Any, _counts("--pieces", "Of split: candidates.")],
-    "connections": Annotated[Any, _counts("--connections", "Of connections: candidates.")],
-    "rtts": Annotated[Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")],
-    "step": Annotated[
-        float | None,
+    ),
+    "pieces": Detail(("split",), Any, _counts("--pieces", "Of split: candidates.")),
+    "connections": Detail(("connections",), Any, _counts("--connections", "Of connections: candidates.")),
+    "rtts": Detail(("frontier",), Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")),
+    "step": Detail(
+        ("sensitivity",),
+        float,
         quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
-    ],
-    **players.OPTIONS,
+    ),
+    "stalls": Detail(
+        ("startup",), float, number("--stalls", PLAYER, "Of startup: largest number of stalls per hour.", "1")
+    ),
+    "startup": Detail(
+        ("startup",),
+        float,
+        quantity(
+            "--startup",
+            "time",
+            PLAYER,
+            "Of startup: judge this start-up buffer, instead of the smallest that suffices. Example: 2s.",
+            zero=True,
+        ),
+    ),
+    "rebuffer": Detail(
+        ("startup",),
+        float,
+        quantity("--rebuffer", "time", PLAYER, "Of startup: buffer after a stall.", "as at the start", zero=True),
+    ),
+    "catch_up": Detail(
+        ("startup",),
+        float,
+        quantity("--catch-up", "fraction", PLAYER, "Of startup: faster playback after a stall. Example: 5%.", "0%"),
+    ),
+    "session": Detail(
+        ("startup",), float, quantity("--session", "time", PLAYER, "Of startup: length of a session.", "600s")
+    ),
+    "hours": Detail(
+        ("startup",), float, number("--hours", PLAYER, "Of startup: hours of video that are simulated.", "20")
+    ),
+    "gap_fraction": Detail(
+        ("gaps",),
+        float,
+        quantity(
+            "--gap-fraction", "fraction", PLAYER, "Of gaps: largest share of talk spurts or replies with a gap.", "1%"
+        ),
+    ),
+    "playout_buffer": Detail(
+        ("interruption",),
+        float,
+        quantity(
+            "--playout-buffer",
+            "time",
+            PLAYER,
+            "Of interruption: time from the arrival of a reply's first chunk to its playout.",
+            "0s",
+            zero=True,
+        ),
+    ),
+    "notsent_lowat": Detail(
+        ("interruption",),
+        int,
+        quantity("--notsent-lowat", "size", PLAYER, "Of interruption: TCP_NOTSENT_LOWAT of the socket.", "not set"),
+    ),
+    "bursts": Detail(
+        ("gaps", "interruption"),
+        int,
+        number("--bursts", PLAYER, "Of gaps and interruption: talk spurts or replies that are simulated.", "10000"),
+    ),
 }
-"""The options for details of the question, by name."""
+"""The details of questions by name."""
+_OPTIONS = {name: Annotated[detail.type | None, detail.option] for name, detail in DETAILS.items()}
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the given details by their option."""
-    return {option_name(name): value for name, value in values.items() if value is not None}
+    """Return the given details by name."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @with_scenario
 @with_source
-@partial(with_options, bundle="details", options=DETAILS, gather=_given)
+@partial(with_options, bundle="details", options=_OPTIONS, gather=_given)
 def solve(
     options: ScenarioOptions,
     source: SourceOptions,
@@ -235,13 +305,13 @@ def solve(
         with argument_errors(), predicting():
             from tcpdelay.report.answers import player_text
 
-            found = players.solve_player(question, options, source, details)
+            found = _solve_player(question, options, source, details)
             text = player_text(found, output_format)
         print(text, end="")
         return
     if question == "bitrate":
-        details.setdefault("--grow", "size" if varying else _growth(options))
-    scenario = read_scenario(_without_quantity(question, options, details.get("--grow"), source), source)
+        details.setdefault("grow", "size" if varying else _growth(options))
+    scenario = read_scenario(_without_quantity(question, options, details.get("grow"), source), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
@@ -253,10 +323,11 @@ def solve(
 
 def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
     """Raise typer.BadParameter if an option does not belong to the question, or contradicts another option."""
-    for option in given:
-        if question not in GOES_WITH[option]:
-            raise typer.BadParameter(f"{option}: goes with solve {' or '.join(GOES_WITH[option])}, not with {question}")
-    if "--late-fraction" in given and not given.keys().isdisjoint(("--codec", "--mos")):
+    for name in given:
+        if question not in (others := DETAILS[name].questions):
+            allowed = " or ".join(others)
+            raise typer.BadParameter(f"{option_name(name)}: goes with solve {allowed}, not with {question}")
+    if "late_fraction" in given and not given.keys().isdisjoint(("codec", "mos")):
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
@@ -268,9 +339,9 @@ def _refuse_source(question: Question, varying: str, given: dict[str, Any]) -> N
     if question not in OF_ANY_SOURCE:
         allowed = ", ".join(OF_ANY_SOURCE)
         raise typer.BadParameter(f"{varying}: goes with solve {allowed}, not with {question}")
-    for option in ("--codec", "--mos"):
-        if option in given:
-            raise typer.BadParameter(f"{option}: does not go with {varying}")
+    for name in ("codec", "mos"):
+        if name in given:
+            raise typer.BadParameter(f"--{name}: does not go with {varying}")
 
 
 def _growth(options: ScenarioOptions) -> Growth:
@@ -315,7 +386,7 @@ def _answer(
     question: Question,
     scenario: RequestedScenario,
     options: ScenarioOptions,
-    particulars: dict[str, Any],
+    details: dict[str, Any],
     method: AnsweredBy,
 ) -> Solution:
     """Return the answer to a question."""
@@ -327,7 +398,7 @@ def _answer(
     from tcpdelay.questions.playout import playout_for_call, playout_for_late_fraction
 
     source, path, stack, target = scenario.source, scenario.path, scenario.stack, scenario.target
-    own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
+    own = dict(details)
     codec, mos = own.pop("codec", None), own.pop("mos", None)
     call = None if codec is None and mos is None else CallTarget(codec or "g711", mos)
     demand = call or target
@@ -365,3 +436,41 @@ def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: in
     if size < 1:
         raise typer.BadParameter(f"--header: {header} bytes leave no data in packets of {scenario.flow.packet_size}")
     return 8 * size / scenario.flow.interval
+
+
+def _solve_player(
+    question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
+) -> PlayerAnswer:
+    """Return the answer to a question about a player; `given` has its details."""
+    for name in ("limit", "quantile"):
+        if options[name] is not None:
+            raise typer.BadParameter(f"--{name}: does not go with solve {question}, which has its own demand")
+    scenario = read_scenario(options, source)
+    if question != "startup" and not isinstance(scenario.source, Speech | Utterances):
+        other = type(scenario.source).__name__.lower()
+        kinds = "speech (--talk, --silence) or a voice agent's replies (--speed, --length, --pause)"
+        raise typer.BadParameter(f"{question} is for {kinds}, not for a {other}")
+    own = {ARGUMENTS.get(name, name): value for name, value in given.items()}
+    try:
+        return _player_answer(question, scenario, own | {"on_progress": counting("Simulating", "messages")})
+    except InvalidValueError as error:
+        option = next((name for name, argument in ARGUMENTS.items() if argument == error.name), error.name)
+        raise InvalidValueError(option, error.value, error.allowed, error.hint) from error
+
+
+def _player_answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
+    """Return the answer to a question, given the details by the names of the library."""
+    from tcpdelay.quality.player import Player
+    from tcpdelay.questions.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
+
+    asked = (scenario.source, scenario.path, scenario.stack)
+    if question == "gaps":
+        return playout_without_gaps(*asked, **own)
+    if question == "interruption":
+        return audio_not_stoppable(*asked, **own)
+    if "startup" not in own:
+        return startup_for_stalls(*asked, **own)
+    if "stalls_per_hour" in own:
+        raise typer.BadParameter("--startup and --stalls: give one of them, a buffer or a demand")
+    player = Player(**{name: own.pop(name) for name in ("startup", "rebuffer", "catch_up") if name in own})
+    return video_stalls(*asked, player, **own)
