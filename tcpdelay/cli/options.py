@@ -453,10 +453,16 @@ def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) 
         option = make_option("--congestion-control", TRANSPORT, meaning, Linux().congestion_control)
         offered["congestion_control"] = Annotated[CongestionControl | None, option]
 
-    def gather(values: dict[str, Any]) -> ScenarioOptions:
-        return ScenarioOptions.of(**{name: values[name] for name in offered})
+    taking = with_options(command, "options", offered, lambda values: ScenarioOptions.of(**values))
+    own = inspect.signature(taking)
+    whole_help = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
 
-    return with_options(command, "options", {**offered, "help_all": HelpAll}, gather)
+    @wraps(taking)
+    def with_whole_help(help_all: bool, **values: Any) -> None:
+        taking(**values)
+
+    with_whole_help.__signature__ = own.replace(parameters=[*own.parameters.values(), whole_help])  # type: ignore[attr-defined]
+    return with_whole_help
 
 
 BETWEEN = ".."

@@ -178,13 +178,16 @@ def require_whole(name: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def require_keys(table: Iterable[str], allowed: Collection[str], what: str) -> None:
-    """Raise ValueError for a key of a configuration file that is not allowed; `what` names the allowed keys."""
+def require_keys(table: Iterable[str], allowed: Collection[str], what: str, place: str = "") -> None:
+    """Raise ValueError for a key of a configuration file that is not allowed.
+
+    `what` names the allowed keys, and `place` begins the message.
+    """
     for key in table:
         if key not in allowed:
             near = get_close_matches(str(key), allowed, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"{key!r:.64} is no {what}; there are {', '.join(allowed)}{meant}")
+            raise ValueError(f"{place}{key!r:.64} is no {what}; there are {', '.join(allowed)}{meant}")
 
 
 def check_field_types(record: DataclassInstance) -> None:

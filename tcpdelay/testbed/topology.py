@@ -246,10 +246,7 @@ def _with_trace(way: dict[str, Any]) -> dict[str, Any]:
 def _keys(place: str, table: object, allowed: Sequence[str]) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ValueError(f"{place} must be a table, got {table!r}")
-    try:
-        require_keys(table, allowed, "key")
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from None
+    require_keys(table, allowed, "key", f"{place}: ")
     return dict(table)
 
 
