@@ -374,7 +374,13 @@ class Quantity(Field):
         """The range as a sentence of a docstring."""
         if self.allowed or self.kind == "fraction":
             return f"Must {self.range_in_words}."
-        return f"From {self.low:g} to {self.high:g}{self.unit and f' {self.unit}'}."
+        first = self._first_in_words.capitalize()
+        return f"{first} to {self.high:g}{self.unit and f' {self.unit}'}."
+
+    @property
+    def _first_in_words(self) -> str:
+        """The lower end of the range."""
+        return f"above {self.low:g}, up" if self.low_excluded else f"from {self.low:g}"
 
     @property
     def range_in_words(self) -> str:
@@ -382,9 +388,8 @@ class Quantity(Field):
         if self.allowed:
             return self.allowed
         if self.kind == "fraction":
-            low = f"above {self.low:g}," if self.low_excluded else f"from {self.low:g}"
             below = "below " if self.high_excluded else ""
-            return f"be a fraction {low} {'up ' if self.low_excluded else ''}to {below}{self.high:g}"
+            return f"be a fraction {self._first_in_words} to {below}{self.high:g}"
         if self.kind in WHOLE:
             return f"be a whole number of {self.unit} from {self.low:.0f} to {self.high:.0f}"
         return f"lie between {self.low:g} and {self.high:g} {self.unit}"
