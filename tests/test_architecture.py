@@ -61,7 +61,6 @@ SHARED_FILE_NAMES = {
     "specification",  # of a sweep, of a campaign of the testbed
     "files",  # durable ones, of tables
     "video",  # the source, and the quality of its playback
-    "players",  # the questions on the command line, and the report on their answers
 }
 """Names of several modules, where the folder says which is meant."""
 
