@@ -11,11 +11,13 @@ import functools
 import inspect
 import math
 import numbers
+import re
 import sys
 import types
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -169,6 +171,25 @@ def require_flag(name: str, value: object) -> None:
         raise InvalidValueError(name, value, "be True or False")
 
 
+def require_whole(name: str, value: object, low: int, high: int) -> int:
+    """Return a whole number of a configuration file; raise InvalidValueError if it is none, or out of its range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
+    return value
+
+
+def require_keys(table: Iterable[str], allowed: Collection[str], what: str, place: str = "") -> None:
+    """Raise ValueError for a key of a configuration file that is not allowed.
+
+    `what` names the allowed keys, and `place` begins the message.
+    """
+    for key in table:
+        if key not in allowed:
+            near = get_close_matches(str(key), allowed, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{place}{key!r:.64} is no {what}; there are {', '.join(allowed)}{meant}")
+
+
 def check_field_types(record: DataclassInstance) -> None:
     """Refuse a field of a wrong type in one line: numbers, switches, choices, mappings and objects.
 
@@ -254,6 +275,7 @@ class Field(GroupedMetadata):
 
     kind: Kind  # Kind of the values: the key of `UNITS`, `PARSERS` and `FORMATS`
     meaning: str  # Meaning of the field in one plain sentence; also the help of the command-line option
+    details: str = ""  # Further sentences for the docstring of the class
     default_words: str = ""  # The default in words, if `default` does not show it
     # The default of the field, from the class; None if the field has no default, or None as default.
     default: Any = None
@@ -272,6 +294,16 @@ class Field(GroupedMetadata):
         """Attributes of a coordinate of a data set: name, and the unit if the values have one."""
         units = UNITS[self.kind]
         return {"long_name": self.long_name, **({} if units is None else {"units": units})}
+
+    @property
+    def type_in_words(self) -> str:
+        """The type of the values, as in a docstring."""
+        return {"flag": "bool", "word": "str"}.get(self.kind, "int" if self.kind in WHOLE else "float")
+
+    @property
+    def allowed_in_words(self) -> str:
+        """The allowed values as a sentence of a docstring; empty if the type says it all."""
+        return ""
 
     @abstractmethod
     def __iter__(self) -> Iterator[object]:
@@ -311,7 +343,7 @@ class Quantity(Field):
     unit : str
         Unit in words, for error messages.
     example : str
-        A value in the notation of the command line.
+        A value in the notation of the command line; empty for a field that is no option.
     hint : str
         How to write the value in Python; shown with a value that is too large, such as a time in milliseconds.
     low_excluded, high_excluded : bool
@@ -331,11 +363,24 @@ class Quantity(Field):
     low: float
     high: float
     unit: str
-    example: str
+    example: str = ""
     hint: str = ""
     low_excluded: bool = False
     high_excluded: bool = False
     allowed: str = ""
+
+    @property
+    def allowed_in_words(self) -> str:
+        """The range as a sentence of a docstring."""
+        if self.allowed or self.kind == "fraction":
+            return f"Must {self.range_in_words}."
+        first = self._first_in_words.capitalize()
+        return f"{first} to {self.high:g}{self.unit and f' {self.unit}'}."
+
+    @property
+    def _first_in_words(self) -> str:
+        """The lower end of the range."""
+        return f"above {self.low:g}, up" if self.low_excluded else f"from {self.low:g}"
 
     @property
     def range_in_words(self) -> str:
@@ -343,7 +388,8 @@ class Quantity(Field):
         if self.allowed:
             return self.allowed
         if self.kind == "fraction":
-            return "be a fraction from 0 to below 1"
+            below = "below " if self.high_excluded else ""
+            return f"be a fraction {self._first_in_words} to {below}{self.high:g}"
         if self.kind in WHOLE:
             return f"be a whole number of {self.unit} from {self.low:.0f} to {self.high:.0f}"
         return f"lie between {self.low:g} and {self.high:g} {self.unit}"
@@ -425,6 +471,11 @@ class Choice(Field):
     kind: Kind = "word"
     words: tuple[str, ...] = ()
 
+    @property
+    def type_in_words(self) -> str:
+        """The words, as in a docstring."""
+        return f"{{{', '.join(map(repr, self.words))}}}"
+
     def __iter__(self) -> Iterator[object]:
         """Yield nothing: pydantic knows the words from the type."""
         return iter(())
@@ -478,6 +529,12 @@ class Content(Field):
 
     kind: Kind = "content"
     check: Callable[[Any], Any]  # Function that returns the content to store, or raises InvalidValueError
+    type_name: str = "object"  # Type of the content, for the docstring of the class
+
+    @property
+    def type_in_words(self) -> str:
+        """The type of the content, as in a docstring."""
+        return self.type_name
 
     def __iter__(self) -> Iterator[object]:
         """Yield the check for pydantic."""
@@ -505,6 +562,9 @@ class Content(Field):
 
 
 _DECLARATIONS: dict[type, Mapping[str, Field]] = {}
+_SECTION = re.compile(r"\n\n\w[\w ]*\n---")
+"""The end of a docstring's text, where its first section begins."""
+_FAULTS = "If a value has a wrong type, is out of its range, or is none of the allowed words; a ValueError."
 
 
 def declarations(described: type) -> Mapping[str, Field]:
@@ -555,8 +615,35 @@ def described(cls: type[Described]) -> type[Described]:
     if not has_repr:
         validated.__repr__ = _repr
     _show_plainly(validated)
+    _document(validated)
     result: type[Described] = validated
     return result
+
+
+def declared(cls: type[Described]) -> type[Described]:
+    """Keep the declarations of a dataclass that checks its values itself."""
+    fields: Any = cls
+    _DECLARATIONS[cls] = dict(_declared_fields(fields))
+    _show_plainly(cls)
+    _document(cls)
+    return cls
+
+
+def _document(described: Any) -> None:
+    """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
+    text = inspect.cleandoc(described.__doc__ or "")
+    lines = ["", "", "Parameters", "----------"]
+    for field in dataclasses.fields(described):
+        declared = declarations(described)[field.name]
+        optional = ", optional" if field.default is None else ""
+        default = f"By default {declared.default!r}." if declared.default is not None else ""
+        sentences = filter(None, (declared.meaning, declared.details, declared.allowed_in_words, default))
+        lines += [f"{field.name} : {declared.type_in_words}{optional}", f"    {' '.join(sentences)}"]
+    if "\nRaises\n---" not in text:
+        lines += ["", "Raises", "------", "InvalidValueError", f"    {_FAULTS}"]
+    first = _SECTION.search(text)
+    place = len(text) if first is None else first.start()
+    described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
 
 
 def effective_fields(described: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What follows from the one declaration of a field: option, sweep axis, column, units, `help`."""
 
+import dataclasses
 import inspect
 import re
 import shutil
@@ -17,6 +18,8 @@ from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
 from tcpdelay.study.sweep.specification import PARAMETERS, read_sweep
 from tcpdelay.study.tables.columns import QUANTITIES
+from tcpdelay.testbed.emulated_path import EmulatedPath
+from tcpdelay.testbed.experiment import Experiment
 
 PACKAGE = Path(__file__).parents[1] / "tcpdelay"
 ADDED = """
@@ -80,6 +83,30 @@ def test_the_help_of_a_class_shows_types_and_defaults_alone():
     signature = str(inspect.signature(td.Path))
     assert signature.startswith("(rtt: float, loss: float, loss_pattern: Literal['random', 'correlated'] = 'random'")
     assert "Quantity" not in signature + str(td.Path.__annotations__)
+
+
+@pytest.mark.parametrize("described", [td.Path, td.Target, td.Video, Linux, EmulatedPath, Experiment])
+def test_the_docstring_describes_every_field_once(described):
+    parameters = described.__doc__.partition("Parameters\n----------\n")[2].partition("\n\nRaises\n")[0]
+    names = [line.partition(" : ")[0] for line in parameters.splitlines() if not line.startswith(" ")]
+    assert names == [field.name for field in dataclasses.fields(described)]
+    for declaration in declarations(described).values():
+        assert declaration.meaning in parameters
+
+
+def test_the_docstring_has_types_ranges_and_defaults():
+    text = td.Path.__doc__
+    assert "rtt : float\n    Round-trip time. From 1e-06 to 60 s.\n" in text
+    assert "one_way_delay : float, optional\n" in text
+    assert "Must be a fraction above 0, up to 1. By default 1.0.\n" in text
+    assert "loss_pattern : {'random', 'correlated'}\n" in text
+
+
+def test_every_setting_of_an_emulated_path_is_an_option_of_run(run):
+    status, printed, _ = run("run", "--help")
+    assert status == 0
+    for name in declarations(EmulatedPath):
+        assert option_name("link_trace" if name == "trace" else name) in printed
 
 
 OUT_OF_RANGE = {

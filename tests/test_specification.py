@@ -168,6 +168,7 @@ WRONG = {
     "a name of two lines": ('name = "a\\n"\n[[experiments]]\n', "name must be up to 61 letters"),
     "a long name": (f'name = "{"a" * 62}"\n[[experiments]]\n', "name must be up to 61 letters"),
     "an unknown key": (f"speed = 1\n{PLAIN}", "'speed' is no key of a specification; there are backend, experiments,"),
+    "a misspelt key": (f"sede = 1\n{PLAIN}", "source; did you mean seed?"),
     "an unknown setting": (f"{PLAIN}speed = 1\n", "experiments 1: 'speed' is no setting of an experiment; there are"),
     "no experiments": (HEAD, "there must be at least one table [[experiments]]"),
     "empty experiments": (f"{HEAD}experiments = []\n", "there must be at least one table [[experiments]]"),

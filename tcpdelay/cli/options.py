@@ -418,34 +418,51 @@ OTHER_STACKS = ("stack", *options_only_of("newreno_2008", "quic"))
 """Options that a command leaves out which simulates Linux only."""
 
 
-def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Give `command` the options of a scenario, except the options in `left_out`.
+def with_options(
+    command: Callable[..., None], bundle: str, options: Mapping[str, Any], gather: Callable[[dict[str, Any]], Any]
+) -> Callable[..., None]:
+    """Give `command` several options in place of its parameter `bundle`.
 
-    The first parameter of the command receives them as `ScenarioOptions`.
+    `options` has the annotation of each option by name. The parameter receives what `gather` makes of the values of
+    all of them, where None stands for an absent option.
     """
-    own_hints = get_type_hints(command, include_extras=True)
+    hints = get_type_hints(command, include_extras=True)
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        for name, hint in options.items()
+    ]
+    parameters: list[inspect.Parameter] = []
+    for own in inspect.signature(command).parameters.values():
+        parameters += added if own.name == bundle else [own.replace(kind=own.KEYWORD_ONLY, annotation=hints[own.name])]
+
+    @wraps(command)
+    def take_options(**values: Any) -> None:
+        given = {name: values.pop(name) for name in options}
+        command(**values, **{bundle: gather(given)})
+
+    take_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    take_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return take_options
+
+
+def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
+    """Give `command` the options of a scenario, except the options in `left_out`, as its parameter `options`."""
     offered = {name: hint for name, hint in OPTIONS.items() if name not in left_out}
     if set(OTHER_STACKS) <= set(left_out):
         meaning = "Congestion control of the sender: cubic, reno or bbr."
         option = make_option("--congestion-control", TRANSPORT, meaning, Linux().congestion_control)
         offered["congestion_control"] = Annotated[CongestionControl | None, option]
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in offered.items()
-    ]
-    own = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=own_hints[name])
-        for name, parameter in list(inspect.signature(command).parameters.items())[1:]
-    ]
 
+    taking = with_options(command, "options", offered, lambda values: ScenarioOptions.of(**values))
+    own = inspect.signature(taking)
     whole_help = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
 
-    @wraps(command)
-    def take_options(help_all: bool, **values: Any) -> None:
-        command(ScenarioOptions.of(**{name: values.pop(name) for name in offered}), **values)
+    @wraps(taking)
+    def with_whole_help(help_all: bool, **values: Any) -> None:
+        taking(**values)
 
-    take_options.__signature__ = inspect.Signature([*shared, *own, whole_help])  # type: ignore[attr-defined]
-    return take_options
+    with_whole_help.__signature__ = own.replace(parameters=[*own.parameters.values(), whole_help])  # type: ignore[attr-defined]
+    return with_whole_help
 
 
 BETWEEN = ".."

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,16 +32,17 @@ from tcpdelay.cli.options import (
     link_trace_option,
     make_option,
     number,
+    option_type,
     outage_every_option,
     outage_option,
     quantity,
     read_varying_link,
+    with_options,
 )
 from tcpdelay.declare import InvalidValueError, declarations
-from tcpdelay.scenario.jitter import JitterDistribution
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.store import error_in_words
-from tcpdelay.testbed.emulated_path import EmulatedPath, QueueKind
+from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts
 from tcpdelay.units import format_duration, printable
@@ -73,14 +75,33 @@ Examples:
 """
 
 
-def _path_option(name: str) -> Any:
-    declaration = declarations(EmulatedPath)[name]
-    shown: str | bool = declaration.default_words
-    if not shown:
-        shown = False if declaration.default is None else declaration.written(declaration.default).replace(" ", "")
-    return declared_option(name, declaration, PATH, described(declaration), shown)
+def _path_options() -> dict[str, Any]:
+    """Return the annotations of the options of a path, by name; those of a link that varies stand for its trace."""
+    options: dict[str, Any] = {}
+    for name, declaration in declarations(EmulatedPath).items():
+        if name == "trace":
+            options["link_trace"] = Annotated[Path | None, link_trace_option(PATH)]
+            options["outage_every"] = Annotated[float | None, outage_every_option(PATH)]
+            options["outage"] = Annotated[float | None, outage_option(PATH)]
+            continue
+        shown: str | bool = declaration.default_words
+        if not shown:
+            shown = False if declaration.default is None else declaration.written(declaration.default).replace(" ", "")
+        option = declared_option(name, declaration, PATH, described(declaration), shown)
+        options[name] = Annotated[option_type(declaration) | None, option]
+    return options
 
 
+def _path_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `EmulatedPath` that are given by its options."""
+    rate, *varying = (values[name] for name in ("rate", "link_trace", "outage_every", "outage"))
+    trace = read_varying_link(rate, *varying)
+    settings = {name: values[name] for name in declarations(EmulatedPath) if name != "trace"}
+    settings |= {} if trace is None else {"rate": None, "trace": trace}
+    return {name: value for name, value in settings.items() if value is not None and value is not False}
+
+
+@partial(with_options, bundle="path", options=_path_options(), gather=_path_settings)
 def run(
     commands: Annotated[
         list[str],
@@ -90,27 +111,7 @@ def run(
             "server by the name server. Or a file with programs on several hosts, and the links between them.",
         ),
     ],
-    rtt: Annotated[float | None, _path_option("rtt")] = None,
-    loss: Annotated[float | None, _path_option("loss")] = None,
-    server_loss: Annotated[float | None, _path_option("server_loss")] = None,
-    loss_burst: Annotated[float | None, _path_option("loss_burst")] = None,
-    bad_time: Annotated[float | None, _path_option("bad_time")] = None,
-    bad_loss: Annotated[float | None, _path_option("bad_loss")] = None,
-    jitter: Annotated[float | None, _path_option("jitter")] = None,
-    jitter_distribution: Annotated[JitterDistribution | None, _path_option("jitter_distribution")] = None,
-    jitter_correlation: Annotated[float | None, _path_option("jitter_correlation")] = None,
-    in_order: Annotated[bool, _path_option("in_order")] = False,
-    reordering: Annotated[float | None, _path_option("reordering")] = None,
-    rate: Annotated[float | None, _path_option("rate")] = None,
-    burst: Annotated[int | None, _path_option("burst")] = None,
-    peak_rate: Annotated[float | None, _path_option("peak_rate")] = None,
-    link_trace: Annotated[Path | None, link_trace_option(PATH)] = None,
-    outage_every: Annotated[float | None, outage_every_option(PATH)] = None,
-    outage: Annotated[float | None, outage_option(PATH)] = None,
-    queue: Annotated[QueueKind | None, _path_option("queue")] = None,
-    queue_packets: Annotated[int | None, _path_option("queue_packets")] = None,
-    queue_target: Annotated[float | None, _path_option("queue_target")] = None,
-    ecn: Annotated[bool, _path_option("ecn")] = False,
+    path: dict[str, Any],
     congestion_control: Annotated[
         Literal["cubic", "reno", "bbr", "vegas", "westwood"],
         make_option(
@@ -201,29 +202,7 @@ def run(
         raise typer.BadParameter(f"the guest runs on Linux only, not on {sys.platform!r}")
     if find_spec("pyroute2") is None:
         raise typer.BadParameter("the guest needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
-    trace = read_varying_link(rate, link_trace, outage_every, outage)
-    given: dict[str, Any] = {
-        "rtt": rtt,
-        "loss": loss,
-        "server_loss": server_loss,
-        "loss_burst": loss_burst,
-        "burst": burst,
-        "peak_rate": peak_rate,
-        "bad_time": bad_time,
-        "bad_loss": bad_loss,
-        "jitter": jitter,
-        "jitter_distribution": jitter_distribution,
-        "jitter_correlation": jitter_correlation,
-        "in_order": in_order or None,
-        "reordering": reordering,
-        "rate": rate if trace is None else None,
-        "trace": trace,
-        "queue": queue,
-        "queue_packets": queue_packets,
-        "queue_target": queue_target,
-        "ecn": ecn or None,
-    }
-    topology = find_topology(commands, {name: value for name, value in given.items() if value is not None})
+    topology = find_topology(commands, path)
     settings = read_settings(sysctl or [])
     if seed < 0:
         raise typer.BadParameter(f"--seed: must be 0 or more, got {seed}")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, option_name, print_warning
-from tcpdelay.cli.options import FLOW, ScenarioOptions, declared_option, described, file_name, make_option, option_type
+from tcpdelay.cli.options import (
+    FLOW,
+    ScenarioOptions,
+    declared_option,
+    described,
+    file_name,
+    make_option,
+    option_type,
+    with_options,
+)
 from tcpdelay.cli.output import Named
 from tcpdelay.declare import bounds, declarations
 from tcpdelay.scenario.applications import Application, constant_rate
@@ -133,24 +140,13 @@ NO_SOURCE = SourceOptions()
 
 
 def with_source(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a source; its second parameter, `source`, receives them as `SourceOptions`."""
-    hints = get_type_hints(command, include_extras=True)
-    options, _, *own = inspect.signature(command).parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in SOURCE_OPTIONS.items()
-    ]
+    """Give a command the options of a source, as its parameter `source`."""
 
-    @wraps(command)
-    def take_source(options: ScenarioOptions, **values: Any) -> None:
-        file, given = values.pop("source"), {name: values.pop(name) for name in SOURCE_FIELDS}
-        chosen = SourceOptions(file, {name: value for name, value in given.items() if value is not None})
-        command(options, chosen, **values)
+    def gather(values: dict[str, Any]) -> SourceOptions:
+        file = values.pop("source")
+        return SourceOptions(file, {name: value for name, value in values.items() if value is not None})
 
-    keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
-    take_source.__signature__ = inspect.Signature([options, *added, *keyword_only])  # type: ignore[attr-defined]
-    take_source.__annotations__ = {**hints, **SOURCE_OPTIONS}
-    return take_source
+    return with_options(command, "source", SOURCE_OPTIONS, gather)
 
 
 _RATE = ("packet_size", "interval")

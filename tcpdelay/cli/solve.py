@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import typer
 
-from tcpdelay.cli import players
-from tcpdelay.cli.errors import argument_errors, counting, predicting
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_scenario
+from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting
+from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_options, with_scenario
 from tcpdelay.cli.predict import FORMAT_HELP
 from tcpdelay.cli.scenario import (
-    NO_SOURCE,
     RequestedScenario,
     SourceOptions,
     in_frames,
@@ -21,13 +19,18 @@ from tcpdelay.cli.scenario import (
     varying_source,
     with_source,
 )
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, supports
+from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
     from tcpdelay.report.answers import Solution
+    from tcpdelay.study.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
 
+PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
+PlayerQuestion = Literal["startup", "gaps", "interruption"]
 Question = Literal[
     "bitrate",
     "packet-rate",
@@ -39,35 +42,23 @@ Question = Literal[
     "split",
     "connections",
     "sensitivity",
-    players.PlayerQuestion,
+    PlayerQuestion,
 ]
 Growth = Literal["segments", "size", "rate"]
 Format = Literal["text", "json", "csv"]
 
-ASKED = "Details of the question"
+ASKED, PLAYER = "Details of the question", "Details of a player"
 LATE_FRACTION = 0.01
 ANY_BITRATE = 1e6
 """Placeholder of a bitrate that is searched for [bit/s]."""
-PLAYER_QUESTIONS: tuple[Question, ...] = get_args(players.PlayerQuestion)
+PLAYER_QUESTIONS: tuple[Question, ...] = get_args(PlayerQuestion)
 OF_ANY_SOURCE: tuple[Question, ...] = ("bitrate", "playout", "loss", "rtt", "frontier", *PLAYER_QUESTIONS)
 """The questions that have a meaning for sources whose rate is not constant."""
 CALLS: tuple[Question, ...] = ("playout", "interval", "split", "connections")
-GOES_WITH: dict[str, tuple[Question, ...]] = {
-    "--grow": ("bitrate",),
-    "--late-fraction": ("playout",),
-    "--codec": CALLS,
-    "--mos": CALLS,
-    "--intervals": ("interval",),
-    "--header": ("interval",),
-    "--pieces": ("split",),
-    "--connections": ("connections",),
-    "--rtts": ("frontier",),
-    "--step": ("sensitivity",),
-    **players.GOES_WITH,
-}
-"""The questions for which each option can be given."""
+ARGUMENTS = {"stalls": "stalls_per_hour", "gap_fraction": "gap_share", "playout_buffer": "buffer"}
+"""The arguments of the library that have another name than their option."""
 SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
-EXAMPLES = f"""
+EXAMPLES = """
 \b
 Questions:
   bitrate      largest bitrate that meets the target
@@ -98,7 +89,13 @@ Examples:
   tcpdelay solve playout --rtt 100ms --loss 2% --app voip --codec g729a
   tcpdelay solve interval --rtt 100ms --loss 2% --bitrate 64kbit/s
   tcpdelay solve sensitivity --rtt 100ms --loss 2% --app voip --format csv
-{players.EXAMPLES}"""
+  tcpdelay solve startup --rtt 60ms --loss 0.5% --bitrate 1Mbit/s \\
+      --key-ratio 8 --hours 4
+  tcpdelay solve gaps --rtt 100ms --loss 1% --speed 3 \\
+      --packet-size 960 --interval 20ms --bursts 2000
+  tcpdelay solve interruption --rtt 100ms --loss 1% --speed 3 \\
+      --packet-size 960 --interval 20ms --notsent-lowat 4kB --bursts 2000
+"""
 
 
 QUESTIONS = list(get_args(Question))
@@ -137,11 +134,140 @@ def _counts(name: str, description: str) -> Any:
     return _list_option(name, _count, "NUMBERS", description, "1,2,4")
 
 
+class Detail(NamedTuple):
+    """A detail of some questions: the questions, the type of its value, and its option."""
+
+    questions: tuple[Question, ...]
+    type: Any
+    option: Any
+
+
+DETAILS: Mapping[str, Detail] = {
+    "grow": Detail(
+        ("bitrate",),
+        Growth,
+        make_option(
+            "--grow",
+            ASKED,
+            "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
+            "packets or frames; rate: more packets.",
+            "segments, size with --fps or over rtmp, rate if no interval is known",
+        ),
+    ),
+    "late_fraction": Detail(
+        ("playout",),
+        float,
+        quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
+    ),
+    "codec": Detail(
+        CALLS,
+        str,
+        make_option(
+            "--codec",
+            ASKED,
+            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
+            "the delay counts, not a call's score",
+            metavar="NAME",
+        ),
+    ),
+    "mos": Detail(CALLS, float, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")),
+    "intervals": Detail(("interval",), Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")),
+    "header": Detail(
+        ("interval",),
+        int,
+        quantity(
+            "--header",
+            "size",
+            ASKED,
+            "Of interval: bytes that the application adds to the data of each packet.",
+            "14, RTP and framing",
+            zero=True,
+        ),
+    ),
+    "pieces": Detail(("split",), Any, _counts("--pieces", "Of split: candidates.")),
+    "connections": Detail(("connections",), Any, _counts("--connections", "Of connections: candidates.")),
+    "rtts": Detail(("frontier",), Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")),
+    "step": Detail(
+        ("sensitivity",),
+        float,
+        quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
+    ),
+    "stalls": Detail(
+        ("startup",), float, number("--stalls", PLAYER, "Of startup: largest number of stalls per hour.", "1")
+    ),
+    "startup": Detail(
+        ("startup",),
+        float,
+        quantity(
+            "--startup",
+            "time",
+            PLAYER,
+            "Of startup: judge this start-up buffer, instead of the smallest that suffices. Example: 2s.",
+            zero=True,
+        ),
+    ),
+    "rebuffer": Detail(
+        ("startup",),
+        float,
+        quantity("--rebuffer", "time", PLAYER, "Of startup: buffer after a stall.", "as at the start", zero=True),
+    ),
+    "catch_up": Detail(
+        ("startup",),
+        float,
+        quantity("--catch-up", "fraction", PLAYER, "Of startup: faster playback after a stall. Example: 5%.", "0%"),
+    ),
+    "session": Detail(
+        ("startup",), float, quantity("--session", "time", PLAYER, "Of startup: length of a session.", "600s")
+    ),
+    "hours": Detail(
+        ("startup",), float, number("--hours", PLAYER, "Of startup: hours of video that are simulated.", "20")
+    ),
+    "gap_fraction": Detail(
+        ("gaps",),
+        float,
+        quantity(
+            "--gap-fraction", "fraction", PLAYER, "Of gaps: largest share of talk spurts or replies with a gap.", "1%"
+        ),
+    ),
+    "playout_buffer": Detail(
+        ("interruption",),
+        float,
+        quantity(
+            "--playout-buffer",
+            "time",
+            PLAYER,
+            "Of interruption: time from the arrival of a reply's first chunk to its playout.",
+            "0s",
+            zero=True,
+        ),
+    ),
+    "notsent_lowat": Detail(
+        ("interruption",),
+        int,
+        quantity("--notsent-lowat", "size", PLAYER, "Of interruption: TCP_NOTSENT_LOWAT of the socket.", "not set"),
+    ),
+    "bursts": Detail(
+        ("gaps", "interruption"),
+        int,
+        number("--bursts", PLAYER, "Of gaps and interruption: talk spurts or replies that are simulated.", "10000"),
+    ),
+}
+"""The details of questions by name."""
+_OPTIONS = {name: Annotated[detail.type | None, detail.option] for name, detail in DETAILS.items()}
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the given details by name."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @with_scenario
 @with_source
+@partial(with_options, bundle="details", options=_OPTIONS, gather=_given)
 def solve(
     options: ScenarioOptions,
-    source: SourceOptions = NO_SOURCE,
+    source: SourceOptions,
+    details: dict[str, Any],
     question: Annotated[
         Any,
         typer.Argument(
@@ -153,60 +279,6 @@ def solve(
             show_default=False,
         ),
     ] = None,
-    grow: Annotated[
-        Growth | None,
-        make_option(
-            "--grow",
-            ASKED,
-            "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
-            "packets or frames; rate: more packets.",
-            "segments, size with --fps or over rtmp, rate if no interval is known",
-        ),
-    ] = None,
-    late_fraction: Annotated[
-        float | None,
-        quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
-    ] = None,
-    codec: Annotated[
-        str | None,
-        make_option(
-            "--codec",
-            ASKED,
-            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
-            "the delay counts, not a call's score",
-            metavar="NAME",
-        ),
-    ] = None,
-    mos: Annotated[float | None, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")] = None,
-    intervals: Annotated[Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")] = None,
-    header: Annotated[
-        int | None,
-        quantity(
-            "--header",
-            "size",
-            ASKED,
-            "Of interval: bytes that the application adds to the data of each packet.",
-            "14, RTP and framing",
-            zero=True,
-        ),
-    ] = None,
-    pieces: Annotated[Any, _counts("--pieces", "Of split: candidates.")] = None,
-    connections: Annotated[Any, _counts("--connections", "Of connections: candidates.")] = None,
-    rtts: Annotated[Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")] = None,
-    step: Annotated[
-        float | None,
-        quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
-    ] = None,
-    stalls: players.Stalls = None,
-    startup: players.Startup = None,
-    rebuffer: players.Rebuffer = None,
-    catch_up: players.CatchUp = None,
-    session: players.Session = None,
-    hours: players.Hours = None,
-    gap_fraction: players.GapFraction = None,
-    playout_buffer: players.PlayoutBuffer = None,
-    notsent_lowat: players.NotsentLowat = None,
-    bursts: players.Bursts = None,
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
@@ -221,52 +293,29 @@ def solve(
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
     if question is None:
         raise typer.BadParameter(f"QUESTION is missing; ask for one of {', '.join(QUESTIONS)} (--help explains them)")
-    given = {
-        "--grow": grow,
-        "--late-fraction": late_fraction,
-        "--codec": codec,
-        "--mos": mos,
-        "--intervals": intervals,
-        "--header": header,
-        "--pieces": pieces,
-        "--connections": connections,
-        "--rtts": rtts,
-        "--step": step,
-        "--stalls": stalls,
-        "--startup": startup,
-        "--rebuffer": rebuffer,
-        "--catch-up": catch_up,
-        "--session": session,
-        "--hours": hours,
-        "--gap-fraction": gap_fraction,
-        "--playout-buffer": playout_buffer,
-        "--notsent-lowat": notsent_lowat,
-        "--bursts": bursts,
-    }
-    _refuse_unrelated(question, given)
+    _refuse_unrelated(question, details)
     varying = varying_source(options, source)
     if varying:
-        _refuse_source(question, varying, {"--codec": codec, "--mos": mos})
+        _refuse_source(question, varying, details)
     if options.over is not None and question == "interval":
         raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
     if method == "chain" and question in PLAYER_QUESTIONS:
         raise typer.BadParameter(f"--method: solve {question} needs a simulation")
-    particulars = {name: value for name, value in given.items() if value is not None}
     if question in PLAYER_QUESTIONS:
         with argument_errors(), predicting():
             from tcpdelay.report.answers import player_text
 
-            found = players.solve_player(question, options, source, particulars)
+            found = _solve_player(question, options, source, details)
             text = player_text(found, output_format)
         print(text, end="")
         return
     if question == "bitrate":
-        particulars["--grow"] = grow or ("size" if varying else _growth(options))
-    scenario = read_scenario(_without_quantity(question, options, particulars.get("--grow"), source), source)
+        details.setdefault("grow", "size" if varying else _growth(options))
+    scenario = read_scenario(_without_quantity(question, options, details.get("grow"), source), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
-        answer = _answer(question, scenario, options, particulars, method)
+        answer = _answer(question, scenario, options, details, method)
         ignored = supports(scenario, "chain" if answer.method == "chain" else "simulation").ignored
         text = answer_text(answer, output_format, ignored, options.over, scenario.preset_record)
     print(text, end="")
@@ -274,14 +323,15 @@ def solve(
 
 def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
     """Raise typer.BadParameter if an option does not belong to the question, or contradicts another option."""
-    for option, value in given.items():
-        if value is not None and question not in GOES_WITH[option]:
-            raise typer.BadParameter(f"{option}: goes with solve {' or '.join(GOES_WITH[option])}, not with {question}")
-    if given["--late-fraction"] is not None and (given["--codec"] or given["--mos"]) is not None:
+    for name in given:
+        if question not in (others := DETAILS[name].questions):
+            allowed = " or ".join(others)
+            raise typer.BadParameter(f"{option_name(name)}: goes with solve {allowed}, not with {question}")
+    if "late_fraction" in given and not given.keys().isdisjoint(("codec", "mos")):
         raise typer.BadParameter("--late-fraction and --codec or --mos: give one of them, a share or a call")
 
 
-def _refuse_source(question: Question, varying: str, of_calls: dict[str, Any]) -> None:
+def _refuse_source(question: Question, varying: str, given: dict[str, Any]) -> None:
     """Raise typer.BadParameter if a question, or the rating of a call, has no meaning for a source.
 
     `varying` has the options by which its rate is not constant.
@@ -289,9 +339,9 @@ def _refuse_source(question: Question, varying: str, of_calls: dict[str, Any]) -
     if question not in OF_ANY_SOURCE:
         allowed = ", ".join(OF_ANY_SOURCE)
         raise typer.BadParameter(f"{varying}: goes with solve {allowed}, not with {question}")
-    for option, value in of_calls.items():
-        if value is not None:
-            raise typer.BadParameter(f"{option}: does not go with {varying}")
+    for name in ("codec", "mos"):
+        if name in given:
+            raise typer.BadParameter(f"--{name}: does not go with {varying}")
 
 
 def _growth(options: ScenarioOptions) -> Growth:
@@ -336,7 +386,7 @@ def _answer(
     question: Question,
     scenario: RequestedScenario,
     options: ScenarioOptions,
-    particulars: dict[str, Any],
+    details: dict[str, Any],
     method: AnsweredBy,
 ) -> Solution:
     """Return the answer to a question."""
@@ -348,7 +398,7 @@ def _answer(
     from tcpdelay.study.playout import playout_for_call, playout_for_late_fraction
 
     source, path, stack, target = scenario.source, scenario.path, scenario.stack, scenario.target
-    own = {name.removeprefix("--").replace("-", "_"): value for name, value in particulars.items()}
+    own = dict(details)
     codec, mos = own.pop("codec", None), own.pop("mos", None)
     call = None if codec is None and mos is None else CallTarget(codec or "g711", mos)
     demand = call or target
@@ -386,3 +436,41 @@ def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: in
     if size < 1:
         raise typer.BadParameter(f"--header: {header} bytes leave no data in packets of {scenario.flow.packet_size}")
     return 8 * size / scenario.flow.interval
+
+
+def _solve_player(
+    question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
+) -> PlayerAnswer:
+    """Return the answer to a question about a player; `given` has its details."""
+    for name in ("limit", "quantile"):
+        if options[name] is not None:
+            raise typer.BadParameter(f"--{name}: does not go with solve {question}, which has its own demand")
+    scenario = read_scenario(options, source)
+    if question != "startup" and not isinstance(scenario.source, Speech | Utterances):
+        other = type(scenario.source).__name__.lower()
+        kinds = "speech (--talk, --silence) or a voice agent's replies (--speed, --length, --pause)"
+        raise typer.BadParameter(f"{question} is for {kinds}, not for a {other}")
+    own = {ARGUMENTS.get(name, name): value for name, value in given.items()}
+    try:
+        return _player_answer(question, scenario, own | {"on_progress": counting("Simulating", "messages")})
+    except InvalidValueError as error:
+        option = next((name for name, argument in ARGUMENTS.items() if argument == error.name), error.name)
+        raise InvalidValueError(option, error.value, error.allowed, error.hint) from error
+
+
+def _player_answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
+    """Return the answer to a question, given the details by the names of the library."""
+    from tcpdelay.quality.player import Player
+    from tcpdelay.study.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
+
+    asked = (scenario.source, scenario.path, scenario.stack)
+    if question == "gaps":
+        return playout_without_gaps(*asked, **own)
+    if question == "interruption":
+        return audio_not_stoppable(*asked, **own)
+    if "startup" not in own:
+        return startup_for_stalls(*asked, **own)
+    if "stalls_per_hour" in own:
+        raise typer.BadParameter("--startup and --stalls: give one of them, a buffer or a demand")
+    player = Player(**{name: own.pop(name) for name in ("startup", "rebuffer", "catch_up") if name in own})
+    return video_stalls(*asked, player, **own)

@@ -33,26 +33,10 @@ class Player:
     """A player of live video.
 
     Media time is the time in the video: a frame that is written 2 s after the first frame has the media time 2 s. The
-    player starts once its buffer holds `startup` of media time. If a frame is due and has not arrived, the picture
-    stands still until the buffer holds `rebuffer` of media time from this frame on. Each stall increases the delay from
-    the write of a frame to its display. With `catch_up`, the player then plays faster, until this delay is as short as
-    at the start.
-
-    Parameters
-    ----------
-    startup : float
-        Media time in the buffer at which the player starts [s], 0 to 3600. It is counted from the first frame to the
-        last frame that has arrived.
-    rebuffer : float, optional
-        Media time in the buffer at which the player resumes after a stall [s], 0 to 3600; by default `startup`.
-    catch_up : float
-        Increase of the playback speed after a stall, 0 to 10: 0.05 plays 5 % faster than real time. With 0, the player
-        never catches up.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
+    player starts once its buffer holds `startup` of media time, from the first frame to the last frame that has
+    arrived. If a frame is due and has not arrived, the picture stands still until the buffer holds `rebuffer` of media
+    time from this frame on; by default this is `startup`. Each stall increases the delay from the write of a frame to
+    its display. With `catch_up`, the player then plays faster, until this delay is as short as at the start.
 
     Examples
     --------
@@ -73,6 +57,7 @@ class Player:
         Quantity(
             kind="fraction",
             meaning="Speed above real time while the player is further behind than at its start.",
+            details="0.05 plays 5 % faster than real time. With 0, the player never catches up.",
             low=0.0,
             high=10.0,
             unit="fraction of real time",

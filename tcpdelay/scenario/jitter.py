@@ -27,7 +27,9 @@ DistributionOfJitter: TypeAlias = Annotated[
     JitterDistribution,
     Choice(
         meaning="Distribution of the additional delay: uniform from 0 to the jitter, or one of netem's tables, whose "
-        "mean and standard deviation are about half of the jitter."
+        "mean and standard deviation are about half of the jitter.",
+        details="A delay from a table is up to 2.3 to 2.5 times the jitter, and a normal one may be negative; a "
+        "delay below 0 is 0.",
     ),
 ]
 CorrelationOfJitter: TypeAlias = Annotated[
@@ -35,6 +37,8 @@ CorrelationOfJitter: TypeAlias = Annotated[
     Quantity(
         kind="fraction",
         meaning="Correlation between the additional delays of a segment and the segment ahead.",
+        details="Each delay has the same distribution as without correlation. netem's own correlation has no effect "
+        "on delays.",
         low=0.0,
         high=1.0,
         high_excluded=True,

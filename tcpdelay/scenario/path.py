@@ -29,6 +29,9 @@ BadTime: TypeAlias = Annotated[
         kind="time",
         meaning="Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and "
         "cellular links.",
+        details="Above 0 the losses come from a Gilbert model in time: a good state without losses and a bad state "
+        "alternate, each with an exponentially distributed duration. Their mean durations are such that "
+        "`loss` is the mean loss over time.",
         low=0.0,
         high=60.0,
         unit="s",
@@ -64,51 +67,6 @@ class Path:
     A model may ignore or refuse some of the fields: the chains do not model lost acknowledgements, and only the chain
     of Linux models jitter. The prediction reports the ignored fields.
 
-    Parameters
-    ----------
-    rtt : float
-        Round-trip time [s], 1e-6 to 60.
-    loss : float
-        Probability that a data segment is lost, a fraction from 0 to below 1. With correlated losses, the probability
-        that a segment is lost while no earlier segment of its round is lost; the share of lost segments is larger.
-    loss_pattern : {"random", "correlated"}
-        Independent losses, or the drop-tail losses of Padhye et al. (1998): after the first loss in a round, the rest
-        of the round is lost too. A round lasts one round-trip time from its first segment on.
-    bottleneck : {"packets", "bytes"}
-        Unit of the bottleneck queue's limit. A queue limited in bytes drops small packets less often.
-    one_way_delay : float, optional
-        Delay from sender to receiver without TCP [s], 0 to `rtt`; half the round-trip time by default.
-    loss_burst : float
-        Mean number of segments lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model. Such a burst
-        only ends with further segments: it has no duration, and waits for the next retransmission of an idle flow.
-    ack_loss : float
-        Probability that an acknowledgement is lost, a fraction from 0 to below 1.
-    jitter : float
-        Largest additional delay of a data segment [s], 0 to 1. The additional delay is uniformly distributed from 0 to
-        this value, so it also reorders segments. With another distribution, half of this value is netem's jitter.
-    reordering : float
-        Share of the data segments that overtake the segment ahead, a fraction from 0 to below 1.
-    bad_time : float
-        Mean duration of a bad state of the path [s], 0 to 60. Above 0 the losses come from a Gilbert model in time,
-        as on a radio link: a good state without losses and a bad state alternate, each with an exponentially
-        distributed duration. Their mean durations are such that `loss` is the mean loss over time.
-    bad_loss : float
-        Probability that a segment is lost in the bad state, above `loss` to 1.
-    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
-        Distribution of the additional delay: uniform, or a table of netem scaled so that mean and standard deviation
-        are about half of the jitter. Such an additional delay is up to 2.3 to 2.5 times the jitter, and a normal one
-        may be negative; a delay below 0 is 0.
-    jitter_correlation : float
-        Correlation between the additional delays of a segment and the segment ahead, a fraction from 0 to below 1. Each
-        delay has the same distribution as without correlation. netem's own correlation has no effect on delays.
-    in_order : bool
-        Whether segments keep their order despite the jitter: a segment arrives no earlier than the segments ahead.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
-
     References
     ----------
     J. Padhye, V. Firoiu, D. Towsley, J. Kurose, "Modeling TCP throughput: a simple model and its empirical
@@ -143,11 +101,21 @@ class Path:
     ]
     loss: Annotated[
         float,
-        _fraction(meaning="Probability that a data segment is lost.", unit="fraction of segments", example="2%"),
+        _fraction(
+            meaning="Probability that a data segment is lost.",
+            details="With correlated losses, the probability that a segment is lost while no earlier segment of its "
+            "round is lost; the share of lost segments is larger.",
+            unit="fraction of segments",
+            example="2%",
+        ),
     ]
     loss_pattern: Annotated[
         LossPattern,
-        Choice(meaning="Loss pattern: independent (random), or the rest of a round after its first loss (correlated)."),
+        Choice(
+            meaning="Loss pattern: independent (random), or the rest of a round after its first loss (correlated).",
+            details="Correlated losses are the drop-tail losses of Padhye et al. (1998). A round lasts one "
+            "round-trip time from its first segment on.",
+        ),
     ] = "random"
     bottleneck: Annotated[
         Bottleneck,
@@ -162,6 +130,7 @@ class Path:
             Quantity(
                 kind="time",
                 meaning="Delay from sender to receiver without TCP.",
+                details="At most `rtt`; half of it without a value.",
                 low=0.0,
                 high=60.0,
                 unit="s",
@@ -177,6 +146,8 @@ class Path:
             kind="number",
             meaning="Mean number of segments lost in a row, counted in segments, not in time: netem's Gilbert model. "
             "For Wi-Fi and cellular links give a bad time instead.",
+            details="Such a burst only ends with further segments: it has no duration, and waits for the next "
+            "retransmission of an idle flow.",
             low=1.0,
             high=100.0,
             unit="segments",
@@ -195,6 +166,7 @@ class Path:
             kind="time",
             meaning="Largest additional delay of a data segment: each delay is drawn uniformly from 0 to this maximum, "
             "so the mean is half of it, and segments may overtake each other.",
+            details="With another distribution, half of this value is netem's jitter.",
             low=0.0,
             high=1.0,
             unit="s",
@@ -216,6 +188,7 @@ class Path:
         Quantity(
             kind="fraction",
             meaning="Probability that a segment is lost in the bad state. The good state loses nothing.",
+            details="It must be above `loss`.",
             low=0.0,
             low_excluded=True,
             high=1.0,

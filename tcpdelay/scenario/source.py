@@ -14,20 +14,6 @@ from tcpdelay.scenario.sources.message_stream import BLOCK, PEAK_TIME, Blocks, S
 class Flow(Source):
     """A constant-bit-rate source: one packet of fixed size per interval.
 
-    Parameters
-    ----------
-    packet_size : int
-        Application bytes per packet [bytes], 1 to 10 000 000.
-    interval : float
-        Time between two packets [s], 1e-7 to 60.
-    write_jitter : float
-        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is not a number or is out of its range; a ValueError.
-
     Examples
     --------
     >>> Flow(packet_size=174, interval=0.020).bitrate

@@ -71,12 +71,19 @@ QUIC_CONTROLS: Mapping[QuicImplementation, tuple[QuicControl, ...]] = {
 """Congestion controls by implementation: aioquic 1.7 and quic-go 0.59 have no BBR; quinn's is experimental."""
 Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
-DelayedAck: TypeAlias = Annotated[bool, Flag(meaning="Let the receiver delay acknowledgements by the kernel's rules.")]
+DelayedAck: TypeAlias = Annotated[
+    bool,
+    Flag(
+        meaning="Let the receiver delay acknowledgements by the kernel's rules.",
+        details="If not, it acknowledges each segment at once.",
+    ),
+]
 Hz: TypeAlias = Annotated[
     int,
     Quantity(
         kind="count",
         meaning="Timer interrupts per second (CONFIG_HZ).",
+        details="A timer expires at one of these interrupts.",
         low=100,
         high=1000,
         unit="interrupts per second",
@@ -87,7 +94,13 @@ Mss: TypeAlias = Annotated[
     int,
     Quantity(kind="size", meaning="Largest segment payload.", low=88, high=65495, unit="bytes", example="1448B"),
 ]
-WindowValidation: TypeAlias = Annotated[bool, Flag(meaning="Reduce the congestion window after idle time (RFC 2861).")]
+WindowValidation: TypeAlias = Annotated[
+    bool,
+    Flag(
+        meaning="Reduce the congestion window after idle time (RFC 2861).",
+        details="In Linux the sysctl net.ipv4.tcp_slow_start_after_idle.",
+    ),
+]
 _TIMEOUT_HINT = "the timeout is given in seconds"
 _CONTROL_MEANING = (
     "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default), cubic, bbr."
@@ -159,32 +172,6 @@ class Stack:
 class Linux(Stack):
     """The TCP of a Linux kernel since 4.18, with SACK, timestamps, RACK, proportional rate reduction and F-RTO.
 
-    Parameters
-    ----------
-    congestion_control : {"cubic", "reno", "bbr"}
-        Congestion control of the sender. After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR
-        (version 1) sends at the rate that it measures, whatever is lost; only the simulator knows it.
-    delayed_ack : bool
-        Whether the receiver delays acknowledgements by the kernel's rules; if not, it acknowledges each segment at
-        once.
-    window_validation : bool
-        Whether the window decays while the application does not fill it (sysctl net.ipv4.tcp_slow_start_after_idle).
-    hz : int
-        Timer interrupts per second (CONFIG_HZ), 100 to 1000. A timer expires at one of these interrupts.
-    rto_min : float
-        Smallest time that the retransmission timeout adds to the smoothed round-trip time [s], 0.001 to 120.
-    mss : int
-        Largest segment payload [bytes], 88 to 65495.
-    kernel : str
-        Version of Linux at both ends, 4.18 or newer, such as "6.12"; by default the newest version whose captures were
-        compared with the models. `tcpdelay.scenario.kernels.KERNEL_RULES` lists what differs between versions.
-    rto_max : float
-        Largest retransmission timeout [s], 1 to 120 (socket option TCP_RTO_MAX_MS, or sysctl net.ipv4.tcp_rto_max_ms;
-        Linux 6.15).
-    delack_max : float
-        Largest delay of an ACK of a receiver with `delayed_ack` [s], more than a tick to 0.2 (socket option
-        TCP_DELACK_MAX_US; Linux 6.15).
-
     Raises
     ------
     InvalidValueError
@@ -203,7 +190,14 @@ class Linux(Stack):
     RFC 5682 (F-RTO), RFC 2861 (window validation).
     """
 
-    congestion_control: Annotated[CongestionControl, Choice(meaning=_CONTROL_MEANING)] = "cubic"
+    congestion_control: Annotated[
+        CongestionControl,
+        Choice(
+            meaning=_CONTROL_MEANING,
+            details="After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR (version 1) sends at "
+            "the rate that it measures, whatever is lost; only the simulator knows it.",
+        ),
+    ] = "cubic"
     delayed_ack: DelayedAck = False
     window_validation: WindowValidation = True
     hz: Hz = 250
@@ -220,12 +214,20 @@ class Linux(Stack):
         ),
     ] = 0.2
     mss: Mss = 1448
-    kernel: Annotated[str, KernelVersion(meaning="Version of Linux at both ends.")] = NEWEST_VALIDATED
+    kernel: Annotated[
+        str,
+        KernelVersion(
+            meaning="Version of Linux at both ends.",
+            details='From 4.18 on, such as "6.12"; the default is the newest version whose captures were compared with '
+            "the models. `tcpdelay.scenario.kernels.KERNEL_RULES` lists what differs between versions.",
+        ),
+    ] = NEWEST_VALIDATED
     rto_max: Annotated[
         float,
         Quantity(
             kind="time",
             meaning="Maximum retransmission timeout (TCP_RTO_MAX_MS).",
+            details="The socket option, or the sysctl net.ipv4.tcp_rto_max_ms, of Linux 6.15.",
             low=1.0,
             high=120.0,
             unit="s",
@@ -238,6 +240,7 @@ class Linux(Stack):
         Quantity(
             kind="time",
             meaning="Largest delay of an ACK (TCP_DELACK_MAX_US), with --delayed-ack.",
+            details="More than a tick. The socket option is of Linux 6.15.",
             low=0.001,
             high=0.2,
             unit="s",
@@ -264,35 +267,19 @@ _SETTINGS_SINCE: dict[str, KernelRule] = {"rto_max": RTO_MAX_OPTION, "delack_max
 class NewReno2008(Stack):
     """The TCP of the published Markov chain (Brosh et al. 2010).
 
-    Parameters
-    ----------
-    variant : {"newreno", "sack", "reno"}
-        Loss recovery, which decides how the sender repairs several losses in one window.
-    limited_transmit : bool
-        Whether the first two duplicate ACKs each release a new segment (RFC 3042).
-    window_validation : bool
-        Whether the window returns to the size that the application uses after the end of a backlog (RFC 2861).
-    initial_timeout : float, optional
-        First retransmission timeout [s], above 0 to 120; 4 round-trip times by default, as published.
-    mss : int
-        Largest segment payload [bytes], 88 to 65495.
-    backlog_bound : {"published", "grow"}
-        "published" limits the backlog to 16 packets per packet of load, as in the paper; if TCP cannot carry the load,
-        the result depends on this limit. "grow" raises the limit until the probability beyond it is below 1e-6; if TCP
-        cannot carry the load, all delays are infinite.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is not a number, is out of its range or is not one of the allowed words; a ValueError.
-
     References
     ----------
     Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic",
     IEEE/ACM Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780.
     """
 
-    variant: Annotated[Variant, Choice(meaning="Loss recovery: newreno, sack or reno.")] = "newreno"
+    variant: Annotated[
+        Variant,
+        Choice(
+            meaning="Loss recovery: newreno, sack or reno.",
+            details="It decides how the sender repairs several losses in one window.",
+        ),
+    ] = "newreno"
     limited_transmit: Annotated[
         bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
     ] = False
@@ -303,6 +290,7 @@ class NewReno2008(Stack):
             Quantity(
                 kind="time",
                 meaning="First retransmission timeout.",
+                details="4 round-trip times without a value, as published.",
                 low=1e-6,
                 high=120.0,
                 unit="s",
@@ -316,7 +304,12 @@ class NewReno2008(Stack):
     mss: Mss = 1448
     backlog_bound: Annotated[
         BacklogBound,
-        Choice(meaning="Bound of the send buffer: fixed as published, or growing with the backlog."),
+        Choice(
+            meaning="Bound of the send buffer: fixed as published, or growing with the backlog.",
+            details='"published" limits the backlog to 16 packets per packet of load, as in the paper; if TCP '
+            'cannot carry the load, the result depends on this limit. "grow" raises the limit until the '
+            "probability beyond it is below 1e-6; if TCP cannot carry the load, all delays are infinite.",
+        ),
     ] = "published"
 
     def first_timeout(self, rtt: float) -> float:
@@ -327,30 +320,6 @@ class NewReno2008(Stack):
 @described
 class Quic(Stack):
     """The QUIC transport, by the letter of RFC 9002 or as an implementation has it.
-
-    Parameters
-    ----------
-    implementation : {"rfc9002", "aioquic", "quic-go", "quinn"}
-        Whose loss recovery, congestion control, pacing and acknowledgements: `sim.quic.implementations` has the
-        rules of each.
-    congestion_control : {"newreno", "cubic", "bbr"}
-        Congestion control of the sender: that of RFC 9002; CUBIC, which is RFC 9438 with "rfc9002", and its own form
-        with "aioquic" and "quinn", whose default it is; or BBR, version 1 as in Linux, with "rfc9002" only. quic-go
-        gives no choice.
-    delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
-        How messages travel: in order on one stream; each on a stream of its own, so that none waits for another; in
-        order within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM frames
-        (RFC 9221), whose losses nobody repairs. A message that is lost has an infinite delay.
-    max_ack_delay : float
-        Longest time for which the receiver may delay an ACK [s], 0.001 to 1 (RFC 9000, 18.2).
-    group : int
-        Messages of a group, 1 to 1 000 000, with `delivery` "stream_per_group"; a group of a video is one of its groups
-        of pictures.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is not a number, is out of its range, or is not one of the allowed words; a ValueError.
 
     Examples
     --------
@@ -364,18 +333,36 @@ class Quic(Stack):
     """
 
     implementation: Annotated[
-        QuicImplementation, Choice(meaning="Implementation of QUIC: rfc9002, aioquic, quic-go or quinn.")
+        QuicImplementation,
+        Choice(
+            meaning="Implementation of QUIC: rfc9002, aioquic, quic-go or quinn.",
+            details="It decides about loss recovery, congestion control, pacing and acknowledgements: "
+            "`tcpdelay.sim.quic.implementations` has the rules.",
+        ),
     ] = "rfc9002"
-    congestion_control: Annotated[QuicControl, Choice(meaning=_CONTROL_MEANING)] = "newreno"
+    congestion_control: Annotated[
+        QuicControl,
+        Choice(
+            meaning=_CONTROL_MEANING,
+            details='CUBIC is that of RFC 9438 with "rfc9002", and has its own form with "aioquic" and "quinn", whose '
+            'default it is. BBR is version 1 as in Linux, with "rfc9002" only. quic-go gives no choice.',
+        ),
+    ] = "newreno"
     delivery: Annotated[
         Delivery,
-        Choice(meaning="How messages travel over QUIC: stream, stream_per_message, stream_per_group or datagram."),
+        Choice(
+            meaning="How messages travel over QUIC: stream, stream_per_message, stream_per_group or datagram.",
+            details="In order on one stream; each on a stream of its own, so that none waits for another; in order "
+            "within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM "
+            "frames (RFC 9221), whose losses nobody repairs. A message that is lost has an infinite delay.",
+        ),
     ] = "stream"
     max_ack_delay: Annotated[
         float,
         Quantity(
             kind="time",
             meaning="Largest delay of an ACK of QUIC (max_ack_delay).",
+            details="RFC 9000, section 18.2.",
             low=0.001,
             high=1.0,
             unit="s",
@@ -388,6 +375,7 @@ class Quic(Stack):
         Quantity(
             kind="count",
             meaning="Messages of a group, with --delivery stream_per_group.",
+            details="A group of a video is one of its groups of pictures.",
             low=1,
             high=1_000_000,
             unit="messages",

@@ -24,18 +24,6 @@ DEFAULT_LIMIT = 0.200
 class Target:
     """A demand on the delay: the quantile of the delay must not exceed the limit.
 
-    Parameters
-    ----------
-    limit : float
-        Latest useful arrival [s], above 0: packets later than this count as late.
-    quantile : float
-        Share of the packets that must arrive within the limit, above 0 and below 1.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is not a number or is out of its range; a ValueError.
-
     Examples
     --------
     >>> Target(limit=0.2).quantile

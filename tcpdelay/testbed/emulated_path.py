@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from tcpdelay.declare import Choice, Content, Flag, InvalidValueError, Quantity, described
 from tcpdelay.scenario.jitter import (
@@ -27,42 +28,35 @@ QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2"
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of an emulated path."""
+    """One direction of an emulated path: the settings of `EmulatedPath` and `Experiment`, which check them."""
 
     delay: float  # Constant delay [s], 0 to 274
-    loss: float = 0.0  # Probability that a packet is dropped, 0 to 1
-    # Mean number of packets dropped in a row, 1 or more; above 1 the losses follow a Gilbert model.
+    loss: float = 0.0
     loss_burst: float = 1.0
-    # Largest additional delay [s]; each is drawn uniformly from 0 to this, so packets may overtake each other.
     jitter: float = 0.0
-    rate: float | None = None  # Rate of a bottleneck [bit/s]; None: no limit
-    # Queue before the bottleneck; a policer has none, and drops what exceeds its token bucket.
+    rate: float | None = None
     queue: QueueKind = "fifo"
-    # queue_packets, queue_bytes: Limit of the queue. A fifo has one of the two; the other queues may have a limit in
-    # packets.
+    # A fifo before a rate has one of the two limits.
     queue_packets: int | None = None
     queue_bytes: int | None = None
-    # Queueing delay at which the queue aims [s]; None: the default of the kernel, or of the authors of RED.
     queue_target: float | None = None
-    # Whether the queue marks packets of connections with ECN in place of a drop. fq_codel, cake and dualpi2 always
-    # do.
     ecn: bool = False
-    l4s: bool = False  # Whether dualpi2 takes ECT(0) for L4S too. The kernel's dctcp sends ECT(0).
-    burst: int | None = None  # Token bucket of the rate [bytes]; None: one packet
-    # Rate at which the bytes of the token bucket leave [bit/s]; None: they leave at once.
+    l4s: bool = False
+    burst: int | None = None
     peak_rate: float | None = None
-    reordering: float = 0.0  # Share of the packets that pass without the delay, and so overtake the packets in flight
-    # bad_time, bad_loss: Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], and probability
-    # of a loss in it.
+    reordering: float = 0.0
     bad_time: float = 0.0
     bad_loss: float = 1.0
-    # What the bottleneck carries over time, in place of a rate; the queue is then a fifo with a limit in packets.
     trace: Schedule | None = None
-    # jitter_distribution, jitter_correlation, in_order: Distribution and correlation of the additional delays, and
-    # whether packets keep their order; see `tcpdelay.Path`.
     jitter_distribution: JitterDistribution = "uniform"
     jitter_correlation: float = 0.0
     in_order: bool = False
+
+    @classmethod
+    def of(cls, settings: object, **changed: Any) -> Link:
+        """Return the link with the settings of an `EmulatedPath` or an `Experiment` that it has too, some changed."""
+        shared = {each.name: getattr(settings, each.name) for each in fields(cls) if hasattr(settings, each.name)}
+        return cls(**(shared | changed))
 
     @classmethod
     def from_table(cls, table: dict[str, Any]) -> Link:
@@ -98,59 +92,135 @@ def _checked_trace(value: object) -> LinkTrace | None:
     return value
 
 
+PathRtt: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="time",
+        meaning="Round-trip time.",
+        details="Each direction has half of this delay, and the queues add to it.",
+        low=1e-6,
+        high=10.0,
+        unit="s",
+        example="100ms",
+        hint="the round-trip time is given in seconds: 100 ms is 0.100",
+    ),
+]
+LossBurst: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="number",
+        meaning="Mean number of packets lost in a row: netem's Gilbert model.",
+        low=1.0,
+        high=100.0,
+        unit="packets",
+        example="2",
+    ),
+]
+PathJitter: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="time",
+        meaning="Largest additional delay of a packet in each direction: each delay is drawn uniformly from 0 to "
+        "this maximum, so packets may overtake each other.",
+        low=0.0,
+        high=1.0,
+        unit="s",
+        example="5ms",
+        hint="the jitter is given in seconds: 5 ms is 0.005",
+    ),
+]
+Rate: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="rate",
+        meaning="Rate of a bottleneck in each direction.",
+        low=1e4,
+        high=1e9,
+        unit="bit/s",
+        example="5Mbit/s",
+        default_words="no limit",
+    ),
+]
+Queue: TypeAlias = Annotated[
+    QueueKind,
+    Choice(
+        meaning="Queue before the bottleneck: fifo, or one of the others, which keep it short.",
+        details="A policer has no queue: it drops what exceeds its token bucket of `burst` bytes.",
+    ),
+]
+QueuePackets: TypeAlias = Annotated[
+    int,
+    Quantity(
+        kind="count",
+        meaning="Limit of this queue in packets.",
+        details="Without it, a fifo and red have 1000, and the other queues have the kernel's limit. red counts "
+        "packets of 1514 B. cake has a limit of its own.",
+        low=1,
+        high=100_000,
+        unit="packets",
+        example="100",
+        default_words="1000 for a fifo and red, or the kernel's",
+    ),
+]
+QueueTarget: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="time",
+        meaning="Queueing delay at which the queue aims; not for a fifo.",
+        details="Without it, 5 ms, and 15 ms for pie and dualpi2.",
+        low=0.001,
+        high=1.0,
+        unit="s",
+        example="5ms",
+        hint="the delay is given in seconds: 5 ms is 0.005",
+        default_words="5ms, or 15ms for pie and dualpi2",
+    ),
+]
+Ecn: TypeAlias = Annotated[
+    bool,
+    Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo."),
+]
+Burst: TypeAlias = Annotated[
+    int,
+    Quantity(
+        kind="size",
+        meaning="Token bucket of the rate: after an idle time, so many bytes pass the bottleneck at once.",
+        details="One packet without it (net/sched/sch_tbf.c). Not with cake, which has no token bucket.",
+        low=2000,
+        high=1_000_000,
+        unit="bytes",
+        example="20000B",
+        default_words="one packet",
+    ),
+]
+PeakRate: TypeAlias = Annotated[
+    float,
+    Quantity(
+        kind="rate",
+        meaning="Rate at which the bytes of the token bucket leave.",
+        details="Above the rate of the bottleneck; without it they leave at once. Its own bucket holds one packet. It "
+        "needs a `burst`, and does not go with cake or a policer.",
+        low=1e4,
+        high=1e10,
+        unit="bit/s",
+        example="50Mbit/s",
+        default_words="they leave at once",
+    ),
+]
+_loss = partial(
+    Quantity,
+    kind="fraction",
+    low=0.0,
+    high=0.5,
+    unit="fraction of packets",
+    example="1%",
+    allowed="be a fraction from 0 to 0.5",
+)
+
+
 @described
 class EmulatedPath:
     """The path between a client and a server in a guest. All values hold for each direction.
-
-    Parameters
-    ----------
-    rtt : float
-        Round-trip time without queueing [s], 1e-6 to 10; each direction has half of this delay.
-    loss : float
-        Probability that a packet is lost, a fraction from 0 to 0.5.
-    server_loss : float, optional
-        Probability that a packet from the server is lost, a fraction from 0 to 0.5; `loss` by default.
-    loss_burst : float
-        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
-    bad_time : float
-        Mean duration of a bad state [s], 0 to 60. Above 0, a good state without losses and a bad state alternate in
-        each direction, as in `tcpdelay.Path`, and `loss` is the mean loss over time.
-    bad_loss : float
-        Probability that a packet is lost in the bad state, above `loss` to 1.
-    jitter : float
-        Largest additional delay of a packet [s], 0 to 1. Each is drawn uniformly from 0 to this value, so packets may
-        overtake each other.
-    reordering : float
-        Share of the packets that pass without the delay of the path, a fraction from 0 to 0.5: netem's `reorder`. They
-        overtake all packets that are in flight.
-    rate : float, optional
-        Rate of a bottleneck [bit/s], 1e4 to 1e9; no limit by default.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
-        Queue before the bottleneck: first in, first out, or one of the kernel's disciplines that keep it short. A
-        policer has no queue: it drops what exceeds its token bucket of `burst` bytes.
-    queue_packets : int, optional
-        Limit of this queue [packets], 1 to 100 000. By default, a fifo and red have 1000, and the other queues have the
-        kernel's limit. red counts packets of 1514 B. cake has a limit of its own.
-    queue_target : float, optional
-        Queueing delay at which the queue aims [s], 0.001 to 1; not for a fifo. By default 5 ms, and 15 ms
-        for pie and dualpi2.
-    ecn : bool
-        Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
-    burst : int, optional
-        Token bucket of the rate [bytes], 2000 to 1e6; one packet by default. After an idle time, so many bytes pass
-        the bottleneck at once (net/sched/sch_tbf.c). Not with cake, which has no token bucket.
-    peak_rate : float, optional
-        Rate at which the bytes of the token bucket leave [bit/s], above `rate` to 1e10; by default they leave at once.
-        Its own bucket holds one packet. It needs a `burst`, and does not go with a policer.
-    trace : LinkTrace, optional
-        What the bottleneck carries over time, in place of a rate; it begins with the run and repeats, and its queue is
-        a fifo. `tcpdelay.sim.network.link_trace.read_link_trace` reads one.
-    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
-        Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
-    jitter_correlation : float
-        Correlation between the additional delays of a packet and the packet ahead, a fraction from 0 to below 1.
-    in_order : bool
-        Whether packets keep their order despite the jitter.
 
     Raises
     ------
@@ -164,63 +234,28 @@ class EmulatedPath:
     (0.01, 0.0, 0.05)
     """
 
-    rtt: Annotated[
-        float,
-        Quantity(
-            kind="time",
-            meaning="Round-trip time.",
-            low=1e-6,
-            high=10.0,
-            unit="s",
-            example="100ms",
-            hint="the round-trip time is given in seconds: 100 ms is 0.100",
-        ),
-    ]
-    loss: Annotated[
-        float,
-        Quantity(
-            kind="fraction",
-            meaning="Probability that a packet is lost, in each direction.",
-            low=0.0,
-            high=0.5,
-            unit="fraction of packets",
-            example="1%",
-            allowed="be a fraction from 0 to 0.5",
-        ),
-    ] = 0.0
+    rtt: PathRtt
+    loss: Annotated[float, _loss(meaning="Probability that a packet is lost, in each direction.")] = 0.0
     server_loss: (
         Annotated[
             float,
-            Quantity(
-                kind="fraction",
+            _loss(
                 meaning="Probability that a packet from the server is lost.",
-                low=0.0,
-                high=0.5,
-                unit="fraction of packets",
+                details="`loss` without it.",
                 example="0%",
-                allowed="be a fraction from 0 to 0.5",
                 default_words="that of --loss",
             ),
         ]
         | None
     ) = None
-    loss_burst: Annotated[
-        float,
-        Quantity(
-            kind="number",
-            meaning="Mean number of packets lost in a row: netem's Gilbert model.",
-            low=1.0,
-            high=100.0,
-            unit="packets",
-            example="2",
-        ),
-    ] = 1.0
+    loss_burst: LossBurst = 1.0
     bad_time: BadTime = 0.0
     bad_loss: Annotated[
         float,
         Quantity(
             kind="fraction",
             meaning="Probability that a packet is lost in the bad state. The good state loses nothing.",
+            details="It must be above `loss`, which is the mean loss over time.",
             low=0.0,
             low_excluded=True,
             high=1.0,
@@ -228,122 +263,33 @@ class EmulatedPath:
             example="50%",
         ),
     ] = 1.0
-    jitter: Annotated[
-        float,
-        Quantity(
-            kind="time",
-            meaning="Largest additional delay of a packet in each direction: each delay is drawn uniformly from 0 to "
-            "this maximum, so packets may overtake each other.",
-            low=0.0,
-            high=1.0,
-            unit="s",
-            example="5ms",
-            hint="the jitter is given in seconds: 5 ms is 0.005",
-        ),
-    ] = 0.0
-    reordering: Annotated[
-        float,
-        Quantity(
-            kind="fraction",
-            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight.",
-            low=0.0,
-            high=0.5,
-            unit="fraction of packets",
-            example="1%",
-            allowed="be a fraction from 0 to 0.5",
-        ),
-    ] = 0.0
-    rate: (
-        Annotated[
-            float,
-            Quantity(
-                kind="rate",
-                meaning="Rate of a bottleneck in each direction.",
-                low=1e4,
-                high=1e9,
-                unit="bit/s",
-                example="5Mbit/s",
-                default_words="no limit",
-            ),
-        ]
-        | None
-    ) = None
-    queue: Annotated[
-        QueueKind,
-        Choice(meaning="Queue before the bottleneck: fifo, or one of the others, which keep it short."),
-    ] = "fifo"
-    queue_packets: (
-        Annotated[
-            int,
-            Quantity(
-                kind="count",
-                meaning="Limit of this queue in packets.",
-                low=1,
-                high=100_000,
-                unit="packets",
-                example="100",
-                default_words="1000 for a fifo and red, or the kernel's",
-            ),
-        ]
-        | None
-    ) = None
-    queue_target: (
-        Annotated[
-            float,
-            Quantity(
-                kind="time",
-                meaning="Queueing delay at which the queue aims; not for a fifo.",
-                low=0.001,
-                high=1.0,
-                unit="s",
-                example="5ms",
-                hint="the delay is given in seconds: 5 ms is 0.005",
-                default_words="5ms, or 15ms for pie and dualpi2",
-            ),
-        ]
-        | None
-    ) = None
-    ecn: Annotated[
-        bool,
-        Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo."),
-    ] = False
-    burst: (
-        Annotated[
-            int,
-            Quantity(
-                kind="size",
-                meaning="Token bucket of the rate: after an idle time, so many bytes pass the bottleneck at once.",
-                low=2000,
-                high=1_000_000,
-                unit="bytes",
-                example="20000B",
-                default_words="one packet",
-            ),
-        ]
-        | None
-    ) = None
-    peak_rate: (
-        Annotated[
-            float,
-            Quantity(
-                kind="rate",
-                meaning="Rate at which the bytes of the token bucket leave.",
-                low=1e4,
-                high=1e10,
-                unit="bit/s",
-                example="50Mbit/s",
-                default_words="they leave at once",
-            ),
-        ]
-        | None
-    ) = None
-    trace: Annotated[
-        Any,
-        Content(meaning="What the bottleneck carries over time, in place of a rate.", check=_checked_trace),
-    ] = None
+    jitter: PathJitter = 0.0
     jitter_distribution: DistributionOfJitter = "uniform"
     jitter_correlation: CorrelationOfJitter = 0.0
     in_order: InOrder = False
+    reordering: Annotated[
+        float,
+        _loss(
+            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight.",
+        ),
+    ] = 0.0
+    rate: Rate | None = None
+    burst: Burst | None = None
+    peak_rate: PeakRate | None = None
+    trace: Annotated[
+        Any,
+        Content(
+            meaning="What the bottleneck carries over time, in place of a rate.",
+            details="It begins with the run and repeats, and its queue is a fifo. "
+            "`tcpdelay.sim.network.link_trace.read_link_trace` reads one.",
+            check=_checked_trace,
+            type_name="LinkTrace",
+        ),
+    ] = None
+    queue: Queue = "fifo"
+    queue_packets: QueuePackets | None = None
+    queue_target: QueueTarget | None = None
+    ecn: Ecn = False
 
     def __post_init__(self) -> None:
         for loss in (self.loss, self.forward.loss, self.backward.loss):
@@ -387,26 +333,8 @@ class EmulatedPath:
 
     def _link(self, loss: float) -> Link:
         limit = DEVICE_LIMIT if self.queue_packets is None and self.queue in ("fifo", "red") else self.queue_packets
-        return Link(
-            self.rtt / 2,
-            loss,
-            self.loss_burst,
-            self.jitter,
-            self.rate,
-            self.queue,
-            limit,
-            queue_target=self.queue_target,
-            ecn=self.ecn,
-            burst=self.burst,
-            peak_rate=self.peak_rate,
-            reordering=self.reordering,
-            bad_time=self.bad_time,
-            bad_loss=self.bad_loss,
-            trace=None if self.trace is None else _schedule(self.trace),
-            jitter_distribution=self.jitter_distribution,
-            jitter_correlation=self.jitter_correlation,
-            in_order=self.in_order,
-        )
+        trace = None if self.trace is None else _schedule(self.trace)
+        return Link.of(self, delay=self.rtt / 2, loss=loss, queue_packets=limit, trace=trace)
 
 
 def check_buckets(queue: QueueKind, rate: float, burst: int | None, peak_rate: float | None) -> None:

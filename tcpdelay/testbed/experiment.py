@@ -6,17 +6,39 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from tcpdelay.declare import InvalidValueError, bounds
+from tcpdelay.declare import (
+    WHOLE,
+    Choice,
+    Content,
+    Flag,
+    InvalidValueError,
+    Quantity,
+    declarations,
+    declared,
+    require_keys,
+)
 from tcpdelay.scenario.applications import constant_rate
-from tcpdelay.scenario.jitter import JitterDistribution, check_jitter
-from tcpdelay.scenario.path import Path, check_losses
+from tcpdelay.scenario.jitter import DistributionOfJitter, InOrder, check_jitter
+from tcpdelay.scenario.path import BadTime, Path, check_losses
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.scenario.sources.video import KEY_FRAME
 from tcpdelay.scenario.stack import Delivery
-from tcpdelay.testbed.emulated_path import EmulatedPath, QueueKind, check_buckets
+from tcpdelay.testbed.emulated_path import (
+    Burst,
+    Ecn,
+    LossBurst,
+    PathRtt,
+    PeakRate,
+    Queue,
+    QueuePackets,
+    QueueTarget,
+    Rate,
+    check_buckets,
+)
 
 Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
 Scheduling = Literal["blind", "intelligent"]
@@ -36,107 +58,22 @@ VIRTUAL_TIME_START = 1_700_000_000_000_000_000
 """Calendar time at the start of a run in virtual time [ns since 1970]; a repeated run needs the same time."""
 
 
+def _checked_source(value: object) -> SourceSettings | None:
+    if value is not None and not isinstance(value, SourceSettings):
+        raise InvalidValueError("source", value, "be the settings of a source")
+    return value
+
+
+_count = partial(Quantity, kind="count", low=1)
+_sysctl = partial(Quantity, kind="count", low=0, unit="(a sysctl)")
+_share = partial(Quantity, kind="fraction", low=0.0, high=0.5, unit="of the packets")
+_cross_flows = partial(Quantity, kind="count", low=0, high=MAX_CROSS_FLOWS)
+
+
+@declared
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """Measured flows of one kind over one path; times in s, sizes in bytes, rates in bit/s.
-
-    Parameters
-    ----------
-    application : {"cbr", "adaptive", "udp", "source", "quic"}
-        "cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket accepts it.
-        "udp" sends one datagram per interval. "source" writes the messages of `source`. "quic" writes one packet per
-        interval, or the messages of `source`, over QUIC.
-    source : SourceSettings, optional
-        The source of the messages, for the applications "source" and "quic"; `packet_size` and `interval` then have no
-        effect.
-    packet_size : int
-        Application bytes per packet [bytes], 1 to 65 000.
-    interval : float
-        Time between two packets [s], 0.001 to 60; an adaptive source ignores it.
-    pieces : int
-        Writes into which a packet is split, 1 to 16.
-    connections : int
-        Parallel connections over which the packets of one flow are spread, 1 to 16.
-    scheduling : {"blind", "intelligent"}
-        Choice of the connection for a packet: round robin, or, among the connections outside a retransmission
-        timeout, the connection with the least unacknowledged data.
-    nodelay : bool
-        Whether TCP_NODELAY is set, which switches Nagle's algorithm off.
-    notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT of an adaptive source [bytes], 1 to 10 000 000; None: the source fills the send buffer.
-    implementation : {"aioquic", "quic-go", "quinn"}
-        The QUIC implementation of both ends, for the application "quic" only.
-    delivery : {"stream", "stream_per_message", "stream_per_group", "datagram"}
-        How QUIC carries messages: all on one stream, each on a new stream, each group on a new stream, or in DATAGRAM
-        frames (RFC 9221), where a message larger than a datagram is split and has arrived when all its parts have.
-    group : int
-        Messages in a group, 1 to 100 000, for "stream_per_group" and sources without key frames. A group of a video
-        begins with a key frame.
-    flows : int
-        Number of measured flows of this kind that share the path, 1 to 64.
-    rtt : float
-        Round-trip time without queueing [s], 1e-6 to 10; each direction has half of this delay.
-    loss : float
-        Probability that a data segment is dropped, 0 to 0.5.
-    loss_burst : float
-        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
-    bad_time, bad_loss : float
-        Losses in time, as in `tcpdelay.Path`: mean duration of the bad state [s], 0 to 60, and probability of a loss in
-        it, above `loss` to 1. A timer changes netem's loss at the end of each state.
-    ack_loss : float
-        Probability that a packet from the receiver to the sender is dropped, 0 to 0.5.
-    jitter : float
-        Largest additional delay of a packet from the sender to the receiver [s], 0 to 1; each is drawn uniformly from 0
-        to this, so packets may overtake each other.
-    jitter_distribution : {"uniform", "normal", "pareto", "paretonormal"}
-        Distribution of the additional delay, as in `tcpdelay.Path`: uniform, or a table of netem.
-    jitter_correlation : float
-        Correlation between the additional delays of a packet and the packet ahead, 0 to 0.999. A process in a node of
-        its own adds such delays, because netem's correlation has no effect on delays.
-    in_order : bool
-        Whether packets keep their order despite the jitter.
-    bottleneck_rate : float, optional
-        Rate of a bottleneck link [bit/s], 1e4 to 1e9.
-    queue_packets, queue_bytes : int, optional
-        Size of the bottleneck's queue, 1 to 100 000 packets or 1514 to 100 000 000 bytes. A fifo needs exactly one of
-        the two. The other queues have the kernel's limit unless `queue_packets` is given, red has 1000 packets of
-        1514 B, and cake has a limit of its own.
-    queue : {"fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"}
-        Queue before the bottleneck: drop-tail, or one of the kernel's disciplines that keep it short. A policer has no
-        queue: it drops what exceeds its token bucket of `burst` bytes.
-    queue_target : float, optional
-        Queueing delay at which such a discipline aims [s], 0.001 to 1; by default that of the kernel, for red 5 ms.
-    ecn : bool
-        Whether both ends negotiate ECN, and the queue marks their packets in place of a drop; not for a fifo.
-    l4s : bool
-        Whether the measured flows use the L4S queue of "dualpi2": datagrams carry ECT(1). TCP must be "dctcp", whose
-        ECT(0) the queue then takes for L4S, because the kernel has no congestion control that sends ECT(1).
-    burst : int, optional
-        Token bucket of the bottleneck's rate [bytes], 2000 to 1 000 000; by default one packet. Not with cake.
-    peak_rate : float, optional
-        Rate at which the bytes of the token bucket leave [bit/s], above `bottleneck_rate` to 1e10; by default they
-        leave at once. Not with cake or a policer.
-    congestion_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}
-        Congestion control of the TCP connections of the experiment, or of QUIC: "reno" or, with aioquic and quinn,
-        "cubic". "dctcp" negotiates ECN also without `ecn`.
-    cross_control : {"reno", "cubic", "bbr", "vegas", "westwood", "dctcp"}, optional
-        Congestion control of the long transfers and web users, if it is another one.
-    delayed_ack : bool
-        Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read. Small packets of a
-        constant bit rate are acknowledged one by one in both cases.
-    sack, slow_start_after_idle : bool
-        The sysctls net.ipv4.tcp_sack and net.ipv4.tcp_slow_start_after_idle.
-    recovery, early_retrans : int
-        The sysctls net.ipv4.tcp_recovery (1: RACK; 0: off), 0 to 7, and net.ipv4.tcp_early_retrans (3: tail loss
-        probe; 0: off), 0 to 4.
-    rto_min : float, optional
-        Smallest time that the retransmission timeout of the measured flows adds to the round-trip time [s], 0.001 to
-        10: the socket option TCP_RTO_MIN_US, and a metric of the route with a kernel that lacks it or refuses the
-        value. None: the kernel's default, 0.2.
-    bulk_flows, web_flows : int
-        Numbers of long transfers and web users beside the measured flows, 0 to 400.
-    duration : float
-        Time during which packets are written [s], 1 to 86 400.
 
     Raises
     ------
@@ -150,80 +87,225 @@ class Experiment:
     'cbr-174B-20ms-rtt100ms-loss2pct-reno'
     """
 
-    application: Application = "cbr"
-    source: SourceSettings | None = None
-    packet_size: int = 174
-    interval: float = 0.020
-    pieces: int = 1
-    connections: int = 1
-    scheduling: Scheduling = "blind"
-    nodelay: bool = True
-    notsent_lowat: int | None = None
-    implementation: Implementation = "aioquic"
-    delivery: Delivery = "stream"
-    group: int = 10
-    flows: int = 1
-    rtt: float = 0.100
-    loss: float = 0.0
-    loss_burst: float = 1.0
-    bad_time: float = 0.0
-    bad_loss: float = 1.0
-    ack_loss: float = 0.0
-    jitter: float = 0.0
-    jitter_distribution: JitterDistribution = "uniform"
-    jitter_correlation: float = 0.0
-    in_order: bool = False
-    bottleneck_rate: float | None = None
-    queue_packets: int | None = None
-    queue_bytes: int | None = None
-    queue: QueueKind = "fifo"
-    queue_target: float | None = None
-    ecn: bool = False
-    l4s: bool = False
-    burst: int | None = None
-    peak_rate: float | None = None
-    congestion_control: CongestionControl = "cubic"
-    cross_control: CongestionControl | None = None
-    delayed_ack: bool = False
-    sack: bool = True
-    slow_start_after_idle: bool = True
-    recovery: int = 1
-    early_retrans: int = 3
-    rto_min: float | None = None
-    bulk_flows: int = 0
-    web_flows: int = 0
-    duration: float = 60.0
+    application: Annotated[
+        Application,
+        Choice(
+            meaning="What writes the packets.",
+            details='"cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket '
+            'accepts it. "udp" sends one datagram per interval. "source" writes the messages of `source`. "quic" '
+            "writes one packet per interval, or the messages of `source`, over QUIC.",
+        ),
+    ] = "cbr"
+    source: Annotated[
+        SourceSettings | None,
+        Content(
+            meaning='The source of the messages, for "source" and "quic", in place of `packet_size` and `interval`.',
+            check=_checked_source,
+            type_name="SourceSettings",
+        ),
+    ] = None
+    packet_size: Annotated[
+        int, Quantity(kind="size", meaning="Application bytes per packet.", low=1, high=65_000, unit="bytes")
+    ] = 174
+    interval: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Time between two packets; an adaptive source ignores it.",
+            low=0.001,
+            high=60,
+            unit="s",
+        ),
+    ] = 0.020
+    pieces: Annotated[int, _count(meaning="Writes into which a packet is split.", high=16, unit="writes")] = 1
+    connections: Annotated[
+        int,
+        _count(
+            meaning="Parallel connections over which the packets of one flow are spread.", high=16, unit="connections"
+        ),
+    ] = 1
+    scheduling: Annotated[
+        Scheduling,
+        Choice(
+            meaning="Choice of the connection for a packet: round robin, or, among the connections outside a "
+            "retransmission timeout, the connection with the least unacknowledged data."
+        ),
+    ] = "blind"
+    nodelay: Annotated[bool, Flag(meaning="Whether TCP_NODELAY is set, which switches Nagle's algorithm off.")] = True
+    notsent_lowat: (
+        Annotated[
+            int,
+            Quantity(
+                kind="size",
+                meaning="TCP_NOTSENT_LOWAT of an adaptive source; without it, the source fills the send buffer.",
+                low=1,
+                high=10_000_000,
+                unit="bytes",
+            ),
+        ]
+        | None
+    ) = None
+    implementation: Annotated[
+        Implementation, Choice(meaning='The QUIC implementation of both ends, for the application "quic" only.')
+    ] = "aioquic"
+    delivery: Annotated[
+        Delivery,
+        Choice(
+            meaning="How QUIC carries messages: all on one stream, each on a new stream, each group on a new stream, "
+            "or in DATAGRAM frames (RFC 9221), where a message larger than a datagram is split.",
+        ),
+    ] = "stream"
+    group: Annotated[
+        int,
+        _count(
+            meaning='Messages in a group, for "stream_per_group"; a group of a video begins with a key frame.',
+            high=100_000,
+            unit="messages",
+        ),
+    ] = 10
+    flows: Annotated[
+        int, _count(meaning="Number of measured flows of this kind that share the path.", high=MAX_FLOWS, unit="flows")
+    ] = 1
+    rtt: PathRtt = 0.100
+    loss: Annotated[float, _share(meaning="Probability that a data segment is dropped.")] = 0.0
+    loss_burst: LossBurst = 1.0
+    bad_time: BadTime = 0.0
+    bad_loss: Annotated[
+        float,
+        _share(
+            meaning="Probability that a packet is lost in the bad state, above `loss`, which a timer sets.",
+            high=1.0,
+        ),
+    ] = 1.0
+    ack_loss: Annotated[
+        float, _share(meaning="Probability that a packet from the receiver to the sender is dropped.")
+    ] = 0.0
+    jitter: Annotated[
+        float,
+        Quantity(
+            kind="time",
+            meaning="Largest additional delay of a packet from the sender to the receiver: each is drawn uniformly "
+            "from 0 to this, so packets may overtake each other.",
+            low=0.0,
+            high=1.0,
+            unit="s",
+        ),
+    ] = 0.0
+    jitter_distribution: DistributionOfJitter = "uniform"
+    jitter_correlation: Annotated[
+        float,
+        Quantity(
+            kind="fraction",
+            meaning="Correlation between the additional delays of a packet and the packet ahead.",
+            details="A process in a node of its own adds such delays, because netem's correlation has no effect on "
+            "delays.",
+            low=0.0,
+            high=0.999,
+            unit="(a correlation)",
+        ),
+    ] = 0.0
+    in_order: InOrder = False
+    bottleneck_rate: Rate | None = None
+    queue_packets: QueuePackets | None = None
+    queue_bytes: (
+        Annotated[
+            int,
+            Quantity(
+                kind="size",
+                meaning="Limit of the queue in bytes.",
+                details="A fifo needs exactly one of the two limits; the other queues have none in bytes.",
+                low=1514,
+                high=100_000_000,
+                unit="bytes",
+            ),
+        ]
+        | None
+    ) = None
+    queue: Queue = "fifo"
+    queue_target: QueueTarget | None = None
+    ecn: Ecn = False
+    l4s: Annotated[
+        bool,
+        Flag(
+            meaning='Whether the measured flows use the L4S queue of "dualpi2": datagrams carry ECT(1).',
+            details='TCP must be "dctcp", whose ECT(0) the queue then takes for L4S, because the kernel has no '
+            "congestion control that sends ECT(1).",
+        ),
+    ] = False
+    burst: Burst | None = None
+    peak_rate: PeakRate | None = None
+    congestion_control: Annotated[
+        CongestionControl,
+        Choice(
+            meaning="Congestion control of the TCP connections of the experiment, or of QUIC: reno or, with aioquic "
+            "and quinn, cubic.",
+            details='"dctcp" negotiates ECN also without `ecn`.',
+        ),
+    ] = "cubic"
+    cross_control: (
+        Annotated[
+            CongestionControl,
+            Choice(meaning="Congestion control of the long transfers and web users, if it is another one."),
+        ]
+        | None
+    ) = None
+    delayed_ack: Annotated[
+        bool,
+        Flag(
+            meaning="Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read.",
+            details="Small packets of a constant bit rate are acknowledged one by one in both cases.",
+        ),
+    ] = False
+    sack: Annotated[bool, Flag(meaning="The sysctl net.ipv4.tcp_sack.")] = True
+    slow_start_after_idle: Annotated[bool, Flag(meaning="The sysctl net.ipv4.tcp_slow_start_after_idle.")] = True
+    recovery: Annotated[int, _sysctl(meaning="The sysctl net.ipv4.tcp_recovery (1: RACK; 0: off).", high=7)] = 1
+    early_retrans: Annotated[
+        int, _sysctl(meaning="The sysctl net.ipv4.tcp_early_retrans (3: tail loss probe; 0: off).", high=4)
+    ] = 3
+    rto_min: (
+        Annotated[
+            float,
+            Quantity(
+                kind="time",
+                meaning="Smallest time that the retransmission timeout of the measured flows adds to the round-trip "
+                "time; the kernel's default is 0.2.",
+                details="The socket option TCP_RTO_MIN_US, and a metric of the route with a kernel that lacks it or "
+                "refuses the value.",
+                low=0.001,
+                high=10,
+                unit="s",
+            ),
+        ]
+        | None
+    ) = None
+    bulk_flows: Annotated[int, _cross_flows(meaning="Long transfers beside the measured flows.", unit="flows")] = 0
+    web_flows: Annotated[int, _cross_flows(meaning="Web users beside the measured flows.", unit="users")] = 0
+    duration: Annotated[
+        float,
+        Quantity(kind="time", meaning="Time during which packets are written.", low=1, high=MAX_DURATION, unit="s"),
+    ] = 60.0
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("application", Application),
-            ("scheduling", Scheduling),
-            ("congestion_control", CongestionControl),
-            ("cross_control", CongestionControl),
-            ("implementation", Implementation),
-            ("delivery", Delivery),
-            ("queue", QueueKind),
-            ("jitter_distribution", JitterDistribution),
-        ):
+        for name, declaration in declarations(Experiment).items():
             value = getattr(self, name)
-            if value not in get_args(allowed) and not (value is None and name in _OPTIONAL):
-                raise InvalidValueError(name, value, f"be one of {', '.join(map(repr, get_args(allowed)))}")
-        for name in ("nodelay", "delayed_ack", "sack", "slow_start_after_idle", "ecn", "l4s", "in_order"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidValueError(name, getattr(self, name), "be true or false")
-        for name, (low, high, unit) in _RANGES.items():
-            self._check_range(name, low, high, unit)
+            if value is None and declaration.default is None:
+                continue
+            if isinstance(declaration, Quantity):
+                self._check_number(name, value, declaration)
+            elif not declaration.allows(value):
+                is_flag = isinstance(declaration, Flag)
+                raise (
+                    InvalidValueError(name, value, "be true or false") if is_flag else declaration.refusal(name, value)
+                )
         self._check_combination()
 
-    def _check_range(self, name: str, low: float, high: float, unit: str) -> None:
-        value = getattr(self, name)
-        if value is None and name in _OPTIONAL:
-            return
-        whole = name in _WHOLE
+    def _check_number(self, name: str, value: object, declaration: Quantity) -> None:
+        whole = declaration.kind in WHOLE
         if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            raise InvalidValueError(name, value, f"be a {'whole number' if whole else 'number'} of {unit}")
+            raise InvalidValueError(name, value, f"be a {'whole number' if whole else 'number'} of {declaration.unit}")
+        low, high = declaration.low, declaration.high
         if not (low <= value <= high and math.isfinite(value)):
-            raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {unit}")
+            raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {declaration.unit}")
         if not whole:
             object.__setattr__(self, name, float(value))
 
@@ -317,10 +399,7 @@ class Experiment:
         The source may be a table too. With a source, the application is "source" unless another one is given. For the
         application "quic" the default congestion control is that of the implementation.
         """
-        known = {field.name for field in fields(cls)}
-        for key in table:
-            if key not in known:
-                raise ValueError(f"{key!r} is no setting of an experiment; there are {', '.join(sorted(known))}")
+        require_keys(table, sorted(declarations(cls)), "setting of an experiment")
         if table.get("application") == "quic":
             control = QUIC_CONGESTION_CONTROLS.get(table.get("implementation", cls.implementation), ("reno",))[0]
             table = {"congestion_control": control, **table}
@@ -419,37 +498,6 @@ _OF_TCP = (
     *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows", "cross_control"),
 )
 _DEFAULTS = {field.name: field.default for field in fields(Experiment)}
-_RANGES: dict[str, tuple[float, float, str]] = {
-    "packet_size": (1, 65_000, "bytes"),
-    "interval": (0.001, 60, "s"),
-    "pieces": (1, 16, "writes"),
-    "connections": (1, 16, "connections"),
-    "notsent_lowat": (1, 10_000_000, "bytes"),
-    "group": (1, 100_000, "messages"),
-    "flows": (1, MAX_FLOWS, "flows"),
-    "rtt": (bounds(Path, "rtt")[0], 10, "s"),
-    "loss": (0, 0.5, "of the packets"),
-    "loss_burst": (1, 100, "packets"),
-    "bad_time": (*bounds(Path, "bad_time"), "s"),
-    "bad_loss": (*bounds(Path, "bad_loss"), "of the packets"),
-    "ack_loss": (0, 0.5, "of the packets"),
-    "jitter": (*bounds(Path, "jitter"), "s"),
-    "jitter_correlation": (0, 0.999, "(a correlation)"),
-    "bottleneck_rate": (1e4, 1e9, "bit/s"),
-    "queue_packets": (1, 100_000, "packets"),
-    "queue_bytes": (1514, 100_000_000, "bytes"),
-    "queue_target": (*bounds(EmulatedPath, "queue_target"), "s"),
-    "burst": (*bounds(EmulatedPath, "burst"), "bytes"),
-    "peak_rate": (*bounds(EmulatedPath, "peak_rate"), "bit/s"),
-    "recovery": (0, 7, "(a sysctl)"),
-    "early_retrans": (0, 4, "(a sysctl)"),
-    "rto_min": (0.001, 10, "s"),
-    "bulk_flows": (0, MAX_CROSS_FLOWS, "flows"),
-    "web_flows": (0, MAX_CROSS_FLOWS, "users"),
-    "duration": (1, MAX_DURATION, "s"),
-}
-_OPTIONAL = {field.name for field in fields(Experiment) if field.default is None}
-_WHOLE = {field.name for field in fields(Experiment) if field.type in ("int", "int | None")}
 _LABELS = {
     "pieces": "split{}",
     "connections": "par{}",

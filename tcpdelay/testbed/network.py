@@ -287,26 +287,12 @@ class Network:
     @classmethod
     def build(cls, experiment: Experiment, traced: bool = False, seed: int = 0) -> Network:
         """Return the namespaces, devices and queues of an experiment; needs root."""
+        # A timer of the measurement switches the losses in time.
         loss = 0.0 if experiment.bad_time > 0 else experiment.loss
-        delay = experiment.rtt / 2
-        forward = Link(
-            delay,
-            loss,
-            experiment.loss_burst,
-            experiment.jitter,
-            rate=experiment.bottleneck_rate,
-            queue=experiment.queue,
-            queue_packets=experiment.queue_packets or (DEVICE_LIMIT if experiment.queue == "red" else None),
-            queue_bytes=experiment.queue_bytes,
-            queue_target=experiment.queue_target,
-            ecn=experiment.ecn,
-            l4s=experiment.l4s,
-            burst=experiment.burst,
-            peak_rate=experiment.peak_rate,
-            jitter_distribution=experiment.jitter_distribution,
-            jitter_correlation=experiment.jitter_correlation,
-            in_order=experiment.in_order,
-        )
+        limit = experiment.queue_packets or (DEVICE_LIMIT if experiment.queue == "red" else None)
+        plain = {"loss": loss, "bad_time": 0.0, "bad_loss": 1.0}
+        delay, rate = experiment.rtt / 2, experiment.bottleneck_rate
+        forward = Link.of(experiment, delay=delay, rate=rate, queue_packets=limit, **plain)
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
         return cls([link], _sysctls(experiment), traced or experiment.jitter > 0, f"{seed}/{experiment.digest}")
 

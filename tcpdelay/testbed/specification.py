@@ -8,51 +8,18 @@ import os
 import re
 from collections import Counter
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from tcpdelay.declare import InvalidValueError
+from tcpdelay.declare import PARSERS, InvalidValueError, Quantity, declarations, require_keys, require_whole
 from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.store import read_toml
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, check_version
-from tcpdelay.units import parse_fraction, parse_rate, parse_size, parse_time
+from tcpdelay.units import parse_fraction, parse_time
 
 MAX_EXPERIMENTS = 10_000
-_KEYS = {
-    "name",
-    "backend",
-    "hz",
-    "kernel",
-    "seed",
-    "side_by_side",
-    "pcap",
-    "qlog",
-    "precision",
-    "source",
-    "experiments",
-}
-_PARSERS: dict[str, Any] = {
-    "interval": parse_time,
-    "rtt": parse_time,
-    "duration": parse_time,
-    "rto_min": parse_time,
-    "loss": parse_fraction,
-    "bad_time": parse_time,
-    "bad_loss": partial(parse_fraction, allow_one=True),
-    "ack_loss": parse_fraction,
-    "jitter": parse_time,
-    "jitter_correlation": parse_fraction,
-    "bottleneck_rate": parse_rate,
-    "packet_size": parse_size,
-    "queue_bytes": parse_size,
-    "burst": parse_size,
-    "peak_rate": parse_rate,
-    "queue_target": parse_time,
-    "notsent_lowat": parse_size,
-}
 
 
 @dataclass(frozen=True)
@@ -115,10 +82,11 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
         raise ValueError(f"{path}: {error}") from None
 
 
+_KEYS = sorted(["source", *(field.name for field in fields(Specification))])
+
+
 def _specification(content: dict[str, Any], folder: Path) -> Specification:
-    for key in content:
-        if key not in _KEYS:
-            raise ValueError(f"{key!r} is no key of a specification; there are {', '.join(sorted(_KEYS))}")
+    require_keys(content, _KEYS, "key of a specification")
     name = content.get("name")
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,60}", name):
         raise InvalidValueError("name", name, "be up to 61 letters, digits, dots and hyphens")
@@ -139,9 +107,9 @@ def _specification(content: dict[str, Any], folder: Path) -> Specification:
         name,
         tuple(_experiments(content.get("experiments"), source, folder)),
         backend,
-        tuple(_whole("hz", tick, 100, 1000) for tick in ticks),
-        _whole("seed", content.get("seed", Specification.seed), 0, MAX_SEED),
-        _whole("side_by_side", content.get("side_by_side", Specification.side_by_side), 1, 64),
+        tuple(require_whole("hz", tick, 100, 1000) for tick in ticks),
+        require_whole("seed", content.get("seed", Specification.seed), 0, MAX_SEED),
+        require_whole("side_by_side", content.get("side_by_side", Specification.side_by_side), 1, 64),
         content.get("pcap", False),
         _precision(content["precision"]) if "precision" in content else None,
         tuple(kernels),
@@ -156,12 +124,6 @@ def _different(name: str, content: dict[str, Any], default: tuple[Any, ...], one
     if not values or any(values.count(value) > 1 for value in values):
         raise InvalidValueError(name, values, f"be a {one} or a list of different {several}")
     return values
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
-    return value
 
 
 def _precision(table: object) -> Precision:
@@ -223,8 +185,10 @@ def _value(name: str, value: Any, folder: Path) -> Any:
     """Return a value; a text with a unit is converted to a number, and the table of a source is read."""
     if name == "source":
         return SourceSettings.from_table(value, folder)
-    parse = _PARSERS.get(name)
-    return parse(value, name) if parse is not None and isinstance(value, str) else value
+    declaration = declarations(Experiment).get(name)
+    if isinstance(declaration, Quantity) and declaration.kind in PARSERS and isinstance(value, str):
+        return declaration.parser(value, name)
+    return value
 
 
 def shortened(specification: Specification, duration: float) -> Specification:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcpdelay.declare import InvalidValueError, declarations
+from tcpdelay.declare import InvalidValueError, declarations, require_keys, require_whole
 from tcpdelay.store import read_toml
 from tcpdelay.testbed.emulated_path import DuplexLink, EmulatedPath
 from tcpdelay.units import parse_time
@@ -188,9 +188,7 @@ def _program(name: str, table: object) -> Program:
     after = [after] if isinstance(after, str) else after
     if not isinstance(after, list) or not all(isinstance(other, str) for other in after):
         raise InvalidValueError(f"{place}.after", after, "be the name of a program, or a list of names")
-    port = content.get("port")
-    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 1 <= port <= 65_535):
-        raise InvalidValueError(f"{place}.port", port, "be a whole number from 1 to 65535")
+    port = require_whole(f"{place}.port", content["port"], 1, 65_535) if "port" in content else None
     start = content.get("start", "0s")
     start = parse_time(start, f"{place}.start", allow_zero=True) if isinstance(start, str) else start
     if isinstance(start, bool) or not isinstance(start, int | float) or not 0 <= start <= LATEST_START:
@@ -248,9 +246,7 @@ def _with_trace(way: dict[str, Any]) -> dict[str, Any]:
 def _keys(place: str, table: object, allowed: Sequence[str]) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ValueError(f"{place} must be a table, got {table!r}")
-    for key in table:
-        if key not in allowed:
-            raise ValueError(f"{place}: {key!r} is no key; there are {', '.join(allowed)}")
+    require_keys(table, allowed, "key", f"{place}: ")
     return dict(table)
 
 

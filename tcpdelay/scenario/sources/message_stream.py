@@ -34,6 +34,7 @@ WriteJitter: TypeAlias = Annotated[
     Quantity(
         kind="time",
         meaning="Largest lateness of a write: each write is late by a random time up to this.",
+        details="See `Source.write_jitter`.",
         low=0.0,
         high=1.0,
         unit="s",

@@ -81,20 +81,6 @@ def checked_times(times: Any) -> NDArray[np.float64]:
 class Trace(Source):
     """Recorded messages: the time of each write, and the size.
 
-    Parameters
-    ----------
-    times : array_like of float
-        Times of the writes [s], ascending, 0 to 1e9. Messages of the same time are written one after another.
-    sizes : array_like of int
-        Size of each message [bytes], 1 to 1e9.
-    period : float, optional
-        Time after which the messages repeat [s], later than the last time, up to 1e9. By default the trace ends with
-        its last message.
-    labels : array_like of str, optional
-        Kind of each message, such as "key frame"; by default all messages are of one kind. At most 256 kinds.
-    write_jitter : float
-        Largest lateness of a write [s], 0 to 1, beyond the times of the trace; see `Source.write_jitter`.
-
     Raises
     ------
     InvalidValueError
@@ -108,14 +94,31 @@ class Trace(Source):
     (Trace(3 messages in 0.066 s, period=0.1), 904000.0)
     """
 
-    times: Annotated[Any, Content(meaning="Times of the writes.", check=checked_times)]
-    sizes: Annotated[Any, Content(meaning="Size of each message.", check=checked_sizes)]
+    times: Annotated[
+        Any,
+        Content(
+            meaning="Times of the writes.",
+            details="In seconds, ascending, 0 to 1e9. Messages of the same time are written one after another.",
+            check=checked_times,
+            type_name="array_like of float",
+        ),
+    ]
+    sizes: Annotated[
+        Any,
+        Content(
+            meaning="Size of each message.",
+            details="In bytes, 1 to 1e9.",
+            check=checked_sizes,
+            type_name="array_like of int",
+        ),
+    ]
     period: (
         Annotated[
             float,
             Quantity(
                 kind="time",
                 meaning="Time after which the messages repeat.",
+                details="Later than the last time. Without it, the trace ends with its last message.",
                 low=0.0,
                 low_excluded=True,
                 high=LATEST,
@@ -126,7 +129,15 @@ class Trace(Source):
         ]
         | None
     ) = None
-    labels: Annotated[Any, Content(meaning="Kind of each message.", check=checked_labels)] = None
+    labels: Annotated[
+        Any,
+        Content(
+            meaning="Kind of each message.",
+            details='Such as "key frame"; without labels, all messages are of one kind. At most 256 kinds.',
+            check=checked_labels,
+            type_name="array_like of str",
+        ),
+    ] = None
     write_jitter: WriteJitter = 0.0
 
     def __post_init__(self) -> None:

@@ -59,18 +59,6 @@ def _bytes(meaning: str, example: str, largest: float = LARGEST_SIZE) -> Quantit
 class LognormalSizes(SizeDistribution):
     """Lognormal sizes. Sizes above 1e9 bytes become 1e9 bytes, which changes the mean by less than 0.01 %.
 
-    Parameters
-    ----------
-    mean : float
-        Mean size [bytes], 1 to 1e6.
-    variation : float
-        Coefficient of variation, 0 to 3: standard deviation relative to the mean.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-
     Examples
     --------
     >>> LognormalSizes(1000, 0.5).mean_size
@@ -116,20 +104,6 @@ class LognormalSizes(SizeDistribution):
 class ParetoSizes(SizeDistribution):
     """Pareto sizes under the condition that they are not above an upper limit.
 
-    Parameters
-    ----------
-    smallest : float
-        Smallest size [bytes], 1 to 1e9.
-    shape : float
-        Shape of the distribution, 0.1 to 10; a smaller shape has more large sizes.
-    largest : float
-        Largest size [bytes], above `smallest` to 1e9.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-
     Examples
     --------
     >>> round(ParetoSizes(1000, shape=1.5, largest=1_000_000).mean_size)
@@ -140,7 +114,13 @@ class ParetoSizes(SizeDistribution):
     shape: Annotated[
         float,
         Quantity(
-            kind="number", meaning="Shape of the Pareto distribution.", low=0.1, high=10.0, unit="", example="1.5"
+            kind="number",
+            meaning="Shape of the Pareto distribution.",
+            details="A smaller shape has more large sizes.",
+            low=0.1,
+            high=10.0,
+            unit="",
+            example="1.5",
         ),
     ] = 1.5
     largest: Annotated[float, _bytes("Largest size of a message.", "1000000")] = 1_000_000.0
@@ -201,11 +181,6 @@ def checked_sizes(sizes: Any) -> NDArray[np.int64]:
 class EmpiricalSizes(SizeDistribution):
     """Measured sizes, each with the same probability.
 
-    Parameters
-    ----------
-    values : array_like of int
-        Sizes [bytes], 1 to 1e9, in any order; a size that occurs more often has a larger probability.
-
     Raises
     ------
     InvalidValueError
@@ -217,7 +192,15 @@ class EmpiricalSizes(SizeDistribution):
     200.0
     """
 
-    values: Annotated[Any, Content(meaning="Measured sizes of messages.", check=checked_sizes)]
+    values: Annotated[
+        Any,
+        Content(
+            meaning="Measured sizes of messages.",
+            details="In bytes, 1 to 1e9, in any order; a size that occurs more often has a larger probability.",
+            check=checked_sizes,
+            type_name="array_like of int",
+        ),
+    ]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EmpiricalSizes) and self.values.tobytes() == other.values.tobytes()
@@ -262,20 +245,6 @@ def size_distribution(sizes: SizeDistribution | float | Sequence[int]) -> SizeDi
 class Messages(Source):
     """Messages that arrive at random (a Poisson process), with independent random sizes.
 
-    Parameters
-    ----------
-    rate : float
-        Mean number of messages per second [1/s], 1e-4 to 1e6.
-    sizes : LognormalSizes, ParetoSizes, EmpiricalSizes or int
-        Distribution of the sizes, or the size of all messages [bytes].
-    write_jitter : float
-        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-
     Examples
     --------
     >>> from tcpdelay.scenario.sources.sizes import LognormalSizes
@@ -289,7 +258,15 @@ class Messages(Source):
             kind="number", meaning="Mean number of messages per second.", low=1e-4, high=1e6, unit="1/s", example="50"
         ),
     ]
-    sizes: Annotated[Any, Content(meaning="Distribution of the message sizes.", check=size_distribution)]
+    sizes: Annotated[
+        Any,
+        Content(
+            meaning="Distribution of the message sizes.",
+            details="A number is the size of all messages in bytes.",
+            check=size_distribution,
+            type_name="LognormalSizes, ParetoSizes, EmpiricalSizes or int",
+        ),
+    ]
     write_jitter: WriteJitter = 0.0
 
     @property

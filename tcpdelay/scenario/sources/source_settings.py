@@ -11,7 +11,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tcpdelay.declare import Content, InvalidValueError, Quantity, declarations, effective_fields, is_number
+from tcpdelay.declare import (
+    Content,
+    InvalidValueError,
+    Quantity,
+    declarations,
+    effective_fields,
+    is_number,
+    require_keys,
+    require_whole,
+)
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
@@ -129,8 +138,7 @@ class SourceSettings:
         kind, seed = values.pop("kind", None), values.pop("seed", cls.seed)
         if not isinstance(kind, str) or kind not in (*KINDS, TRACE):
             raise InvalidValueError("source.kind", kind, f"be one of {', '.join(map(repr, (*KINDS, TRACE)))}")
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-            raise InvalidValueError("source.seed", seed, f"be a whole number from 0 to {MAX_SEED}")
+        require_whole("source.seed", seed, 0, MAX_SEED)
         try:
             content = _trace_file(values, folder) if kind == TRACE else _described(KINDS[kind], kind, values)
             settings = cls(content, seed)
@@ -190,9 +198,7 @@ def _word_of(words: Mapping[str, type], described: object) -> str:
 def _described(cls: type[Any], word: str, values: Mapping[str, object]) -> Any:
     """Return the source or the distribution of sizes with the values of a table."""
     defaults = {each.name: each.default for each in dataclasses.fields(cls)}
-    for key in values:
-        if key not in defaults:
-            raise ValueError(f"{key!r} is no parameter of {word!r}; there are {', '.join(sorted(defaults))}")
+    require_keys(values, sorted(defaults), f"parameter of {word!r}")
     missing = [name for name, default in defaults.items() if default is dataclasses.MISSING and name not in values]
     if missing:
         raise ValueError(f"{' and '.join(missing)} missing for {word!r}")
@@ -227,9 +233,7 @@ def _sizes(value: object) -> SizeDistribution:
 
 def _trace_file(values: Mapping[str, Any], folder: Path) -> TraceFile:
     """Return the file of a trace; it is read once, unless its digest is known."""
-    for key in values:
-        if key not in ("file", "digest", *_OF_TRACE):
-            raise ValueError(f"{key!r} is no parameter of {TRACE!r}; there are file, {' and '.join(_OF_TRACE)}")
+    require_keys([key for key in values if key != "digest"], ("file", *_OF_TRACE), f"parameter of {TRACE!r}")
     file = values.get("file")
     if not isinstance(file, str) or not file:
         raise InvalidValueError("file", file, "be the name of a CSV or Parquet file")

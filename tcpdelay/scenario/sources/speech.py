@@ -106,24 +106,6 @@ class Speech(_Bursts):
     Both have exponentially distributed lengths. During a talk spurt there is a packet per interval. In speech the
     lengths have heavier tails than exponential lengths (Jiang and Schulzrinne 2000).
 
-    Parameters
-    ----------
-    packet_size : int
-        Application bytes per packet [bytes], 1 to 10 000 000.
-    interval : float
-        Time between two packets of a talk spurt [s], 0.0001 to 60.
-    talk : float
-        Mean length of a talk spurt [s], 0.001 to 1000.
-    silence : float
-        Mean length of a silence [s], 0.001 to 1000.
-    write_jitter : float
-        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-
     References
     ----------
     ITU-T Recommendation P.59, "Artificial conversational speech" (1993), is the usual source of exponential talk spurts
@@ -172,26 +154,6 @@ class Utterances(_Bursts):
     The length of a reply's audio is exponentially distributed. The agent writes the audio in chunks, `speed` times
     faster than it plays. It writes nothing more until the audio has played without delay and an exponentially
     distributed pause has passed, in which the user speaks and the agent thinks.
-
-    Parameters
-    ----------
-    packet_size : int
-        Application bytes per chunk [bytes], 1 to 10 000 000.
-    interval : float
-        Audio in a chunk [s], 0.0001 to 60.
-    speed : float
-        Audio written per time, relative to real time, 1 to 1000.
-    length : float
-        Mean length of the audio of a reply [s], 0.001 to 1000.
-    pause : float
-        Mean time from the end of the audio to the first write of the next reply [s], 0.001 to 1000.
-    write_jitter : float
-        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
 
     Notes
     -----

@@ -37,25 +37,6 @@ class Video(Source):
 
     Sizes are independent of each other and rounded to whole bytes, at least 1 byte.
 
-    Parameters
-    ----------
-    bitrate : float
-        Mean application bits per second [bit/s], 1 to 1e11.
-    frame_rate : float
-        Frames per second [1/s], 0.1 to 1000.
-    key_interval : float
-        Time from a key frame to the next [s], 0.001 to 3600; rounded to a whole number of frames, at least one.
-    key_ratio : float
-        Mean size of a key frame relative to the mean size of another frame, 1 to 1000. With 1 there are no key frames.
-    variation : float
-        Coefficient of variation of the lognormal sizes, 0 to 3: standard deviation relative to the mean, of key frames
-        and of other frames. With Weibull sizes it has no effect.
-    frame_sizes : {"lognormal", "weibull"}
-        Distribution of the sizes about the two means. "weibull" has the shape of the evaluation methodology of IEEE
-        802.11ax, k = 0.8099, so that the standard deviation is 1.24 times the mean.
-    write_jitter : float
-        Largest lateness of a write [s], 0 to 1; see `Source.write_jitter`.
-
     Raises
     ------
     InvalidValueError
@@ -96,6 +77,7 @@ class Video(Source):
         Quantity(
             kind="time",
             meaning="Time from a key frame to the next.",
+            details="Rounded to a whole number of frames, at least one.",
             low=0.001,
             high=3600.0,
             unit="s",
@@ -119,6 +101,8 @@ class Video(Source):
         Quantity(
             kind="number",
             meaning="Standard deviation of lognormal frame sizes relative to their mean.",
+            details="It holds for key frames and for other frames, each about their mean. With Weibull sizes it has "
+            "no effect.",
             low=0.0,
             high=3.0,
             unit="times the mean",
@@ -126,7 +110,12 @@ class Video(Source):
         ),
     ] = 0.3
     frame_sizes: Annotated[
-        FrameSizes, Choice(meaning="Distribution of the frame sizes: lognormal, or weibull as for IEEE 802.11ax.")
+        FrameSizes,
+        Choice(
+            meaning="Distribution of the frame sizes: lognormal, or weibull as for IEEE 802.11ax.",
+            details='"weibull" has the shape of the evaluation methodology of IEEE 802.11ax, k = 0.8099, so that '
+            "the standard deviation is 1.24 times the mean.",
+        ),
     ] = "lognormal"
     write_jitter: WriteJitter = 0.0
 

@@ -152,18 +152,6 @@ def has_room(flow: Any, held: int, cwnd: int, sacked_out: int) -> bool:
 class MinBuf:
     """A send buffer that follows the congestion window: MIN_BUF(A, B) of Goel et al.
 
-    Parameters
-    ----------
-    multiple : int
-        A, the congestion windows of packets that the send buffer holds, 1 to 4.
-    extra : int
-        B, the packets that it holds beyond them, 0 to 1000, but at most one window.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-
     References
     ----------
     Goel, Krasic, Li, Walpole, "Supporting Low-Latency TCP-Based Media Streams", IWQoS 2002. Sections 3 and 4 give the
@@ -180,6 +168,7 @@ class MinBuf:
         Quantity(
             kind="count",
             meaning="Congestion windows that the send buffer holds.",
+            details="A of the paper.",
             low=1,
             high=LARGEST_MULTIPLE,
             unit="windows",
@@ -191,6 +180,7 @@ class MinBuf:
         Quantity(
             kind="count",
             meaning="Packets that the send buffer holds beyond these windows.",
+            details="B of the paper; at most one window counts.",
             low=0,
             high=LARGEST_EXTRA,
             unit="packets",

@@ -57,41 +57,8 @@ class Classic(Stack):
     """The TCP of the literature up to 2008, by default with the slow timers of its early years.
 
     While the window, which counts segments, is open, each write leaves at once as a segment. Bytes that wait for the
-    window are sent in full segments. `of_2008` returns the settings of a stack of 2008.
-
-    Parameters
-    ----------
-    recovery : {"reno", "newreno", "sack"}
-        How lost segments are repaired after three duplicate ACKs.
-    mss : int
-        Largest segment payload [bytes], 40 to 65 495.
-    receiver_window : int
-        Largest number of outstanding segments, 1 to 2000.
-    initial_window : int
-        Initial congestion window [segments], 1 to 10.
-    limited_transmit : bool
-        RFC 3042: the first two duplicate ACKs each release a new segment.
-    tick : float
-        Granularity of all timers [s], 0.001 to 1; 0.5 in 4.3BSD.
-    rto_min : float
-        Minimum retransmission timeout [s], 0.001 to 120.
-    first_timeout : float
-        Retransmission timeout before the round-trip time is measured [s], 0.001 to 120.
-    ack_delay : float
-        Time for which the receiver delays an acknowledgement to wait for a second segment [s], 0 to 1; at 0 it
-        acknowledges each segment at once.
-    byte_counting : bool
-        RFC 3465: the window, which counts segments of any size, grows by the acknowledged bytes in full segments. An
-        ACK of n segments of b bytes counts as n b / `mss` ACKs; in slow start as at most 2, after a timeout as at most
-        1. The window therefore grows slowly where packets are smaller than `mss`.
-    window_validation : bool
-        RFC 2861: the window grows only if it was full before the ACK. It is halved, down to one segment, for each
-        retransmission timeout in which no segment was sent or outstanding.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
+    window are sent in full segments. With an `ack_delay`, the receiver waits for a second segment; at 0 it acknowledges
+    each segment at once. 4.3BSD has a `tick` of 0.5 s. `of_2008` returns the settings of a stack of 2008.
 
     Examples
     --------
@@ -112,9 +79,22 @@ class Classic(Stack):
     rto_min: MinimumTimeout = 1.0
     first_timeout: FirstTimeout = 3.0
     ack_delay: Annotated[float, _time("Longest delay of an acknowledgement by the receiver.", 0, 1, "200ms")] = 0.0
-    byte_counting: Annotated[bool, Flag(meaning="Let the window grow by acknowledged bytes (RFC 3465).")] = False
+    byte_counting: Annotated[
+        bool,
+        Flag(
+            meaning="Let the window grow by acknowledged bytes (RFC 3465).",
+            details="The window counts segments of any size, and grows by the acknowledged bytes in full segments. An "
+            "ACK of n segments of b bytes counts as n b / `mss` ACKs; in slow start as at most 2, after a timeout as "
+            "at most 1. The window therefore grows slowly where packets are smaller than `mss`.",
+        ),
+    ] = False
     window_validation: Annotated[
-        bool, Flag(meaning="Reduce the window after idle time, and let only a full window grow (RFC 2861).")
+        bool,
+        Flag(
+            meaning="Reduce the window after idle time, and let only a full window grow (RFC 2861).",
+            details="The window grows only if it was full before the ACK. It is halved, down to one segment, for each "
+            "retransmission timeout in which no segment was sent or outstanding.",
+        ),
     ] = False
 
     @classmethod
@@ -150,20 +130,8 @@ class TimeLined(Classic):
     It carries `Sections`, or a `ConstantRate`, where each message, such as a frame of a video, is a section. When the
     deadline of a section has passed, the sender goes on with the next section, and its next segment informs the
     receiver. The receiver then skips what is missing, and reports the gap; a message with a gap is lost. A message that
-    was sent in time and arrives late is read.
-
-    Parameters
-    ----------
-    recovery : {"reno"}
-        How lost segments are repaired, as published.
-    deadline : float
-        Time after its write until which a section may be sent [s], 0.001 to 1e5. A receiver that plays a section at a
-        fixed time after its write gains little from packets sent later than this time less the path's delay.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
+    was sent in time and arrives late is read. A receiver that plays a section at a fixed time after its write gains
+    little from packets sent later than this time less the path's delay.
 
     References
     ----------
@@ -186,20 +154,6 @@ class Dctcp(Stack):
     """The TCP of Linux with DCTCP, whose window shrinks in proportion to the share of marked segments (RFC 8257).
 
     It grows as Reno does. It needs marks, so its sources have `ecn` or `l4s`. The receiver reports each mark exactly.
-
-    Parameters
-    ----------
-    delayed_ack : bool
-        Whether the receiver delays acknowledgements by the kernel's rules.
-    hz : int
-        Timer interrupts per second of both kernels, 100 to 1000.
-    mss : int
-        Largest segment payload [bytes], 88 to 65495.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
 
     References
     ----------
@@ -224,19 +178,6 @@ class Udp(Stack):
     A message larger than a datagram is sent in several datagrams, all at once. It is lost if too many of them are lost,
     and read when the last that it needs arrives.
 
-    Parameters
-    ----------
-    largest_payload : int
-        Largest payload of a datagram [bytes], 40 to 65 507; by default that of an MTU of 1500 bytes.
-    parity : int
-        Parity datagrams that are sent after each message, 0 to 255. With an erasure code (RFC 5510), the receiver
-        recovers a message of n datagrams from any n of the n + `parity` datagrams.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-
     Examples
     --------
     >>> Udp().largest_payload
@@ -248,6 +189,7 @@ class Udp(Stack):
         Quantity(
             kind="size",
             meaning="Largest payload of a datagram.",
+            details="The default is that of an MTU of 1500 bytes.",
             low=SMALLEST_PACKET,
             high=LARGEST_DATAGRAM,
             unit="bytes",
@@ -259,6 +201,8 @@ class Udp(Stack):
         Quantity(
             kind="count",
             meaning="Parity datagrams that are sent after each message.",
+            details="With an erasure code (RFC 5510), the receiver recovers a message of n datagrams from any n of "
+            "the n + `parity` datagrams.",
             low=0,
             high=255,
             unit="datagrams",
@@ -273,31 +217,10 @@ class Scp(Stack):
 
     Every packet is acknowledged, and no packet is sent again. In the steady state the window is W_l = r T_brtt + W_D,
     where r is the rate of the acknowledgements and T_brtt the smallest round-trip time measured, so that W_D packets
-    stay queued at the bottleneck. Packets of a constant bit rate wait until the window allows them.
-
-    Parameters
-    ----------
-    mss : int
-        Size of a bulk source's packets if the source does not set it [bytes], 40 to 65 495. By default a datagram
-        carries 1472 bytes with the header of SCP, as in the paper.
-    backlog : float
-        W_D, the window beyond the bandwidth-delay product [packets], 0.1 to 100.
-    rate_gain : float
-        Weight of the rate in the last round trip in r, a low-pass filter, 0.001 to 1. The paper filters r and prints
-        no coefficient.
-    rto_min : float
-        Minimum timeout [s], 0.001 to 120.
-    first_timeout : float
-        Timeout before the round-trip time is measured [s], 0.001 to 120.
-    reset_interval : float, optional
-        Time between two resets of the connection [s], 0.001 to 1e7, the first one interval after time 0. A reset
-        discards all estimates, ignores all outstanding packets and begins slow start, as after a change of the
-        network interface. No resets by default.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
+    stay queued at the bottleneck. Packets of a constant bit rate wait until the window allows them. The packets of a
+    bulk source have the size `mss` unless the source sets it; by default a datagram carries 1472 bytes with the header
+    of SCP, as in the paper. A reset, the first one `reset_interval` after time 0, discards all estimates, ignores all
+    outstanding packets and begins slow start, as after a change of the network interface.
 
     References
     ----------
@@ -315,6 +238,7 @@ class Scp(Stack):
         Quantity(
             kind="number",
             meaning="Window beyond the bandwidth-delay product.",
+            details="W_D of the paper.",
             low=0.1,
             high=100,
             unit="packets",
@@ -326,6 +250,7 @@ class Scp(Stack):
         Quantity(
             kind="number",
             meaning="Weight of the latest rate of acknowledgements in their mean rate.",
+            details="A low-pass filter of r, for which the paper prints no coefficient.",
             low=1e-3,
             high=1,
             unit="of the new rate",

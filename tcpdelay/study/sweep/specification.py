@@ -18,7 +18,17 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from tcpdelay.budget import MOST_SECONDS, checked_budget
-from tcpdelay.declare import WHOLE, Choice, Content, Field, InvalidValueError, Quantity, Value, declarations
+from tcpdelay.declare import (
+    WHOLE,
+    Choice,
+    Content,
+    Field,
+    InvalidValueError,
+    Quantity,
+    Value,
+    declarations,
+    require_whole,
+)
 from tcpdelay.models.heuristics import MOST_CONNECTIONS, MOST_PIECES, piece_of, share_of
 from tcpdelay.models.predict import supports
 from tcpdelay.scenario.path import Path
@@ -439,7 +449,7 @@ def _span(name: str, table: Any, declaration: Field) -> tuple[Value, ...]:
     if unknown or missing:
         wrong = f"unknown key {unknown[0]!r:.64}" if unknown else f"{missing[0]} is missing"
         raise ValueError(f"{name}: {wrong}; a range has {', '.join(_SPAN_KEYS)}")
-    points = _whole(f"{name}.points", table["points"], 2, MOST_VALUES)
+    points = require_whole(f"{name}.points", table["points"], 2, MOST_VALUES)
     spacing = table.get("spacing", "linear")
     if spacing not in get_args(Spacing):
         raise ValueError(f"{name}.spacing must be 'linear' or 'log', got {spacing!r:.64}")
@@ -503,7 +513,7 @@ def _evaluation(table: Mapping[str, Any]) -> Evaluation:
         settings["late_after"] = _numbers("late_after", table["late_after"], parse_time, math.inf)
     for key, low, high in (("packets", 1000, 10**9), ("seed", 0, 2**63 - 1), ("replications", 1, 10_000)):
         if key in table:
-            settings[key] = _whole(key, table[key], low, high)
+            settings[key] = require_whole(key, table[key], low, high)
     for key, parse in (("max_seconds", parse_time), ("max_memory", parse_size)):
         if key in table:
             settings[key] = parse(table[key], key) if isinstance(table[key], str) else table[key]
@@ -524,12 +534,6 @@ def _numbers(name: str, values: object, parse: Any, below: float) -> tuple[float
     if any(later <= earlier for earlier, later in pairwise(read)):
         raise InvalidValueError(name, values, "ascend")
     return tuple(float(value) for value in read)
-
-
-def _whole(name: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
-    return value
 
 
 def _file(table: Mapping[str, Any]) -> str | None:
