@@ -248,8 +248,8 @@ def simulate(
         least 1 us apart. The reason: if the kernel retransmits a segment in the microsecond in which it also sends a
         new segment, it marks the retransmission as lost. Where the round-trip time is a multiple of the interval, this
         would happen again and again, as it does in virtual time, but on no real path. With exact ties the path's delay
-        is spent in a queue of the sender's host, as in the testbed; the kernel does not retransmit a segment that is
-        still in this queue.
+        is spent in a queue of the sender's host, as in earlier captures of the testbed; the kernel does not retransmit
+        a segment that is still in this queue.
     trace : bool
         Whether to keep the delays of every packet, in the order of writing, and the first events at the sender; this
         requires `packets`.
