@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.confidence import Interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError
-from tcpdelay.models.accuracy import simulator_error, statistical_error
+from tcpdelay.models.accuracy import SIMULATOR_ERROR, captured_error, simulator_error, statistical_error
 from tcpdelay.models.budget import MOST_SECONDS, SimulationBudget, TooLargeError, checked_budget
 from tcpdelay.models.interface import (
     Answer,
@@ -124,10 +124,10 @@ class Simulation(DelayDistribution):
         Round-trip time of the path [s].
     congestion_control : {"cubic", "reno", "bbr", "newreno"}
         Congestion control of the sender.
-    compared : bool
-        Whether captures like this have been compared with the simulator: of Linux, and of the implementations of QUIC,
-        below 0.9 of the rate that Reno carries over TCP. No program follows "rfc9002" to the letter, and no capture of
-        QUIC has lost ACKs, reordering or losses in bursts.
+    captured : ExpectedError, optional
+        Error of the simulator in captures like this: of Linux, and of the implementations of QUIC, below 0.9 of the
+        rate that Reno carries over TCP. None if there are none: no program follows "rfc9002" to the letter, and no
+        capture of QUIC has reordering.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -161,7 +161,7 @@ class Simulation(DelayDistribution):
     work_seconds: float = field(default=0.0, repr=False, compare=False)
     rtt: float = np.nan
     congestion_control: CongestionControl | QuicControl = "cubic"
-    compared: bool = True
+    captured: ExpectedError | None = SIMULATOR_ERROR
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     probability: float = 0.95
@@ -185,14 +185,15 @@ class Simulation(DelayDistribution):
     @cached_property
     def expected_error(self) -> ExpectedError | None:
         """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
-        if not (self.sustainable and self.settled and self.compared and np.isfinite(self.quantile_interval.value)):
+        known = self.sustainable and self.settled and np.isfinite(self.quantile_interval.value)
+        if self.captured is None or not known:
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         # A datagram that is lost waits for nothing: only those that arrive show a backlog.
         arrived = np.isfinite(self.values)
         mean = np.average(self.values[arrived], weights=self.weights[arrived]) if arrived.any() else np.inf
         added = float(mean - self.one_way_delay) / self.rtt
-        return simulator_error(statistical, added, self.congestion_control)
+        return simulator_error(statistical, added, self.captured)
 
 
 @checked_arguments
@@ -350,14 +351,14 @@ def simulate(
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
 
 
-def _compared(source: Source, path: Path, stack: Linux | Quic) -> bool:
-    """Return whether captures like this simulation have been compared with the simulator."""
-    if isinstance(stack, Linux):
-        return True
-    # Nearer to the capacity, a capture of video differs by up to three times.
-    used = reno_utilization(source, path)
-    captured = stack.implementation in CAPTURED and not uncaptured_over_quic(path)
-    return captured and used < LARGEST_SUSTAINABLE_UTILIZATION
+def _captured(source: Source, path: Path, stack: Linux | Quic) -> ExpectedError | None:
+    """Return the simulator's error in captures like a simulation; None if none has been compared with the simulator."""
+    if isinstance(stack, Quic):
+        # Nearer to the capacity, a capture of video differs by up to three times.
+        near = reno_utilization(source, path) >= LARGEST_SUSTAINABLE_UTILIZATION
+        if near or stack.implementation not in CAPTURED or uncaptured_over_quic(path):
+            return None
+    return captured_error(source, path, stack)
 
 
 def packets_within(max_seconds: float, source: Source, stack: Linux | Quic) -> int:
@@ -496,7 +497,7 @@ def _run(
         work_seconds=connections.budget.seconds,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
-        compared=_compared(connections.source, path, connections.stack),
+        captured=_captured(connections.source, path, connections.stack),
         mean_interval=mean_interval,
         quantile_interval=quantile_interval,
         probability=quantile,

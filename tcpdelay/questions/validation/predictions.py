@@ -129,7 +129,8 @@ def captured_scenario(capture: MeasuredDelay) -> Scenario | None:
     parts = experiment.connections > 1
     if not_simulated(experiment, behind_router=True) or experiment.ecn or parts or _rules(capture) != Rules():
         return None
-    path = capture.path if experiment.routed else _path(capture)
+    # Independent losses are the better input for a path whose losses somebody has measured.
+    path = replace(capture.path, loss_pattern="random") if experiment.routed else _path(capture)
     return Scenario(capture.source, path, _stack(capture))
 
 
