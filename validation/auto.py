@@ -21,8 +21,8 @@ from manifest import HERE, sets
 from scoring.capture_comparison import RESULTS
 from scoring.results import held_out
 from tcpdelay.confidence import share_interval
-from tcpdelay.distribution import DelayDistribution
-from tcpdelay.models.accuracy import path_kind
+from tcpdelay.distribution import DelayDistribution, ExpectedError, Spread
+from tcpdelay.models.accuracy import OTHER_SOURCES, RANDOM_LOSSES, model_spread, path_kind
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict, solved_once
 from tcpdelay.models.simulator.simulation import Simulation
@@ -39,6 +39,8 @@ MOST_SECONDS = 2.0
 """Processor time of an answer [s]."""
 QUANTITIES = ("p95", "mean")
 ROUTER = "behind a router"
+PLAIN = (RANDOM_LOSSES, ROUTER)
+"""Kinds of paths without an error of their own in `tcpdelay.models.accuracy.CAPTURED_ERRORS`."""
 GROUPS = ("source", "path", "load", "control")
 UTILIZATIONS = (0.0, 1 / 3, 2 / 3, LARGEST_SUSTAINABLE_UTILIZATION)
 """Limits of the groups of the flow's rate over the fair TCP rate; captures beyond are not counted."""
@@ -141,6 +143,29 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
+def captured_errors(table: pd.DataFrame) -> dict[str, ExpectedError]:
+    """Return the simulator's errors as `CAPTURED_ERRORS` has them, from the captures that are not held out.
+
+    The error of p95 comes from the captures in which it is not the one-way delay.
+    """
+    kept = counted(table)
+    simulated = (kept["method"] == "simulation") & kept["control"].isin(["cubic", "reno"]) & ~kept["held_out"]
+    constant = kept["source"].str.startswith("constant")
+    groups = {kind: constant & (kept["path"] == kind) for kind in kept["path"].unique() if kind not in PLAIN}
+    found = {}
+    for kind, chosen in (groups | {OTHER_SOURCES: ~constant}).items():
+        own = kept[simulated & chosen]
+        spreads = []
+        for name in QUANTITIES:
+            known = own[(own[name] > own["one_way"] + SAME_DELAY) & np.isfinite(own[f"{name}_error"])]
+            sampling = np.hypot(known[f"{name}_sampling"], known[f"{name}_simulated"]).fillna(0.0)
+            spread = model_spread(known[f"{name}_error"].to_numpy(), sampling.to_numpy())
+            spreads.append(Spread(*(round(float(value), 4) for value in vars(spread).values())))
+        words = f"captures of Linux with {kind}"
+        found[kind] = ExpectedError(**vars(spreads[0]), mean_delay=spreads[1], cases=len(own), source=words)
+    return found
+
+
 def figures(own: pd.DataFrame) -> dict[str, object]:
     """Return the errors and the coverage of a group of captures."""
     line: dict[str, object] = {"captures": len(own), "simulated": int((own["method"] == "simulation").sum())}
@@ -207,18 +232,18 @@ def summary(table: pd.DataFrame) -> str:
         "as many cases; captures of one case by several kernels are one. Captures whose p95 is their one-way delay do "
         "not count.\n",
         f"{len(listed)} groups of all four settings have {FEWEST} captures or more. p95 is within "
-        f"{format_fraction(LARGEST_ERROR)} beyond the intervals in {int((listed['p95_beyond'] <= LARGEST_ERROR).sum())} "
-        f"of them. {len(tested)} have {FEWEST} cases whose p95 is longer than the one-way delay: in "
+        f"{format_fraction(LARGEST_ERROR)} beyond the intervals in "
+        f"{int((listed['p95_beyond'] <= LARGEST_ERROR).sum())} of them. {len(tested)} have {FEWEST} cases whose p95 is longer than the one-way delay: in "
         f"{int((sides == 0).sum())} of these the coverage of p95 agrees with {TARGET[0]:.0%} to {TARGET[1]:.0%} within "
         f"chance, in {int((sides < 0).sum())} it is too low, in {int((sides > 0).sum())} too high.\n",
-        "## By each setting\n",
+        "### By each setting\n",
     ]
     for name in (*GROUPS, "method"):
         said += [in_words(grouped(kept, [name]).rename(columns={"method": "source"})), ""]
     said += [in_words(grouped(kept.assign(source=np.where(kept["held_out"], "held out", "set")), ["source"])), ""]
-    said += ["## By all four settings\n", in_words(listed), ""]
+    said += ["### By all four settings\n", in_words(listed), ""]
     said += [
-        "## Behind a router\n",
+        "### Behind a router\n",
         "Here the answer is that of independent losses, at the loss and the round-trip time that the capture measured. "
         "A shared queue delays and drops otherwise, and `simulate_network` is the question to ask: these captures do "
         "not count above.\n",
@@ -244,7 +269,10 @@ def main() -> None:
     for row in rows(known):
         pd.DataFrame([row]).to_csv(file, mode="a", header=not file.exists(), index=False, float_format="%.6g")
         print(row["set"], row["capture"], row["method"], file=sys.stderr, flush=True)
-    page = summary(pd.read_csv(file, keep_default_na=True))
+    table = pd.read_csv(file)
+    for kind, error in captured_errors(table).items():
+        print(kind, error)
+    page = summary(table)
     (arguments.output / "auto.md").write_text(page, encoding="utf-8")
     print(page)
 

@@ -283,7 +283,7 @@ QUIC_ERROR = ExpectedError(
 )
 """The error in captures of QUIC, below 0.9 of what Reno over TCP carries (`validation/results/quic.csv`)."""
 
-OTHER_SOURCES = "sources other than a constant rate"
+RANDOM_LOSSES, OTHER_SOURCES = "random losses", "sources other than a constant rate"
 CAPTURED_ERRORS: Mapping[str, ExpectedError] = {}
 """The error in captures of other paths (`path_kind`) and sources, by `validation/auto.py`."""
 
@@ -389,7 +389,7 @@ def path_kind(path: Path, interval: float) -> str:
         "lost ACKs": path.ack_loss > 0,
         "loss bursts": path.loss_burst > 1,
     }
-    return next((kind for kind, applies in kinds.items() if applies), "random losses")
+    return next((kind for kind, applies in kinds.items() if applies), RANDOM_LOSSES)
 
 
 def simulator_error(
@@ -408,7 +408,8 @@ def simulator_error(
     """
     found = _largest([captured, *[known for shortest, known in BACKLOG_ERRORS if added >= shortest][-1:]])
     total = _combined(found, statistical, _together)
-    return replace(total, quantile=statistical.quantile, sampling=statistical.p90)
+    source = f"{found.source}, and {statistical.source}"
+    return replace(total, source=source, quantile=statistical.quantile, sampling=statistical.p90)
 
 
 def _together(first: Spread, second: Spread) -> Spread:
@@ -534,7 +535,7 @@ def in_words(error: ExpectedError, of: float | str | None = None) -> str:
         format_fraction(float(f"{share:.2g}")) for share in (error.median, error.mean, error.p90, error.sampling)
     )
     basis = f"{error.cases} {error.source}" if error.cases else error.source
-    basis += f", and up to {sampling} by chance in the simulation" if error.sampling > 0 else ""
+    basis += f" (up to {sampling} in nine of ten)" if error.sampling > 0 else ""
     other = "" if of is None or of == error.quantile else f", not {of if isinstance(of, str) else quantile_name(of)},"
     measured = f"{quantile_name(error.quantile)}{other}"
     return f"{measured} {median} off in the median, {mean} in the mean, up to {p90} in nine of ten: {basis}"
