@@ -22,7 +22,7 @@ from scoring.capture_comparison import RESULTS
 from scoring.results import held_out
 from tcpdelay.confidence import share_interval
 from tcpdelay.distribution import DelayDistribution, ExpectedError, Spread
-from tcpdelay.models.accuracy import OTHER_SOURCES, RANDOM_LOSSES, model_spread, path_kind
+from tcpdelay.models.accuracy import SOURCES_ERROR, model_spread
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict, solved_once
 from tcpdelay.models.simulator.simulation import Simulation
@@ -30,6 +30,7 @@ from tcpdelay.models.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.questions.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
 from tcpdelay.questions.validation.predictions import captured_scenario
 from tcpdelay.questions.validation.scores import HALF_WIDTH, SAME_DELAY, error_beyond, predictable, relative_error
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.testbed.experiment import Experiment
@@ -39,8 +40,6 @@ MOST_SECONDS = 2.0
 """Processor time of an answer [s]."""
 QUANTITIES = ("p95", "mean")
 ROUTER = "behind a router"
-PLAIN = (RANDOM_LOSSES, ROUTER)
-"""Kinds of paths without an error of their own in `tcpdelay.models.accuracy.CAPTURED_ERRORS`."""
 GROUPS = ("source", "path", "load", "control")
 UTILIZATIONS = (0.0, 1 / 3, 2 / 3, LARGEST_SUSTAINABLE_UTILIZATION)
 """Limits of the groups of the flow's rate over the fair TCP rate; captures beyond are not counted."""
@@ -54,6 +53,18 @@ LARGEST_ERROR = 0.02
 """Mean error of p95 beyond the captures' intervals that is aimed at in each group."""
 FEWEST = 8
 """Captures from which on a group of all four settings is listed."""
+
+
+def path_kind(path: Path, interval: float) -> str:
+    """Return the group of a path without a router: what it does apart from independent losses."""
+    side = "in order" if path.in_order else f"{'below' if path.jitter <= interval else 'above'} the interval"
+    kinds = {
+        "losses in time": path.bad_time > 0,
+        f"jitter {side}": path.jitter > 0,
+        "lost ACKs": path.ack_loss > 0,
+        "loss bursts": path.loss_burst > 1,
+    }
+    return next((kind for kind, applies in kinds.items() if applies), "random losses")
 
 
 def source_kind(experiment: Experiment, source: Source) -> str:
@@ -143,29 +154,20 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
-def captured_errors(table: pd.DataFrame) -> dict[str, ExpectedError]:
-    """Return the simulator's errors as `CAPTURED_ERRORS` has them, from the captures that are not held out.
+def sources_error(table: pd.DataFrame) -> ExpectedError:
+    """Return the simulator's error as `SOURCES_ERROR` has it, from captures that are not held out.
 
-    They come from captures whose p95 is not the one-way delay.
+    They are captures of Reno and CUBIC whose p95 is not the one-way delay.
     """
     kept = counted(table)
-    simulated = (kept["method"] == "simulation") & kept["control"].isin(["cubic", "reno"]) & ~kept["held_out"]
-    constant = kept["source"].str.startswith("constant")
-    groups = {kind: constant & (kept["path"] == kind) for kind in kept["path"].unique() if kind not in PLAIN}
-    found = {}
-    for kind, chosen in (groups | {OTHER_SOURCES: ~constant}).items():
-        own = kept[simulated & chosen & (kept["p95"] > kept["one_way"] + SAME_DELAY)]
-        if len(own) < FEWEST:
-            continue
-        spreads = []
-        for name in QUANTITIES:
-            known = own[np.isfinite(own[f"{name}_error"])]
-            sampling = np.hypot(known[f"{name}_sampling"], known[f"{name}_simulated"]).fillna(0.0)
-            spread = model_spread(known[f"{name}_error"].to_numpy(), sampling.to_numpy())
-            spreads.append(Spread(*(round(float(value), 4) for value in vars(spread).values())))
-        words = f"captures of Linux with {kind}"
-        found[kind] = ExpectedError(**vars(spreads[0]), mean_delay=spreads[1], cases=len(own), source=words)
-    return found
+    chosen = ~kept["source"].str.startswith("constant") & (kept["method"] == "simulation") & ~kept["held_out"]
+    chosen &= kept["control"].isin(["cubic", "reno"]) & (kept["p95"] > kept["one_way"] + SAME_DELAY)
+    own, spreads = kept[chosen], []
+    for name in QUANTITIES:
+        sampling = np.hypot(own[f"{name}_sampling"], own[f"{name}_simulated"])
+        spread = model_spread(own[f"{name}_error"].to_numpy(), sampling.to_numpy())
+        spreads.append(Spread(*(round(float(value), 4) for value in vars(spread).values())))
+    return ExpectedError(**vars(spreads[0]), mean_delay=spreads[1], cases=len(own), source=SOURCES_ERROR.source)
 
 
 def figures(own: pd.DataFrame) -> dict[str, object]:
@@ -272,8 +274,7 @@ def main() -> None:
         pd.DataFrame([row]).to_csv(file, mode="a", header=not file.exists(), index=False, float_format="%.6g")
         print(row["set"], row["capture"], row["method"], file=sys.stderr, flush=True)
     table = pd.read_csv(file)
-    for kind, error in captured_errors(table).items():
-        print(kind, error)
+    print(sources_error(table))
     page = summary(table)
     (arguments.output / "auto.md").write_text(page, encoding="utf-8")
     print(page)
