@@ -21,8 +21,7 @@ from manifest import HERE, sets
 from scoring.capture_comparison import RESULTS
 from scoring.results import held_out
 from tcpdelay.confidence import share_interval
-from tcpdelay.distribution import DelayDistribution, ExpectedError, Spread
-from tcpdelay.models.accuracy import SOURCES_ERROR, model_spread
+from tcpdelay.distribution import DelayDistribution
 from tcpdelay.models.interface import Requested
 from tcpdelay.models.predict import predict, solved_once
 from tcpdelay.models.simulator.simulation import Simulation
@@ -154,22 +153,6 @@ def counted(table: pd.DataFrame) -> pd.DataFrame:
     return kept
 
 
-def sources_error(table: pd.DataFrame) -> ExpectedError:
-    """Return the simulator's error as `SOURCES_ERROR` has it, from captures that are not held out.
-
-    They are captures of Reno and CUBIC whose p95 is not the one-way delay.
-    """
-    kept = counted(table)
-    chosen = ~kept["source"].str.startswith("constant") & (kept["method"] == "simulation") & ~kept["held_out"]
-    chosen &= kept["control"].isin(["cubic", "reno"]) & (kept["p95"] > kept["one_way"] + SAME_DELAY)
-    own, spreads = kept[chosen], []
-    for name in QUANTITIES:
-        sampling = np.hypot(own[f"{name}_sampling"], own[f"{name}_simulated"])
-        spread = model_spread(own[f"{name}_error"].to_numpy(), sampling.to_numpy())
-        spreads.append(Spread(*(round(float(value), 4) for value in vars(spread).values())))
-    return ExpectedError(**vars(spreads[0]), mean_delay=spreads[1], cases=len(own), source=SOURCES_ERROR.source)
-
-
 def figures(own: pd.DataFrame) -> dict[str, object]:
     """Return the errors and the coverage of a group of captures."""
     line: dict[str, object] = {"captures": len(own), "simulated": int((own["method"] == "simulation").sum())}
@@ -244,7 +227,8 @@ def summary(table: pd.DataFrame) -> str:
     ]
     for name in (*GROUPS, "method"):
         said += [in_words(grouped(kept, [name]).rename(columns={"method": "source"})), ""]
-    said += [in_words(grouped(kept.assign(source=np.where(kept["held_out"], "held out", "set")), ["source"])), ""]
+    halves = kept.assign(source=np.where(kept["held_out"], "held out", "seen in design"))
+    said += [in_words(grouped(halves, ["source"])), ""]
     said += ["### By all four settings\n", in_words(listed), ""]
     said += [
         "### Behind a router\n",
@@ -273,9 +257,7 @@ def main() -> None:
     for row in rows(known):
         pd.DataFrame([row]).to_csv(file, mode="a", header=not file.exists(), index=False, float_format="%.6g")
         print(row["set"], row["capture"], row["method"], file=sys.stderr, flush=True)
-    table = pd.read_csv(file)
-    print(sources_error(table))
-    page = summary(table)
+    page = summary(pd.read_csv(file))
     (arguments.output / "auto.md").write_text(page, encoding="utf-8")
     print(page)
 

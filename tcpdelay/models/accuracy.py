@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import product
@@ -19,7 +19,6 @@ from tcpdelay.models.throughput import connection_utilization, utilization_map
 from tcpdelay.scenario.fields import InvalidValueError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownTcp, Linux, NewReno2008, Quic, Stack, checked_profile
 from tcpdelay.units import format_fraction, quantile_name
 
@@ -261,7 +260,11 @@ SIMULATOR_ERROR = ExpectedError(
     cases=432,
     source="captures of Linux 6.1 under random losses",
 )
-"""The error in captures of constant rates (`validation/results/scores.csv`)."""
+"""The error in captures of constant rates (`validation/results/scores.csv`).
+
+In captures of other sources, of jitter, lost ACKs and losses in time it is not larger beyond chance
+(`validation/results/auto.csv`).
+"""
 
 BBR_ERROR = ExpectedError(
     median=0.0002,
@@ -282,19 +285,6 @@ QUIC_ERROR = ExpectedError(
     source="captures of aioquic and quic-go, 2 to 20 minutes each",
 )
 """The error in captures of QUIC, below 0.9 of what Reno over TCP carries (`validation/results/quic.csv`)."""
-
-SOURCES_ERROR = ExpectedError(
-    median=0.0,
-    mean=0.0051,
-    p90=0.0457,
-    mean_delay=Spread(0.0035, 0.0084, 0.0152),
-    cases=48,
-    source="captures of sources without a constant rate",
-)
-"""The error in captures of video, speech, messages and traces that are not held out, by `validation/auto.py`.
-
-In captures of jitter, lost ACKs and losses in time the error is not larger than `SIMULATOR_ERROR`, within chance.
-"""
 
 BACKLOG_ERRORS = (
     (1.0, ExpectedError(0.097, 0.146, 0.302, Spread(0.061, 0.113, 0.230), 53, "captures of Linux 6.1 with backlogs")),
@@ -332,7 +322,7 @@ def expected_error_map(
     cubic = stack.congestion_control == "cubic"
     expected = linux_table(bbr=stack.congestion_control == "bbr").expected_of_many
     found[~carried] = expected(features[~carried], cubic, False, quantile)
-    captured = _figures(captured_error(flow, stack))
+    captured = _figures(captured_error(stack))
     found[carried] = np.hypot(expected(features[carried], cubic, True, quantile), captured)
     return found
 
@@ -365,20 +355,11 @@ def linux_table(burst: float = 1.0, bbr: bool = False, correlated: bool = False)
     return ErrorTable.read(linux_table_file(burst, bbr, correlated))
 
 
-def captured_error(source: Source, stack: Linux | Quic) -> ExpectedError:
-    """Return the simulator's error in captures like a scenario: the larger of its congestion control and its source."""
+def captured_error(stack: Linux | Quic) -> ExpectedError:
+    """Return the simulator's error in captures with a congestion control of TCP, or of QUIC."""
     if isinstance(stack, Quic):
         return QUIC_ERROR
-    found = BBR_ERROR if stack.congestion_control == "bbr" else SIMULATOR_ERROR
-    return found if isinstance(source, Flow) else _largest([found, SOURCES_ERROR])
-
-
-def _largest(errors: Sequence[ExpectedError]) -> ExpectedError:
-    """Return the largest of some errors, figure by figure, with the words of the one with the largest p90."""
-    found = max(errors, key=lambda known: known.p90)
-    for known in errors:
-        found = _combined(found, known, _at_least)
-    return found
+    return BBR_ERROR if stack.congestion_control == "bbr" else SIMULATOR_ERROR
 
 
 def simulator_error(
@@ -395,7 +376,9 @@ def simulator_error(
     >>> [round(simulator_error(exact, added).p90, 3) for added in (0.1, 2, 10)]
     [0.033, 0.303, 0.541]
     """
-    found = _largest([captured, *[known for shortest, known in BACKLOG_ERRORS if added >= shortest][-1:]])
+    found = captured
+    for known in [known for shortest, known in BACKLOG_ERRORS if added >= shortest][-1:]:
+        found = _no_less(known, captured)
     total = _combined(found, statistical, _together)
     source = f"{found.source}, and {statistical.source}"
     return replace(total, source=source, quantile=statistical.quantile, sampling=statistical.p90)
@@ -453,7 +436,7 @@ def expected_error(
     elif not independent:
         source = SIMULATED_CORRELATED if correlated else SIMULATED_BURSTS
         found = _no_less(replace(found, source=source), linux_table().expected(*scenario))
-    return _combined(found, captured_error(flow, stack), _together)
+    return _combined(found, captured_error(stack), _together)
 
 
 @cache
@@ -466,13 +449,17 @@ def table_file(name: str) -> FilePath:
     return linux_table_file().with_name(name)
 
 
-def source_error(
-    table: str, source: Source, flow: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE
-) -> ExpectedError:
-    """Return the expected error of the chain of a source that is compared by a flow of constant rate."""
+def source_error(table: str, flow: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE) -> ExpectedError:
+    """Return the expected error of the chain of a source that is no constant rate.
+
+    Examples
+    --------
+    >>> source_error(SPEECH_TABLE, Flow(174, 0.020), Path(rtt=0.100, loss=0.01), Linux()).mean < 0.05
+    True
+    """
     cubic = stack.congestion_control == "cubic"
     found = _named_table(table).expected(features_of(flow, path, stack), cubic, True, quantile)
-    return _combined(found, captured_error(source, stack), _together)
+    return _combined(found, captured_error(stack), _together)
 
 
 def no_less_than_teeth(found: ExpectedError, delays: DelayDistribution, quantile: float) -> ExpectedError:

@@ -448,5 +448,5 @@ class SourceChain(ABC):
         assert delays.scenario is not None
         source, path, stack = delays.scenario
         assert isinstance(stack, Linux)
-        found = source_error(self.table, source, compared_flow(source), path, stack, quantile)
+        found = source_error(self.table, compared_flow(source), path, stack, quantile)
         return no_less_than_teeth(found, delays, quantile)

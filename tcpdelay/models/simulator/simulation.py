@@ -358,7 +358,7 @@ def _captured(source: Source, path: Path, stack: Linux | Quic) -> ExpectedError 
         near = reno_utilization(source, path) >= LARGEST_SUSTAINABLE_UTILIZATION
         if near or stack.implementation not in CAPTURED or uncaptured_over_quic(path):
             return None
-    return captured_error(source, stack)
+    return captured_error(stack)
 
 
 def packets_within(max_seconds: float, source: Source, stack: Linux | Quic) -> int:
