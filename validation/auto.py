@@ -38,6 +38,7 @@ from tcpdelay.units import format_fraction
 MOST_SECONDS = 2.0
 """Processor time of an answer [s]."""
 QUANTITIES = ("p95", "mean")
+ANSWERED = ("exact", "estimated")
 ROUTER = "behind a router"
 GROUPS = ("source", "path", "load", "control")
 UTILIZATIONS = (0.0, 1 / 3, 2 / 3, LARGEST_SUSTAINABLE_UTILIZATION)
@@ -210,7 +211,7 @@ def summary(table: pd.DataFrame) -> str:
     sides, within = outside(tested), int((listed["p95_beyond"] <= LARGEST_ERROR).sum())
     said = [
         f"{len(table)} captures, of which TCP carried {len(kept)} below {UTILIZATIONS[-1]:g} of the fair rate; "
-        f"{int((~kept['status'].isin(['exact'])).sum())} of these have no answer or one that says that TCP does not "
+        f"{int((~kept['status'].isin(ANSWERED)).sum())} of these have no answer or one that says that TCP does not "
         f"carry the flow, and {int(kept['p95_stated'].isna().sum())} no stated error. Each answer may take "
         f"{MOST_SECONDS:g} s.\n",
         "*Beyond* is the mean distance from the captures' 95 % intervals, *stated* the median of the error that nine "
@@ -230,14 +231,16 @@ def summary(table: pd.DataFrame) -> str:
     halves = kept.assign(source=np.where(kept["held_out"], "held out", "seen in design"))
     said += [in_words(grouped(halves, ["source"])), ""]
     said += ["### By all four settings\n", in_words(listed), ""]
-    said += [
-        "### Behind a router\n",
-        "Here the answer is that of independent losses, at the loss and the round-trip time that the capture measured. "
-        "A shared queue delays and drops otherwise, and `simulate_network` is the question to ask: these captures do "
-        "not count above.\n",
-        in_words(grouped(every[every["path"] == ROUTER], ["source", "control"])),
-        "",
-    ]
+    routed = every[every["path"] == ROUTER]
+    if len(routed):
+        said += [
+            "### Behind a router\n",
+            "Here the answer is that of independent losses, at the loss and the round-trip time that the capture "
+            "measured. A shared queue delays and drops otherwise, and `simulate_network` is the question to ask: these "
+            "captures do not count above.\n",
+            in_words(grouped(routed, ["source", "control"])),
+            "",
+        ]
     return "\n".join(said)
 
 
