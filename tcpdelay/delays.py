@@ -64,12 +64,16 @@ class ExpectedError(Spread):
         Reference of the measured error, such as a set of captures.
     quantile : float
         The quantile of the delay whose error `median`, `mean` and `p90` are.
+    sampling : float
+        The sampling error of a simulation that nine of ten do not exceed, a fraction; 0 for a chain. `p90` contains it:
+        its square is the sum of the squares of the model's error and of the sampling error.
     """
 
     mean_delay: Spread
     cases: int
     source: str
     quantile: float = USUAL_QUANTILE
+    sampling: float = 0.0
 
 
 UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, "")

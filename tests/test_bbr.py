@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import tcpdelay as td
+from bbr import error_of
 from tcpdelay.accuracy.errors import BBR_ERROR
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.cli.program import main
@@ -93,14 +94,10 @@ def test_captures_of_the_repository_agree_with_their_simulation():
 
 def test_the_expected_error_is_that_of_the_captures():
     table = pd.read_csv(ROOT / "validation/results/bbr.csv")
-    sizes = table["p95_error"].abs()
-    assert len(table) == BBR_ERROR.cases
-    assert sizes.median() == pytest.approx(BBR_ERROR.median, abs=2e-4)
-    assert sizes.mean() == pytest.approx(BBR_ERROR.mean, abs=2e-4)
-    assert table["mean_error"].abs().mean() == pytest.approx(BBR_ERROR.mean_delay.mean, abs=2e-4)
+    assert error_of(table) == BBR_ERROR
     assert table["repeated_p95_beyond"].mean() < 0.015
     found = simulate(VOICE, PATH, BBR, packets=100_000, seed=1).expected_error
-    assert found.source == BBR_ERROR.source
+    assert found.source.startswith(BBR_ERROR.source)
     assert found.p90 >= BBR_ERROR.p90
     assert BBR_ERROR.source not in simulate(VOICE, PATH, packets=100_000, seed=1).expected_error.source
 

@@ -6,11 +6,10 @@ It writes `results/bbr.csv` and `.md`, and prints the simulator's error (`tcpdel
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from scoring.capture_comparison import write_comparison
-from tcpdelay.accuracy.errors import BBR_ERROR, spread_of
+from scoring.capture_comparison import error_in_captures, write_comparison
+from tcpdelay.accuracy.errors import BBR_ERROR
 from tcpdelay.delays import ExpectedError, Spread
 from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.stack import Stack
@@ -53,8 +52,8 @@ def compared(measured: MeasuredDelay) -> dict[str, object]:
 
 def error_of(table: pd.DataFrame) -> ExpectedError:
     """Return the error of the predictions, as in `tcpdelay.accuracy.errors.BBR_ERROR`."""
-    p95, mean = (spread_of(table[name].to_numpy(np.float64)) for name in ("p95_error", "mean_error"))
-    figures = [Spread(*(round(value, 4) for value in vars(spread).values())) for spread in (p95, mean)]
+    found = (error_in_captures(table[f"predicted_{name}"], table, name) for name in ("p95", "mean"))
+    figures = [Spread(*(round(value, 4) for value in vars(spread).values())) for spread in found]
     return ExpectedError(**vars(figures[0]), mean_delay=figures[1], cases=len(table), source=BBR_ERROR.source)
 
 

@@ -89,6 +89,7 @@ def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
         "expected_error_source": error and error.source,
         "expected_error_cases": error and error.cases,
         "expected_error_quantile": error and error.quantile,
+        "expected_error_sampling": error and error.sampling,
     }
     for quantity, spread in (("p95", error), ("mean", error and error.mean_delay)):
         for statistic in ("median", "mean", "p90"):

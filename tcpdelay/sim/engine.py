@@ -91,7 +91,7 @@ def new_connection(
         "leaping": int(not bbr and is_exact(source)),
         # The handshake delivers the first segment.
         "delivered": int(bbr),
-        # In the testbed the whole path delay is spent in a queue of the sender's host, unless there is jitter.
+        # In earlier captures the whole path delay was spent in a queue of the sender's host, unless there was jitter.
         "host_delay": NEVER if exact_ties and not is_reordering(path) else 0,
         "snd_cwnd": tcp.INITIAL_WINDOW,
         "snd_ssthresh": tcp.INFINITE_THRESHOLD,

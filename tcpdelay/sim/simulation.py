@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.accuracy.errors import simulator_error, statistical_error
+from tcpdelay.accuracy.errors import SIMULATOR_ERROR, captured_error, simulator_error, statistical_error
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION, reno_utilization
 from tcpdelay.accuracy.validity import CAPTURED, uncaptured_over_quic
 from tcpdelay.ask import (
@@ -133,10 +133,10 @@ class Simulation(DelayDistribution):
         Round-trip time of the path [s].
     congestion_control : {"cubic", "reno", "bbr", "newreno"}
         Congestion control of the sender.
-    compared : bool
-        Whether captures like this have been compared with the simulator: of Linux, and of the implementations of QUIC,
-        below 0.9 of the rate that Reno carries over TCP. No program follows "rfc9002" to the letter, and no capture of
-        QUIC has lost ACKs, reordering or losses in bursts.
+    captured : ExpectedError, optional
+        Error of the simulator in captures like this: of Linux, and of the implementations of QUIC, below 0.9 of the
+        rate that Reno carries over TCP. None if there are none: no program follows "rfc9002" to the letter, and no
+        capture of QUIC has reordering.
     mean_interval : Interval
         Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
     quantile_interval : Interval
@@ -170,7 +170,7 @@ class Simulation(DelayDistribution):
     work_seconds: float = field(default=0.0, repr=False, compare=False)
     rtt: float = np.nan
     congestion_control: CongestionControl | QuicControl = "cubic"
-    compared: bool = True
+    captured: ExpectedError | None = SIMULATOR_ERROR
     mean_interval: Interval = UNKNOWN
     quantile_interval: Interval = UNKNOWN
     probability: float = 0.95
@@ -194,14 +194,15 @@ class Simulation(DelayDistribution):
     @cached_property
     def expected_error(self) -> ExpectedError | None:
         """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
-        if not (self.sustainable and self.settled and self.compared and np.isfinite(self.quantile_interval.value)):
+        known = self.sustainable and self.settled and np.isfinite(self.quantile_interval.value)
+        if self.captured is None or not known:
             return None
         statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
         # A datagram that is lost waits for nothing: only those that arrive show a backlog.
         arrived = np.isfinite(self.values)
         mean = np.average(self.values[arrived], weights=self.weights[arrived]) if arrived.any() else np.inf
         added = float(mean - self.one_way_delay) / self.rtt
-        return simulator_error(statistical, added, self.congestion_control)
+        return simulator_error(statistical, added, self.captured)
 
 
 @checked_arguments
@@ -257,8 +258,8 @@ def simulate(
         least 1 us apart. The reason: if the kernel retransmits a segment in the microsecond in which it also sends a
         new segment, it marks the retransmission as lost. Where the round-trip time is a multiple of the interval, this
         would happen again and again, as it does in virtual time, but on no real path. With exact ties the path's delay
-        is spent in a queue of the sender's host, as in the testbed; the kernel does not retransmit a segment that is
-        still in this queue.
+        is spent in a queue of the sender's host, as in earlier captures of the testbed; the kernel does not retransmit
+        a segment that is still in this queue.
     trace : bool
         Whether to keep the delays of every packet, in the order of writing, and the first events at the sender; this
         requires `packets`.
@@ -359,14 +360,14 @@ def simulate(
     return _run(connections, most, seed, quantile, sought, trace, on_progress)
 
 
-def _compared(source: Source, path: Path, stack: Linux | Quic) -> bool:
-    """Return whether captures like this simulation have been compared with the simulator."""
-    if isinstance(stack, Linux):
-        return True
-    # Nearer to the capacity, a capture of video differs by up to three times.
-    used = reno_utilization(source, path)
-    captured = stack.implementation in CAPTURED and not uncaptured_over_quic(path)
-    return captured and used < LARGEST_SUSTAINABLE_UTILIZATION
+def _captured(source: Source, path: Path, stack: Linux | Quic) -> ExpectedError | None:
+    """Return the simulator's error in captures like a simulation; None if none has been compared with the simulator."""
+    if isinstance(stack, Quic):
+        # Nearer to the capacity, a capture of video differs by up to three times.
+        near = reno_utilization(source, path) >= LARGEST_SUSTAINABLE_UTILIZATION
+        if near or stack.implementation not in CAPTURED or uncaptured_over_quic(path):
+            return None
+    return captured_error(stack)
 
 
 def packets_within(max_seconds: float, source: Source, stack: Linux | Quic) -> int:
@@ -505,7 +506,7 @@ def _run(
         work_seconds=connections.budget.seconds,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
-        compared=_compared(connections.source, path, connections.stack),
+        captured=_captured(connections.source, path, connections.stack),
         mean_interval=mean_interval,
         quantile_interval=quantile_interval,
         probability=quantile,

@@ -102,7 +102,7 @@ class Measurement:
         self._experiment = experiment
         self._seed = seed
         self._messages = messages
-        self._network = Network.build(experiment, traced=trace is not None, seed=seed)
+        self._network = Network.build(experiment, seed=seed)
         self._on_close = ExitStack()
         self._on_close.callback(self._network.close)
         if trace is not None:

@@ -225,6 +225,11 @@ class Segment:
 class Network:
     """Hosts and routers, joined by links.
 
+    A separate node in each link applies delay and loss, and not the hosts' own devices. On a real path too, a segment
+    leaves its host at once. A sender whose own device still holds a segment knows this: it does not retransmit the
+    segment (`TCPSpuriousRtxHostQueues`), and does not collapse it into a retransmission. A trace at a host shows only
+    the packets that leave the queue of its device.
+
     Parameters
     ----------
     links : sequence of DuplexLink
@@ -233,10 +238,6 @@ class Network:
         Settings of the kernel for all namespaces, beside those that all networks have.
     seed : int or str
         Seed of the losses, delays and reordering of all links.
-    middle : bool
-        Whether a separate node in each link applies delay and loss, and not the hosts' own devices. A trace at a host
-        shows only the packets that leave the queue of its device. A sender whose own device delays a segment for
-        longer than the acknowledgements of later ones knows this, and does not send it again.
 
     Attributes
     ----------
@@ -251,9 +252,7 @@ class Network:
         If the kernel refuses because a privilege or a module is missing.
     """
 
-    def __init__(
-        self, links: Sequence[DuplexLink], sysctls: dict[str, str], middle: bool = False, seed: int | str = 0
-    ) -> None:
+    def __init__(self, links: Sequence[DuplexLink], sysctls: dict[str, str], seed: int | str = 0) -> None:
         self.nodes: dict[str, Node] = {}
         self.addresses: dict[str, str] = {}
         self._between: list[Node] = []
@@ -268,7 +267,7 @@ class Network:
             for name in dict.fromkeys(end for link in links for end in (link.first, link.second)):
                 self.nodes[name] = Node.create(COMMON_SYSCTLS | sysctls)
             for link in links:
-                self._add(link, sysctls, middle)
+                self._add(link, sysctls)
             for name, node in self.nodes.items():
                 own = [segment for segment in self._segments if node in (segment.left, segment.right)]
                 if len(own) == 1:
@@ -285,7 +284,7 @@ class Network:
             os.close(home)
 
     @classmethod
-    def build(cls, experiment: Experiment, traced: bool = False, seed: int = 0) -> Network:
+    def build(cls, experiment: Experiment, seed: int = 0) -> Network:
         """Return the namespaces, devices and queues of an experiment; needs root."""
         # A timer of the measurement switches the losses in time.
         loss = 0.0 if experiment.bad_time > 0 else experiment.loss
@@ -294,15 +293,15 @@ class Network:
         delay, rate = experiment.rtt / 2, experiment.bottleneck_rate
         forward = Link.of(experiment, delay=delay, rate=rate, queue_packets=limit, **plain)
         link = DuplexLink(SENDER, RECEIVER, forward, Link(delay, experiment.ack_loss))
-        return cls([link], _sysctls(experiment), traced or experiment.jitter > 0, f"{seed}/{experiment.digest}")
+        return cls([link], _sysctls(experiment), f"{seed}/{experiment.digest}")
 
-    def _add(self, link: DuplexLink, sysctls: dict[str, str], middle: bool) -> None:
+    def _add(self, link: DuplexLink, sysctls: dict[str, str]) -> None:
         """Add the nodes, devices and queues of a link between two nodes."""
         ways = (link.forward, link.backward)
         routed = any(way.rate is not None or way.trace is not None for way in ways)
         # netem cannot correlate delays: a process in a node of its own adds them.
         correlated = any(way.jitter_correlation > 0 for way in ways)
-        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(middle + correlated + routed)]
+        between = [Node.create(COMMON_SYSCTLS | sysctls) for _ in range(1 + correlated + routed)]
         self._between += between
         chain = [
             _join(left, right, number)
@@ -311,13 +310,10 @@ class Network:
             )
         ]
         self._segments += chain
-        first, last = chain[0], chain[-1]
+        last = chain[-1]
         # The segment before the router of a bottleneck; without a router it is not used.
         ahead = chain[-2] if routed else last
-        queues = {
-            "data": (chain[1].left, chain[1].left_device) if middle else (first.left, first.left_device),
-            "ack": (first.right, first.right_device) if middle else (last.right, last.right_device),
-        }
+        queues = {"data": (chain[1].left, chain[1].left_device), "ack": (chain[0].right, chain[0].right_device)}
         for queue, way in (("data", link.forward), ("ack", link.backward)):
             node, device = queues[queue]
             seed = f"{self._seed}/{link.name}/{queue}"
@@ -329,7 +325,7 @@ class Network:
                     self._switches.append(LossSwitch(device, own, seed))
         before = f"{link.name}_" if link.name else ""
         if correlated:
-            entry, exit_ = chain[middle], chain[middle + 1]
+            entry, exit_ = chain[1], chain[2]
             for queue, way, crossing in (
                 ("jitter", link.forward, _crossing(entry.right, entry, exit_)),
                 ("jitter_back", link.backward, _crossing(entry.right, exit_, entry)),
@@ -387,9 +383,8 @@ class Network:
         device = self._segments[0].left_device
         # Only a locked metric counts (tcp_rto_min).
         metrics = {"rto_min": math.ceil(1e3 * rto_min), "lock": 1 << RTAX_RTO_MIN}
-        gateway = {"gateway": "10.0.1.2"} if self._between else {}
         destination = f"{self.receiver_address}/32"
-        self.sender.netlink.route("replace", dst=destination, oif=device, metrics=metrics, **gateway)
+        self.sender.netlink.route("replace", dst=destination, oif=device, metrics=metrics, gateway="10.0.1.2")
 
     def packet_counts(self) -> dict[str, int]:
         """Return the numbers of packets that each queue has sent and dropped, by names such as "data_dropped"."""

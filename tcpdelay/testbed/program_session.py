@@ -269,7 +269,7 @@ def run_program_session(plan: ProgramPlan, directory: Path) -> None:
     forbid_namespaces()
     WRITABLE.mkdir()
     mount("tmpfs", str(WRITABLE), "tmpfs", "mode=1777,size=80%")
-    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, middle=True, seed=plan.seed)
+    network = Network(plan.topology.links, SYSCTLS | plan.sysctls, seed=plan.seed)
     _name_addresses(network.addresses)
     traces = PacketTraces(network, directory / PACKETS)
     sleep_until(moment_of(plan.seed, time.monotonic_ns()))

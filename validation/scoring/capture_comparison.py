@@ -7,11 +7,39 @@ import sys
 from collections.abc import Callable
 from pathlib import Path as FilePath
 
+import numpy as np
 import pandas as pd
 
+from tcpdelay.accuracy.errors import model_spread
+from tcpdelay.delays import Spread
 from tcpdelay.study.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.study.validation.scores import HALF_WIDTH
 
 RESULTS = FilePath(__file__).parent.parent / "results"
+
+
+def error_in_captures(
+    predicted: pd.Series, measured: pd.DataFrame, name: str, standard_error: pd.Series | float = 0.0
+) -> Spread:
+    """Return the error of a model in captures, without the sampling errors of the captures.
+
+    Parameters
+    ----------
+    predicted : Series
+        The predictions of a quantity; NaN and infinite ones are left out.
+    measured : DataFrame
+        The quantity in the captures as `name`, and the ends of its intervals as `name_low` and `name_high`.
+    name : str
+        The quantity.
+    standard_error : Series or float
+        Relative standard errors of the predictions.
+    """
+    errors = predicted / measured[name] - 1
+    # The capture's standard error, on the side of the prediction.
+    ends = measured[f"{name}_high"].where(errors > 0, measured[f"{name}_low"])
+    sampling = np.hypot((ends / measured[name] - 1).abs() / HALF_WIDTH, standard_error)
+    known = np.isfinite(errors) & np.isfinite(sampling)
+    return model_spread(errors[known].to_numpy(np.float64), sampling[known].to_numpy(np.float64))
 
 
 def write_comparison(

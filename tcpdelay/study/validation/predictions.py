@@ -63,12 +63,15 @@ class SimulatedFlow:
     connection_time: float = CONNECTION_TIME
 
 
-def not_simulated(experiment: Experiment) -> str:
-    """Return in a few words why the simulator cannot simulate an experiment; an empty string if it can."""
+def not_simulated(experiment: Experiment, behind_router: bool = False) -> str:
+    """Return in a few words why the simulator cannot simulate an experiment; an empty string if it can.
+
+    With `behind_router`, a single flow may stand for one that shares a queue with others.
+    """
     reasons = {
         "no TCP": experiment.application == "udp",
         "a source that fills its window": experiment.application == "adaptive",
-        "a queue shared with other flows": experiment.routed,
+        "a queue shared with other flows": experiment.routed and not behind_router,
         "writes at the same instant": experiment.pieces > 1,
         "connections chosen by their state": experiment.connections > 1 and experiment.scheduling != "blind",
         f"congestion control {experiment.congestion_control}": experiment.congestion_control
@@ -119,16 +122,30 @@ def simulated_flow(capture: MeasuredDelay) -> SimulatedFlow | None:
 def simulated_messages(capture: MeasuredDelay) -> SimulatedMessages | None:
     """Return the inputs of the simulation of a capture of messages or of QUIC; None for others, or if not simulated."""
     experiment = capture.experiment
-    if not_simulated(experiment):
+    quic = experiment.application == "quic"
+    if not_simulated(experiment) or not (quic or experiment.source is not None):
         return None
+    rules = Rules() if quic else _rules(capture)
+    return SimulatedMessages(capture.source, _path(capture), _stack(capture), rules, _seed(capture.name))
+
+
+def captured_scenario(capture: MeasuredDelay) -> Scenario | None:
+    """Return source, path and stack of a capture as its user would describe them; None if no scenario does."""
+    experiment = capture.experiment
+    parts = experiment.connections > 1
+    if not_simulated(experiment, behind_router=True) or experiment.ecn or parts or _rules(capture) != Rules():
+        return None
+    # Independent losses are the better input for a path whose losses somebody has measured.
+    path = replace(capture.path, loss_pattern="random") if experiment.routed else _path(capture)
+    return Scenario(capture.source, path, _stack(capture))
+
+
+def _stack(capture: MeasuredDelay) -> Linux | Quic:
+    experiment = capture.experiment
     if experiment.application == "quic":
         control = CONTROL_OVER_QUIC[experiment.congestion_control]
-        transport = Stack.quic(experiment.implementation, control, experiment.delivery, group=experiment.group)
-        return SimulatedMessages(capture.source, _path(capture), transport, Rules(), _seed(capture.name))
-    if experiment.source is None:
-        return None
-    stack, rules = _simulated_stack(capture), _rules(capture)
-    return SimulatedMessages(capture.source, _path(capture), stack, rules, _seed(capture.name))
+        return Stack.quic(experiment.implementation, control, experiment.delivery, group=experiment.group)
+    return _simulated_stack(capture)
 
 
 def _simulated_stack(capture: MeasuredDelay) -> Linux:
