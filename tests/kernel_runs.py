@@ -124,6 +124,12 @@ def figures():
     return {
         "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
+        "published near the capacity": chain_figures(
+            Flow(1570, 0.0219), Path(rtt=0.032, loss=0.0103), Stack.newreno_2008(backlog_bound="grow")
+        ),
+        "linux near the capacity": chain_figures(
+            Flow(427, 0.0268), Path(rtt=0.0208, loss=0.0486), Stack.linux(congestion_control="bbr")
+        ),
         "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
         "quic chain": [

@@ -19,7 +19,7 @@ from tcpdelay.models.solver.aggregation import aggregate, bin_flows
 from tcpdelay.models.solver.state_space import PHASE, TRANSITION, rows_with_tail
 from tcpdelay.models.solver.stationary import MAX_SWEEPS, solve_by_sweeps
 from tcpdelay.models.solver.sweeps import backlogs_beyond, sweep
-from tcpdelay.models.solver.tail import SINGLE_BACKLOGS, geometric_groups, tail_decay, tail_error
+from tcpdelay.models.solver.tail import SINGLE_BACKLOGS, geometric_groups, tail_decay, tail_errors
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
@@ -89,7 +89,7 @@ def test_one_cell_stands_for_all_larger_backlogs_of_a_random_walk(up, bound):
     expected = (1 - ratio) * ratio ** np.arange(bound + 1.0)
     expected[bound] = ratio**bound
     np.testing.assert_allclose(both, expected, rtol=1e-6, atol=1e-12)
-    assert tail_error(phases, rows, found) < 1e-5
+    assert max(tail_errors(phases, rows, found)) < 1e-4
 
 
 @pytest.mark.parametrize("bound", [1, 3, 7, 20])

@@ -45,7 +45,7 @@ from tcpdelay.models.solver.stationary import (
     probability_at_bound,
     solve_within,
 )
-from tcpdelay.models.solver.tail import decay, doublings, tail_decay, tail_error, widen
+from tcpdelay.models.solver.tail import decay, doublings, tail_decay, tail_errors, widen
 from tcpdelay.scenario.fields import InvalidValueError, is_number
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -65,7 +65,7 @@ LARGEST_LISTED_CHAIN = 3_000_000
 UNDISTURBED_DELAYS = 0.7
 """Share of the delay at the bound up to which a backlog that is cut off there does not disturb the delays."""
 LARGEST_TAIL_ERROR = 0.005
-"""Estimated error of the mean backlog, see `tail_error`, above which the bound doubles.
+"""Estimated error of the mean backlog, see `tail_errors`, above which the bound doubles.
 
 The mean delay is then within 0.2 % of that with wider bounds in nine of ten (`validation/results/carried.md`).
 """
@@ -75,6 +75,8 @@ PHASES_WORTH_A_LOOK = 1_000
 """Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
 FEWEST_SWEEPS_OF_DRIFT = 500
 """Sweeps over the phases that one call makes at least to find the drift."""
+CLEAR = 4.0
+"""How many times the estimated error of a share of late packets its difference from the allowed share must exceed."""
 NEARLY = 0.01
 """Difference, relative to the allowed share, up to which an estimated share of late packets does not decide."""
 SAME_DELAY = 1e-5
@@ -227,8 +229,11 @@ class DelayModel:
 
     @property
     def capacity(self) -> float:
-        """Largest packet rate [1/s] that TCP carries for packets written like these; infinite without loss."""
-        return self.flow.packet_rate - self.backlog_drift
+        """Largest packet rate [1/s] that TCP carries for packets written like these; infinite without loss.
+
+        It is 0 where a recovery may never end, see `backlog_drift`.
+        """
+        return max(self.flow.packet_rate - self.backlog_drift, 0.0)
 
     @property
     def _is_endless(self) -> bool:
@@ -246,33 +251,45 @@ class DelayModel:
 
     @cached_property
     def _solved(self) -> tuple[Rows, Solution] | None:
-        """Rows and solution, or None where the backlog grows for ever.
+        """Rows and solution, or None where the backlog grows for ever."""
+        if self._is_endless:
+            return None
+        *_, (rows, solution, _) = self._solutions()
+        return rows, solution
+
+    def _solutions(self) -> Iterator[tuple[Rows, Solution, float]]:
+        """Yield rows, solution, and the relative error of the probability of large backlogs; the last one is precise.
 
         If more than a negligible probability is at the first bound, the cells at the bound stand for all larger
         backlogs.
         """
-        if self._is_endless:
-            return None
         (rows, solution, inflow), phases = self._narrow, self._structure[0]
-        if not self._profile.grows or probability_at_bound(phases, rows, solution.probability) < NEGLIGIBLE_TRUNCATION:
-            return rows, solution
-        bound, factor = self._profile.first_bound, decay(phases, rows, solution.probability)
         cut = probability_at_bound(phases, rows, solution.probability)
+        if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:
+            yield rows, solution, 0.0
+            return
+        bound, factor = self._profile.first_bound, decay(phases, rows, solution.probability)
         if factor < 1 and doublings(cut, factor, bound, NEGLIGIBLE_TRUNCATION) == 1:
             # Twice the bound cuts off next to nothing, and takes less time than single cells for all larger backlogs.
             bound *= 2
             rows, solution, inflow = self._widened(self._rows_within(bound), rows, solution, inflow, WORTH_FINISHING)
             if probability_at_bound(phases, rows, solution.probability) < NEGLIGIBLE_TRUNCATION:
-                return rows, solution
+                yield rows, solution, 0.0
+                return
         ratio = tail_decay(*self._structure, self._profile.backlogged, factor)
+        if ratio == 0:
+            # The backlog is bounded by itself.
+            yield *self._listed, 0.0
+            return
         with_tail = rows_with_tail(*self._structure, self._profile.start, bound, ratio)
         while True:
             rows, solution, inflow = self._widened(with_tail, rows, solution, inflow, np.inf)
+            error, error_of_mean = tail_errors(phases, rows, solution.probability)
+            yield rows, solution, error
             bound *= 2
             with_tail = rows_with_tail(*self._structure, self._profile.start, bound, ratio)
-            settled = tail_error(phases, rows, solution.probability) <= LARGEST_TAIL_ERROR
-            if settled or with_tail["offset"][-1] > LARGEST_CHAIN_WITH_TAIL:
-                return rows, solution
+            if error_of_mean <= LARGEST_TAIL_ERROR or with_tail["offset"][-1] > LARGEST_CHAIN_WITH_TAIL:
+                return
 
     def _widened(
         self, wider: Rows, rows: Rows, solution: Solution, inflow: NDArray[np.float64], largest_cut: float
@@ -335,7 +352,16 @@ class DelayModel:
             raise InvalidValueError("limit", limit, "be a number of seconds, 0 or more")
         if (late := self._lateness_in_narrow(limit, quantile)) is not None:
             return late
-        return self.distribution_up_to(limit * (1 + SAME_DELAY), quantile).late_fraction(limit)
+        if self._is_endless or "_solved" in self.__dict__:
+            return self.delay_distribution().late_fraction(limit)
+        if (missed := self._missed(limit * (1 + SAME_DELAY), quantile)) is not None:
+            return missed.late_fraction(limit)
+        late = 1.0
+        for rows, solution, error in self._solutions():
+            late = self._distribution(rows, solution).late_fraction(limit)
+            if abs(late - (1 - quantile)) > CLEAR * error * late:
+                break
+        return late
 
     def _lateness_in_narrow(self, limit: float, quantile: float) -> float | None:
         """Return `lateness` of a small chain within the first bound, or None where the bound or a near tie matters."""
@@ -353,19 +379,21 @@ class DelayModel:
         `limit` [s]: a wider one only lets the backlog grow. Delays are lower bounds then, and `truncated_mass` says how
         much is cut off. Near saturation that saves nearly all of the work.
         """
-        if not limit < np.inf:
-            return self.delay_distribution()
+        missed = self._missed(limit, quantile) if limit < np.inf else None
+        return self.delay_distribution() if missed is None else missed
+
+    def _missed(self, limit: float, quantile: float) -> DelayDistribution | None:
+        """Return the delays within the first bound if they already miss a target, or None."""
         if not self._profile.grows or self._is_endless or "_solved" in self.__dict__:
-            return self.delay_distribution()
+            return None
         rows, solution, inflow = self._narrow
         cut = probability_at_bound(self._structure[0], rows, solution.probability)
-        if cut >= NEGLIGIBLE_TRUNCATION and self._is_undisturbed(limit, int(rows["bound"][0])):
-            if solution.residual > ACCEPTED_RESIDUAL:
-                solution = self._solve(rows, inflow.copy(), np.inf)
-            distribution = self._distribution(rows, solution)
-            if distribution.quantile(quantile) > limit:
-                return distribution
-        return self.delay_distribution()
+        if cut < NEGLIGIBLE_TRUNCATION or not self._is_undisturbed(limit, int(rows["bound"][0])):
+            return None
+        if solution.residual > ACCEPTED_RESIDUAL:
+            solution = self._solve(rows, inflow.copy(), np.inf)
+        distribution = self._distribution(rows, solution)
+        return distribution if distribution.quantile(quantile) > limit else None
 
     def summary_up_to(self, figures: RequestedFigures) -> DelaySummary:
         """Return `distribution_up_to` the target in a few numbers, for a small chain in a fraction of its time."""

@@ -220,7 +220,7 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
         value /= chain.leaving[phase]
         visits[phase] = value
         if chain.first[phase] == chain.first[phase + 1]:
-            # With long windows and many losses a recovery may never end, to rounding.
+            # The phase is never left.
             inflow[phase] = value
         for move in range(chain.first[phase], chain.first[phase + 1]):
             inflow[chain.target[move]] += chain.chance[move] * value
@@ -259,7 +259,9 @@ def backlog_drift(phases: Phases, transitions: Transitions, start: int) -> float
     """Return the mean change of a backlog that is never empty, in packets per second.
 
     The backlog of a chain whose phases do not depend on it stays finite if and only if this drift is negative (Loynes
-    1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog.
+    1962; Neuts 1981, theorem 3.1.1). `start` is a phase with a backlog. The drift is infinite where a phase that is
+    never left is visited: with long windows and many losses a recovery may never end, to rounding, so that no packet
+    behind it is ever delivered.
     """
     inflow = np.zeros(phases.size - 1)
     inflow[start] = 1.0
@@ -273,11 +275,14 @@ def drift_after(phases: Phases, transitions: Transitions, inflow: NDArray[np.flo
 
     With fewer sweeps than `most` the drift has settled.
     """
-    visits, sweeps = settle(_busy_chain(phases, transitions, 0.0), inflow, TOLERANCE, most)
+    chain = _busy_chain(phases, transitions, 0.0)
+    visits, sweeps = settle(chain, inflow, TOLERANCE, most)
     packets, time = 0.0, 0.0
     for phase in range(visits.size):
         if visits[phase] == 0.0:
             continue
+        if chain.first[phase] == chain.first[phase + 1]:
+            return np.inf, sweeps
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             share = visits[phase] * transitions.probability[event]
             packets += share * transitions.shift[event]

@@ -141,8 +141,8 @@ SINGLE_BACKLOGS = 2048
 """Backlogs beyond the bound that have delays of their own. Longer backlogs are put into groups."""
 BACKLOGS_PER_GROUP = 1 / 1024
 """Backlogs of a group, relative to the smallest of them."""
-LEFT_OUT = 1e-17
-"""Share of the backlogs beyond the bound that the last group may stand for."""
+LEFT_OUT = 1e-12
+"""Share of the backlogs beyond the bound that the last group may stand for: too small to change a quantile."""
 
 
 @kernel()
@@ -181,11 +181,12 @@ def within_bound(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -
 
 
 @kernel()
-def tail_error(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
-    """Return by how much the mean backlog may be wrong because backlogs beyond the bound are taken to be geometric.
+def tail_errors(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
+    """Return how wrong backlogs beyond the bound B may be because they are taken to be geometric.
 
-    The upper half of the backlogs below the bound B is compared with what the probability beyond B lets expect there.
-    Their relative difference is that of the probability beyond B at most, as long as it falls with growing B.
+    The first figure is the relative error of the probability of large backlogs, the second that of the mean backlog.
+    The upper half of the backlogs below B is compared with what the probability beyond B lets expect there. Their
+    relative difference is that of the probability beyond B at most, as long as it falls with growing B.
     """
     bound, ratio = rows[0].bound, rows[0].ratio
     half = bound - bound // 2
@@ -200,8 +201,9 @@ def tail_error(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> 
             elif b >= bound - half:
                 upper += chance
     if not beyond > 0.0:
-        return 0.0
+        return 0.0, 0.0
     # The sum of r^-k for k from 1 to the number of backlogs in the upper half, with all digits where r is nearly 1.
     expected = beyond * math.expm1(-half * math.log(ratio))
     excess = beyond * ratio / (1.0 - ratio)
-    return float(abs(upper / expected - 1.0) * excess / (backlog + excess))
+    error = abs(upper / expected - 1.0)
+    return error, error * excess / (backlog + excess)
