@@ -352,7 +352,9 @@ class DelayModel:
             raise InvalidValueError("limit", limit, "be a number of seconds, 0 or more")
         if (late := self._lateness_in_narrow(limit, quantile)) is not None:
             return late
-        if self._is_endless or "_solved" in self.__dict__:
+        if self._is_endless:
+            return 1.0
+        if "_solved" in self.__dict__:
             return self.delay_distribution().late_fraction(limit)
         if (missed := self._missed(limit * (1 + SAME_DELAY), quantile)) is not None:
             return missed.late_fraction(limit)
