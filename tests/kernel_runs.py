@@ -55,6 +55,20 @@ TRACES = (
 )
 STACKS = (Stack.linux(), Stack.linux(congestion_control="reno"), Stack.newreno_2008())
 
+NEAR_CAPACITY = {
+    "published near the capacity": (
+        Flow(1570, 0.0219),
+        Path(rtt=0.032, loss=0.0103),
+        Stack.newreno_2008(backlog_bound="grow"),
+    ),
+    "linux near the capacity": (
+        Flow(427, 0.0268),
+        Path(rtt=0.0208, loss=0.0486),
+        Stack.linux(congestion_control="bbr"),
+    ),
+}
+"""Small chains in which one cell stands for all backlogs beyond the bound."""
+
 
 def chain_figures(flow, path, stack):
     """The distribution of a chain, in a few numbers that hardly depend on the order of sums."""
@@ -124,6 +138,7 @@ def figures():
     return {
         "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
         "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
+        **{name: chain_figures(*scenario) for name, scenario in NEAR_CAPACITY.items()},
         "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
         "quic chain": [
@@ -164,6 +179,8 @@ def call_all_kernels():
         predict_delay(*scenario)
         if scenario[1].loss < 0.18:
             chain_figures(*scenario)
+    for scenario in NEAR_CAPACITY.values():
+        chain_figures(*scenario)
     shares = np.array([0.5, 0.95])
     shares.flags.writeable = False
     requested = Requested(distribution=False, quantiles=tuple(shares), late_after=(1,), parts=True)

@@ -300,6 +300,11 @@ def test_distances_of_delays_that_never_end():
     assert largest_gap(known, DelayDistribution.from_samples([0.0115, 0.02], 0.01)) == 0.5
 
 
+def test_a_rare_delay_of_minutes_is_no_delay_in_a_wrong_unit():
+    rare = DelayDistribution(np.array([0.02, 125.0]), np.array([1.0, 1e-17]), 0.01)
+    assert largest_gap(rare, DelayDistribution.from_samples([0.02], 0.01)) == pytest.approx(0, abs=1e-12)
+
+
 def test_runs_longer_than_the_first_are_used_to_their_end():
     first, longer = FLAT[:1000], np.concatenate([FLAT[:1000], np.full(1000, 0.050)])
     measured = measure(capture([flow_run(first), flow_run(longer, run=1)], experiment(1000)))

@@ -22,7 +22,17 @@ from tcpdelay.chain.solver.state_space import (
     number_states,
     reachable_rows,
 )
-from tcpdelay.chain.solver.sweeps import add_scaled, copy, extrapolate, new_history, remember, scale, sweep, total
+from tcpdelay.chain.solver.sweeps import (
+    add_scaled,
+    backlogs_beyond,
+    copy,
+    extrapolate,
+    new_history,
+    remember,
+    scale,
+    sweep,
+    total,
+)
 from tcpdelay.compiling.compilation import allocation_free, kernel, records
 from tcpdelay.delays import CUMULATION_NOISE
 
@@ -87,12 +97,13 @@ def after_timeout(
 
     inflow, visits = np.zeros(cells), np.zeros(cells)
     sum_of_visits = np.zeros(rows.offset[count])
+    beyond = backlogs_beyond(followed_rows)
     first, end = rows.offset[first_backoff], rows.offset[first_backoff + 1]
     copy(probability[first:end], inflow[first:end])
     begun = left = total(inflow)
     for _ in range(MAX_FOLLOWED_SWEEPS):
         scale(visits, 0.0)
-        sweep(followed_phases, followed, followed_rows, inflow, visits)
+        sweep(followed_phases, followed, followed_rows, beyond, inflow, visits)
         add_scaled(visits[: sum_of_visits.size], 1.0, sum_of_visits)
         before, left = left, total(inflow)
         if left <= EPISODES_LEFT * begun:
@@ -266,6 +277,7 @@ def iterate_sweeps(
     `largest_cut` turns out to stand at the bound.
     """
     visits = np.zeros(rows.offset[-1])
+    beyond = backlogs_beyond(rows)
     feedback = feedback_phases(phases, transitions, start)
     spans = _feedback_spans(feedback, rows)
     last = spans.shape[0] - 1
@@ -281,7 +293,7 @@ def iterate_sweeps(
     moved_at_review, backlog_wanders = np.inf, False
     updates, updates_of_sweep = 0.0, updates_per_sweep(phases, transitions, rows)
     while sweeps < max_sweeps and updates < most_updates:
-        sweep(phases, transitions, rows, inflow, visits)
+        sweep(phases, transitions, rows, beyond, inflow, visits)
         sweeps += 1
         updates += updates_of_sweep
         _pack(spans, inflow, after)
@@ -485,7 +497,7 @@ def solve_narrow(
         phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE, np.inf
     )
     cut = probability_at_bound(phases, rows, probability)
-    carried = cut < NEGLIGIBLE_TRUNCATION or backlog_drift(phases, transitions, backlogged) < 0
+    carried = backlog_drift(phases, transitions, backlogged) < 0
     if grows and not carried:
         return NOT_CARRIED, rows, nothing, cut
     if residual > ACCEPTED_RESIDUAL and cut > largest_cut:

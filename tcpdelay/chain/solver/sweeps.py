@@ -74,52 +74,122 @@ def _visits(arrivals: float, leaving: float) -> float:
     return math.inf if arrivals > 0.0 else 0.0
 
 
+# The cell at the bound B may stand for all larger backlogs as well: a share (1 - r) r^k of its probability is that of
+# the backlog B + k. An event that takes s packets away leaves a share r^s of it at the bound, and moves the rest to the
+# cells below. An event that adds packets leaves all of it at the bound.
+
+
+@kernel()
+def backlogs_beyond(rows: Rows) -> NDArray[np.float64]:
+    """Return the share (1 - r) r^k of each backlog B + k in the cell at the bound B, for k < B; empty if r is 0."""
+    ratio = rows[0].ratio
+    shares = np.empty(rows[0].bound if ratio > 0.0 else 0)
+    share = 1.0 - ratio
+    for k in range(shares.size):
+        shares[k] = share
+        share *= ratio
+    return shares
+
+
+@allocation_free()
+def beyond_after(ratio: float, bound: int, shift: int) -> tuple[int, float, float]:
+    """Return where the backlogs beyond the bound are after a negative `shift`.
+
+    They are the smallest backlog above 0 that is reached, the share of the backlogs that do not fall below it, and the
+    share that stays beyond the bound.
+    """
+    lowest = max(bound + shift, 1)
+    return lowest, ratio ** (lowest - bound - shift), ratio ** (-shift)
+
+
+@allocation_free()
+def _leaving(
+    transitions: Transitions, first_event: int, last_event: int, phase: int, backlog: int, bound: int, ratio: float
+) -> float:
+    """Return the probability that an event leads from a cell to another one; exactly 1 if no event stays in the cell.
+
+    The sum over the events that leave keeps its digits where 1 minus the others would lose them.
+    """
+    leaving, stays = 0.0, False
+    for event in range(first_event, last_event):
+        chance, shift = transitions.probability[event], transitions.shift[event]
+        busy = transitions.target[event]
+        if ratio > 0.0 and backlog == bound and shift < 0:
+            left = 1.0 - ratio ** (-shift) if busy == phase else 1.0
+        else:
+            after = min(max(backlog + shift, 0), bound)
+            target = busy if after > 0 else transitions.target_when_empty[event]
+            left = 0.0 if target == phase and after == backlog else 1.0
+        stays |= left < 1.0 and chance > 0.0
+        leaving += chance * left
+    return leaving if stays else 1.0
+
+
 @allocation_free()
 def _circulate(
+    transitions: Transitions,
+    first_event: int,
+    last_event: int,
+    phase: int,
     visits: NDArray[np.float64],
     low: int,
     bound: int,
-    shift: int,
-    chance: float,
-    leaving: float,
-    stays_busy: bool,
-    stays_empty: bool,
+    ratio: float,
+    beyond: NDArray[np.float64],
 ) -> None:
-    """Add to a row what one event of its own phase sends around within it, self-loops eliminated by division.
+    """Add to a row what the events that lead back to its phase send around within it.
 
-    `chance` and `leaving` are the probabilities of that event and of all others, `stays_busy` and `stays_empty` say
-    whether the event keeps the phase if it leaves packets, or none.
+    These events may all shorten the backlog, or all lengthen it: so each cell is complete before it is passed on. Loops
+    within a cell are eliminated by division.
     """
-    high = low + visits.size - 1
-    if shift == 0:
-        for i in range(visits.size):
-            if stays_busy if low + i > 0 else stays_empty:
-                visits[i] = _visits(visits[i], leaving)
-    elif shift > 0 and stays_busy:
-        for backlog in range(low, high):
-            after = min(backlog + shift, bound)
-            if after <= high:
-                visits[after - low] += chance * visits[backlog - low]
-        if high == bound:
-            visits[high - low] = _visits(visits[high - low], leaving)
-    elif shift < 0:
-        for backlog in range(high, max(low, 1) - 1, -1):
-            after = max(backlog + shift, 0)
-            if stays_busy if after > 0 else stays_empty:
-                visits[after - low] += chance * visits[backlog - low]
-        if low == 0 and stays_empty:
-            visits[0] = _visits(visits[0], leaving)
+    first, last, rising = last_event, first_event, False
+    for event in range(first_event, last_event):
+        own = transitions.target[event] == phase or transitions.target_when_empty[event] == phase
+        if own and transitions.probability[event] > 0.0:
+            first, last = min(first, event), event + 1
+            rising |= transitions.shift[event] > 0
+    if first >= last:
+        return
+    at_zero = _leaving(transitions, first_event, last_event, phase, 0, bound, ratio)
+    at_bound = _leaving(transitions, first_event, last_event, phase, bound, bound, ratio)
+    # A backlog that no shift empties and none lengthens beyond the bound, if there is one.
+    between = _leaving(transitions, first_event, last_event, phase, min(1, bound - 1), bound, ratio)
+    for cell in range(visits.size):
+        backlog = low + cell if rising else low + visits.size - 1 - cell
+        if visits[backlog - low] == 0.0:
+            continue
+        leaving = at_zero if backlog == 0 else at_bound if backlog == bound else between
+        value = visits[backlog - low] = _visits(visits[backlog - low], leaving)
+        for event in range(first, last):
+            chance, shift = transitions.probability[event], transitions.shift[event]
+            busy, empty = transitions.target[event], transitions.target_when_empty[event]
+            if ratio > 0.0 and backlog == bound and shift < 0:
+                lowest, not_below, _ = beyond_after(ratio, bound, shift)
+                if busy == phase:
+                    add_scaled(beyond[: bound - lowest], chance * value * not_below, visits[lowest - low : bound - low])
+                if empty == phase and not_below < 1.0:
+                    visits[0] += chance * value * (1.0 - not_below)
+                continue
+            after = min(max(backlog + shift, 0), bound)
+            if after != backlog and (busy if after > 0 else empty) == phase:
+                visits[after - low] += chance * value
 
 
 @allocation_free()
 def sweep(
-    phases: Phases, transitions: Transitions, rows: Rows, inflow: NDArray[np.float64], visits: NDArray[np.float64]
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    beyond: NDArray[np.float64],
+    inflow: NDArray[np.float64],
+    visits: NDArray[np.float64],
 ) -> None:
     """Carry the probability in `inflow` forward through all phases; what flows back is left in `inflow`.
 
-    `visits` receives how often each cell is visited on the way. At most one event of a phase may lead back to it.
+    `visits` receives how often each cell is visited on the way.
+    `beyond` is that of `backlogs_beyond`.
     """
-    bound = rows[0].bound
+    bound, ratio = rows[0].bound, rows[0].ratio
     for phase in range(phases.size - 1):
         begin, end, low, high = rows.offset[phase], rows.offset[phase + 1], rows.low[phase], rows.high[phase]
         if begin == end:
@@ -128,32 +198,34 @@ def sweep(
         if _take(inflow[begin:end], row) == 0.0:
             continue
         first_event, last_event = phases.first_transition[phase], phases.first_transition[phase + 1]
-        for event in range(first_event, last_event):
-            busy, empty = transitions.target[event], transitions.target_when_empty[event]
-            chance = transitions.probability[event]
-            if chance > 0.0 and (busy == phase or empty == phase):
-                # The sum over the other events keeps its digits where 1 - chance would lose them.
-                leaving = 0.0
-                for other in range(first_event, last_event):
-                    leaving += transitions.probability[other] if other != event else 0.0
-                shift = transitions.shift[event]
-                _circulate(row, low, bound, shift, chance, leaving, busy == phase, empty == phase)
+        _circulate(transitions, first_event, last_event, phase, row, low, bound, ratio, beyond)
         for event in range(first_event, last_event):
             chance, shift = transitions.probability[event], transitions.shift[event]
             if chance <= 0.0:
                 continue
             busy, empty = transitions.target[event], transitions.target_when_empty[event]
+            last = high
+            if ratio > 0.0 and high == bound and shift < 0:
+                last = high - 1
+                top = chance * row[high - low]
+                lowest, not_below, stay = beyond_after(ratio, bound, shift)
+                if empty != phase and not_below < 1.0:
+                    inflow[rows.offset[empty] - rows.low[empty]] += top * (1.0 - not_below)
+                if busy != phase:
+                    zero = rows.offset[busy] - rows.low[busy]
+                    add_scaled(beyond[: bound - lowest], top * not_below, inflow[zero + lowest : zero + bound])
+                    inflow[zero + bound] += top * stay
             first_busy = max(low, 1 - shift)
             if first_busy > low and empty != phase:
-                emptied = row[: min(first_busy, high + 1) - low]
+                emptied = row[: min(first_busy, last + 1) - low]
                 inflow[rows.offset[empty] - rows.low[empty]] += chance * total(emptied)
-            if first_busy <= high and busy != phase:
-                first_cut = max(min(high, bound - shift) + 1, first_busy)
+            if first_busy <= last and busy != phase:
+                first_cut = max(min(last, bound - shift) + 1, first_busy)
                 zero = rows.offset[busy] - rows.low[busy]
                 landing = inflow[zero + first_busy + shift : zero + first_cut + shift]
                 add_scaled(row[first_busy - low : first_cut - low], chance, landing)
-                if first_cut <= high:
-                    inflow[zero + bound] += chance * total(row[first_cut - low :])
+                if first_cut <= last:
+                    inflow[zero + bound] += chance * total(row[first_cut - low : last + 1 - low])
 
 
 WINDOW = 4

@@ -493,7 +493,7 @@ def largest_gap(one: DelayDistribution, other: DelayDistribution, same: float = 
         delays = upper.values[np.isfinite(upper.values)]
         if not delays.size:
             return 0.0
-        return float(np.max(np.cumsum(upper.weights)[: delays.size] - 1 + lower.late_fraction(delays + same)))
+        return float(np.max(np.cumsum(upper.weights)[: delays.size] - lower.cdf(delays + same)))
 
     return max(excess(one, other), excess(other, one), 0.0)
 
