@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from tcpdelay.models import tcp
@@ -44,8 +45,13 @@ def times_out_before_next(flow: Flow, path: Path, stack: Linux) -> bool:
     [False, True]
     """
     ticks = timeout_ticks(path, stack)
-    latest = max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
-    return latest <= (flow.interval - flow.write_jitter) * stack.hz
+    return _latest_expiry(ticks) <= (flow.interval - flow.write_jitter) * stack.hz
+
+
+@lru_cache(maxsize=4096)
+def _latest_expiry(ticks: int) -> int:
+    """Return after how many ticks a timer of `ticks` ticks fires at the latest."""
+    return max(tcp.wheel_expiry(now, ticks) - now for now in range(MOST_PHASES))
 
 
 def is_sparse(flow: Flow, path: Path, stack: Linux) -> bool:
