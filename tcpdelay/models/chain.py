@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path as FilePath
@@ -416,7 +417,8 @@ class DelayModel:
             figures = figures._replace(limit=np.inf)
         result = np.empty(figures.shares.size + figures.limits.size + 2)
         outcome, values, weights, drift = self._profile.sum_up(figures, result, most_updates)
-        if drift == drift:
+        if not math.isnan(drift):
+            # The cached property need not find it again.
             self.__dict__["backlog_drift"] = drift
         return None if outcome == LEFT else (result, outcome, values, weights)
 

@@ -535,7 +535,7 @@ def _place_of(up_to: NDArray[np.float64], share: float) -> int:
     return place
 
 
-@kernel()
+@kernel(joins=True)
 def sum_up(
     outcome: int,
     values: NDArray[np.float64],
