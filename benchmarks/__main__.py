@@ -220,6 +220,9 @@ def table(results: list[dict[str, Any]], names: tuple[str, str]) -> str:
 
 def short(record: bool) -> None:
     """Compare this checkout with the recorded times, or record them."""
+    if not record and not RECORDED.exists():
+        print(f"benchmarks: no times are recorded in {RECORDED.name}")
+        return
     start, worker = time.perf_counter(), Worker(ROOT)
     found = {what: worker.call(row) for what, row in ROWS.items() if row.short}
     worker.close()

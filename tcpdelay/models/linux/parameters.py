@@ -92,6 +92,8 @@ differed by at most 13 % in six simulations, and p99 by at most 37 % (`tests/tes
 """
 LARGEST_BURST_BACKOFF = 9
 """Largest number of consecutive timeouts in the chain, with loss bursts: the last timeout is about two minutes."""
+LONGEST_TIMEOUT = Linux().rto_max
+"""Longest timeout of a kernel whose settings were not changed [s]."""
 NEGLIGIBLE_BACKOFF = 1e-6
 """Approximate probability per packet below which the chain leaves out a further timeout."""
 LARGEST_BURST = 2
@@ -304,7 +306,7 @@ def _refused_lateness(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsuppor
 def _refused_timeouts(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
     """Yield an error if a set maximum ends the doubling of the timeout earlier than in the chain."""
     doublings = CHECKED_TIMEOUTS if path.loss_burst == 1 else LARGEST_BURST_BACKOFF
-    longest = min((path.rtt + stack.rto_min) * 2**doublings, Linux().rto_max)
+    longest = min((path.rtt + stack.rto_min) * 2**doublings, LONGEST_TIMEOUT)
     if stack.rto_max < longest and path.loss >= NEGLIGIBLE_LOSS and not is_sparse(flow, path, stack):
         allowed = f"be at least {longest:g} s here in the chain, except for sparse flows"
         yield UnsupportedError("rto_max", stack.rto_max, allowed, SIMULATED)
