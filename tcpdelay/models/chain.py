@@ -75,6 +75,9 @@ LARGEST_CHAIN_WITH_TAIL = 3_000_000
 """Cells up to which the bound doubles for this."""
 PHASES_WORTH_A_LOOK = 1_000
 """Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
+PHASES_IN_ONE_CALL = 300
+"""Estimated phases up to which a distribution is first tried in one call: a larger chain often needs a wider bound, and
+would be made twice."""
 SECONDS_OF_SMALL_CHAIN, MEMORY_OF_SMALL_CHAIN = 1.0, 2**28
 """Least time [s] and memory [bytes] with which a small chain is solved in one call, whose cost is not estimated."""
 FEWEST_SWEEPS_OF_DRIFT = 500
@@ -392,7 +395,9 @@ class DelayModel:
         The solution, which parts of the mean delay need, would have to be computed again.
         """
         found = None
-        if self._budget.left() >= SECONDS_OF_SMALL_CHAIN and self._budget.max_memory >= MEMORY_OF_SMALL_CHAIN:
+        few_phases = self._profile.least_memory <= PHASES_IN_ONE_CALL * BYTES_PER_PHASE
+        allowed = self._budget.left() >= SECONDS_OF_SMALL_CHAIN and self._budget.max_memory >= MEMORY_OF_SMALL_CHAIN
+        if few_phases and allowed:
             # Where the call is not compiled, single calls of its kernels do the same.
             with few_predictions():
                 found = self._narrow_figures(figures, SLICE / SECONDS_PER_UPDATE)
