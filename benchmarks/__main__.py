@@ -239,11 +239,8 @@ def short(record: bool) -> None:
         ratio = now["least"] / now["scale"] / (before["least"] / before["scale"])
         if ratio >= SLOWER:
             slower += 1
-            grown = [
-                f"{name} {before[name]} to {now[name]}"
-                for name in ("phases", "events")
-                if now.get(name) != before.get(name)
-            ]
+            changed = [name for name in ("phases", "events") if now.get(name) != before.get(name)]
+            grown = [f"{name} {before[name]} to {now[name]}" for name in changed]
             print(f"{what}: {100 * (ratio - 1):.0f} % slower ({', '.join([duration(now['least']), *grown])})")
     others = f"{len(found) - slower} of {len(found)} rows are not 20 % slower than at {recorded['commit']}"
     print(f"benchmarks: {others} ({time.perf_counter() - start:.0f} s)")
