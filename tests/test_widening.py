@@ -1,16 +1,13 @@
 """Wider bounds of the backlog: where they start from, and what is decided before any is solved."""
 
-import math
-
 import numpy as np
 import pytest
-from scipy.optimize import brentq
 
 from chain_structure import profile_of, rows_within
 from tcpdelay.chain.delay_model import DelayModel
-from tcpdelay.chain.solver.aggregation import UNDISTURBED, decay, doublings, root_between, tail_decay, widen
 from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, number_states, reachable_rows
 from tcpdelay.chain.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, from_start, solve_by_sweeps
+from tcpdelay.chain.solver.tail import UNDISTURBED, decay, doublings, tail_decay, widen
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
@@ -120,27 +117,3 @@ def test_a_huge_load_is_refused_by_its_drift_not_for_its_memory():
 def test_a_backlog_that_is_bounded_by_itself_has_no_tail(flow):
     profile = profile_of(flow, Path(0.100, 0.02), LINUX)
     assert tail_decay(*profile.structure, profile.backlogged) == 0
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: math.exp(3 * x) - 2,
-        lambda x: math.atan(30 * (x - 0.3)),
-        lambda x: (x - 0.7) ** 5,
-        lambda x: x**3 - 2 * x + 0.9,
-        lambda x: min(x - 0.4, 1e-3),
-        lambda x: -math.log(x + 0.1),
-    ],
-)
-def test_roots_are_found_in_the_steps_of_scipy(function):
-    ours, theirs = [], []
-    found = root_between(lambda x: ours.append(x) or function(x), 1e-3, 0.95, 1e-6)
-    assert found == brentq(lambda x: theirs.append(x) or function(x), 1e-3, 0.95, rtol=1e-6)
-    assert ours == theirs
-    assert abs(function(found)) < 1e-3
-
-
-def test_a_root_at_an_end_takes_no_step():
-    assert root_between(lambda x: x, 0.0, 1.0, 1e-6) == 0.0
-    assert root_between(lambda x: x - 1, 0.0, 1.0, 1e-6) == 1.0

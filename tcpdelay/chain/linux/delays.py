@@ -45,6 +45,7 @@ from tcpdelay.chain.linux.phases import (
 from tcpdelay.chain.linux.windows import SMALL_PACKETS, ack_offsets, opening_times, reduced_window, times_after_loss
 from tcpdelay.chain.solver.state_space import Phases, Rows
 from tcpdelay.chain.solver.sweeps import total
+from tcpdelay.chain.solver.tail import SINGLE_BACKLOGS, geometric_groups
 from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
@@ -82,6 +83,11 @@ LATENESS_NODES = (0.138, 0.529)
 The difference of two times that are uniform between 0 and 1 has the density 1 - |x|. |x| has the median 1 - sqrt(1/2);
 below and above it, its means are 0.138 and 0.529.
 """
+NEGLIGIBLE_BACKLOG = 1e-12
+"""Probability of the smallest and of the largest backlogs of a phase below which their packets are left out.
+
+A chain may have thousands of phases, and near the capacity thousands of backlogs of this kind in each of them.
+"""
 BACKLOGS_PER_PATTERN = 64
 """Number of backlogs that outlast a phase from which on one of them serves as a pattern for all."""
 
@@ -90,9 +96,9 @@ BACKLOGS_PER_PATTERN = 64
 def _without_ends(probability: NDArray[np.float64]) -> tuple[int, int]:
     """Return begin and end of the probabilities without negligible ones at both ends."""
     first, end = 0, probability.size
-    while first < end - 1 and probability[first] < NEGLIGIBLE:
+    while first < end - 1 and probability[first] < NEGLIGIBLE_BACKLOG:
         first += 1
-    while end > first + 1 and probability[end - 1] < NEGLIGIBLE:
+    while end > first + 1 and probability[end - 1] < NEGLIGIBLE_BACKLOG:
         end -= 1
     return first, end
 
@@ -410,8 +416,8 @@ def _with_lateness(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np.
 
 
 @kernel()
-def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean delay of each bin with packets, ascending [slots], and its share of the packets."""
+def _filled(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+    """Return the mean delay of each bin with packets, ascending [slots], its weight, and the sum of the weights."""
     slots = int(bins[WEIGHT, EXTRA, 0])
     values, weights = np.empty(BINS_PER_SLOT * slots), np.empty(BINS_PER_SLOT * slots)
     whole, filled = 0.0, 0
@@ -427,7 +433,69 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
                     continue
                 values[filled], weights[filled] = value, weight
                 filled += 1
-    return values[:filled], weights[:filled] / whole
+    return values[:filled], weights[:filled], whole
+
+
+@kernel()
+def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean delay of each bin with packets, ascending [slots], and its share of the packets."""
+    values, weights, whole = _filled(bins)
+    return values, weights / whole
+
+
+@kernel()
+def beyond_bound(
+    p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the probabilities of the cells at the bound whose packets wait for the packets before them; 0 elsewhere.
+
+    In an open window no packet waits, whatever the backlog.
+    """
+    beyond = np.zeros(probability.size)
+    needed = open_window(p).needed
+    for phase in range(phases.size - 1):
+        end = rows.offset[phase + 1]
+        is_open = _is_open(sending.kind[phase], phases.window[phase], needed)
+        if rows.offset[phase] < end and rows.high[phase] == rows[0].bound and not is_open:
+            beyond[end - 1] = probability[end - 1]
+    return beyond
+
+
+@kernel()
+def bins_with_tail(
+    bins: NDArray[np.float64], beyond: NDArray[np.float64], whole: float, ratio: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return what `filled_bins` returns, with the delays of backlogs beyond the bound B.
+
+    `beyond`, times `whole`, has the delays of the packets that meet these backlogs as if each backlog was B. A share
+    (1 - r) r^k of the packets meets the backlog B + k, and has a delay that is longer by k slots.
+    """
+    slots = int(beyond[WEIGHT, EXTRA, 0])
+    every = max(int(bins[WEIGHT, EXTRA, 0]), slots + SINGLE_BACKLOGS)
+    spread = new_bins(every)
+    spread[WEIGHT, EXTRA, 0] = every
+    weight_left, remainder_left = 0.0, 0.0
+    for place in range(BINS_PER_SLOT):
+        weight, remainder = 0.0, 0.0
+        for slot in range(every):
+            weight *= ratio
+            remainder *= ratio
+            if slot < slots:
+                weight += whole * (1.0 - ratio) * beyond[WEIGHT, place, slot]
+                remainder += whole * (1.0 - ratio) * beyond[REMAINDER, place, slot]
+            spread[WEIGHT, place, slot] = weight
+            spread[REMAINDER, place, slot] = remainder
+            if slot < bins.shape[2]:
+                spread[WEIGHT, place, slot] += bins[WEIGHT, place, slot]
+                spread[REMAINDER, place, slot] += bins[REMAINDER, place, slot]
+        weight_left += weight * ratio / (1.0 - ratio)
+        remainder_left += remainder * ratio / (1.0 - ratio)
+    values, weights, counted = _filled(spread)
+    if weight_left > 0.0:
+        longer, shares = geometric_groups(every, ratio)
+        values = np.concatenate((values, longer + remainder_left / weight_left))
+        weights = np.concatenate((weights, weight_left * shares))
+    return values, weights / (counted + weight_left)
 
 
 @allocation_free()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from functools import cached_property
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from tcpdelay.chain.linux.bursts import (
     repair_rounds,
     repair_segments,
 )
-from tcpdelay.chain.linux.delays import cost_of_bins, delay_bins, filled_bins, sums
+from tcpdelay.chain.linux.delays import beyond_bound, bins_with_tail, cost_of_bins, delay_bins, filled_bins, sums
 from tcpdelay.chain.linux.open_transitions import (
     OpenWindow,
     add_later_detections,
@@ -65,13 +66,14 @@ from tcpdelay.chain.linux.phases import (
 )
 from tcpdelay.chain.linux.recoveries import put_loss_in_repair, put_losses, put_repairs, with_rtt_probes
 from tcpdelay.chain.linux.windows import opening_time, reduced_window, round_openings
-from tcpdelay.chain.solver.aggregation import backlog_drift, tail_decay
+from tcpdelay.chain.solver.aggregation import backlog_drift
 from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, Phases, Rows, Transitions, reachable_rows
 from tcpdelay.chain.solver.stationary import (
     BYTES_PER_CELL,
     BYTES_PER_PHASE,
-    LEFT,
+    CARRIED,
     MAX_SWEEPS,
+    NarrowSolution,
     RequestedFigures,
     after_timeout,
     solve_by_sweeps,
@@ -79,6 +81,7 @@ from tcpdelay.chain.solver.stationary import (
     sum_up,
     updates_per_sweep,
 )
+from tcpdelay.chain.solver.tail import tail_decay
 from tcpdelay.compiling.compilation import compiled_elsewhere, interpreted, kernel, records
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -285,12 +288,19 @@ MOST_WINDOWS = 5_000
 
 
 @kernel(nogil=True, joins=True)
-def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+def _summed_up(
+    p: LinuxParameters,
+    forward_delay: float,
+    figures: RequestedFigures,
+    result: NDArray[np.float64],
+    most_updates: float,
+) -> tuple[int, NDArray[np.float64], NDArray[np.float64], float]:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions, sending, layout = linux_transitions(p)
-    # Durations are in slots here. The sign of the drift does not depend on the unit.
-    outcome, rows, probability, cut = solve_narrow(
-        phases, transitions, start_phase(p, layout), backlogged_phase(layout), first_bound(p), True
+    # Durations are in slots here, and so is the drift.
+    start, backlogged = start_phase(p, layout), backlogged_phase(layout)
+    outcome, rows, probability, cut, drift = solve_narrow(
+        phases, transitions, start, backlogged, first_bound(p), True, figures.limit, most_updates
     )
     values = weights = probability
     if probability.size > 0:
@@ -298,7 +308,8 @@ def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigur
         values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
-    return sum_up(outcome, values, weights, cut, True, figures, result)
+    outcome = sum_up(outcome, values, weights, cut, True, figures, result)
+    return outcome, values, weights, drift / p.interval
 
 
 def seconds_of_phases(p: LinuxParameters) -> float:
@@ -391,10 +402,31 @@ class LinuxProfile:
         return backlogged_phase(self._made[3])
 
     def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the bins of all delays without the one-way delay, not normalised."""
+        """Return the bins of delays without the one-way delay, not normalised, as if no backlog exceeded the bound."""
         p, (phases, _, sending, _) = self.parameters, self._made
         bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
         return with_rtt_probes(p, bins) if p.bbr else bins
+
+    def _bins_beyond(
+        self, rows: Rows, probability: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
+        """Return the bins within the bound, those beyond it as if each backlog was at the bound, and their probability.
+
+        The bins beyond the bound are those of a sum of 1: rare packets would be left out as negligible.
+        """
+        phases, _, sending, _ = self._made
+        beyond = beyond_bound(self.parameters, phases, sending, rows, probability)
+        whole = max(float(beyond.sum()), sys.float_info.min)
+        return self.bins(rows, probability - beyond), self.bins(rows, beyond / whole), whole
+
+    def _sums(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return `sums` over all delays."""
+        if not rows["ratio"][0] > 0:
+            return np.array(sums(self.bins(rows, probability)))
+        within, beyond, whole = self._bins_beyond(rows, probability)
+        weight, delay, age, backlogged = sums(beyond)
+        excess = weight * float(rows["ratio"][0] / (1 - rows["ratio"][0]))
+        return sums(within) + whole * np.array([weight, delay + excess, age + excess, backlogged])
 
     def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
         """Return the estimated time [s] and memory [bytes] that `delays` takes."""
@@ -404,25 +436,28 @@ class LinuxProfile:
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""
-        values, weights = filled_bins(self.bins(rows, probability))
+        if rows["ratio"][0] > 0:
+            values, weights = bins_with_tail(*self._bins_beyond(rows, probability), float(rows["ratio"][0]))
+        else:
+            values, weights = filled_bins(self.bins(rows, probability))
         return self._forward_delay + values * self.parameters.interval, weights
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         interval = self.parameters.interval
-        weight, delay, age, _ = sums(self.bins(rows, probability))
+        weight, delay, age, _ = self._sums(rows, probability).tolist()
         after_timeouts = after_timeout(*self.structure, rows, probability)
-        timeouts = min(sums(self.bins(rows, after_timeouts))[2], age)
+        timeouts = min(float(self._sums(rows, after_timeouts)[2]), age)
         return (age - timeouts) / weight * interval, (delay - age) / weight * interval, timeouts / weight * interval
 
     def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
         """Return the share of time with packets in the send buffer."""
-        weight, _, _, backlogged = sums(self.bins(rows, probability))
-        return backlogged / weight
+        weight, _, _, backlogged = self._sums(rows, probability).tolist()
+        return float(backlogged / weight)
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve the chain within its first bound and compute the requested figures."""
-        return int(_summed_up(self.parameters, self._forward_delay, figures, result))
+        return NarrowSolution(*_summed_up(self.parameters, self._forward_delay, figures, result, most_updates))
 
 
 # Sparse flows: the next packet is written after the timer of a lost packet has fired.
@@ -579,13 +614,14 @@ class SparseProfile(LinuxProfile):
         values, _ = self._found
         return min(self._collected.held / self.parameters.interval, 1.0) if values.size else 0.0
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Return whether TCP carries the flow, by the chain within its first bound, and compute the figures."""
         phases, transitions = self.structure
-        outcome, _, _, cut = solve_narrow(phases, transitions, self.start, self.backlogged, self.first_bound, True)
-        if outcome == LEFT:
-            return LEFT
-        return int(sum_up(outcome, *self._found, cut, True, figures, result))
+        outcome, _, _, cut, drift = solve_narrow(
+            phases, transitions, self.start, self.backlogged, self.first_bound, True, figures.limit, most_updates
+        )
+        values, weights = self._found if outcome == CARRIED else (np.empty(0), np.empty(0))
+        return NarrowSolution(sum_up(outcome, values, weights, cut, True, figures, result), values, weights, drift)
 
 
 def linux_profile(flow: Flow, path: Path, stack: Linux) -> LinuxProfile:

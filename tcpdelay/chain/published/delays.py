@@ -29,6 +29,7 @@ from tcpdelay.chain.solver.state_space import (
 )
 from tcpdelay.chain.solver.stationary import (
     BYTES_PER_PHASE,
+    NarrowSolution,
     RequestedFigures,
     after_timeout,
     backlogged_time,
@@ -36,7 +37,8 @@ from tcpdelay.chain.solver.stationary import (
     sum_up,
     updates_per_sweep,
 )
-from tcpdelay.chain.solver.sweeps import scale, total
+from tcpdelay.chain.solver.sweeps import copy, scale, total
+from tcpdelay.chain.solver.tail import geometric_groups, within_bound
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -85,6 +87,26 @@ def delay_lattices(
 
 
 @kernel()
+def spread_lattice(weights: NDArray[np.float64], beyond: NDArray[np.float64], ratio: float) -> NDArray[np.float64]:
+    """Return the weights of a lattice with the delays of backlogs beyond the bound B.
+
+    `beyond` are those of the packets that meet these backlogs as if each backlog was B: see `geometric_groups`.
+    """
+    means, shares = geometric_groups(0, ratio)
+    spread = np.zeros(weights.size + int(means[-1]) + 2)
+    copy(weights, spread[: weights.size])
+    for place in range(beyond.size):
+        if beyond[place] > 0.0:
+            for group in range(means.size):
+                # Two neighbouring delays of the lattice have the mean of the group.
+                behind = int(means[group])
+                upper = means[group] - behind
+                spread[place + behind] += beyond[place] * shares[group] * (1.0 - upper)
+                spread[place + behind + 1] += beyond[place] * shares[group] * upper
+    return spread
+
+
+@kernel()
 def merge_lattices(
     queued: NDArray[np.float64],
     delivered_late: NDArray[np.float64],
@@ -129,6 +151,7 @@ def _packet_intervals_waited(
     The sums are the number of packets, the backlog b that they meet, the number of packets delivered after a fast
     retransmit, and the term 3 - i of the delays of these packets.
     """
+    bound, ratio = rows[0].bound, rows[0].ratio
     packets_sum, waited, late, behind = 0.0, 0.0, 0.0, 0.0
     for phase in range(phases.size - 1):
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
@@ -141,6 +164,8 @@ def _packet_intervals_waited(
                 weight = probability[cell] * chance * packets
                 packets_sum += weight
                 waited += weight * backlog
+                if backlog == bound:
+                    waited += weight * ratio / (1.0 - ratio)
                 if pattern == HEAD_OF_LINE:
                     late += weight
                     behind += weight * (DUPLICATE_THRESHOLD - (packets - 1) / 2)
@@ -165,18 +190,24 @@ def mean_delay_parts(
 
 @kernel(nogil=True, joins=True)
 def _summed_up(
-    p: Parameters, forward_delay: float, grows: bool, figures: RequestedFigures, result: NDArray[np.float64]
-) -> int:
+    p: Parameters,
+    forward_delay: float,
+    grows: bool,
+    figures: RequestedFigures,
+    result: NDArray[np.float64],
+    most_updates: float,
+) -> tuple[int, NDArray[np.float64], NDArray[np.float64], float]:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions = published_transitions(p)
-    outcome, rows, probability, cut = solve_narrow(
-        phases, transitions, start_phase(p.load), backlogged_phase(p.load), BACKLOG_PER_LOAD * p.load, grows
+    start, backlogged, bound = start_phase(p.load), backlogged_phase(p.load), BACKLOG_PER_LOAD * p.load
+    outcome, rows, probability, cut, drift = solve_narrow(
+        phases, transitions, start, backlogged, bound, grows, figures.limit, most_updates
     )
     values = weights = probability
     if probability.size > 0:
         queued, late = delay_lattices(phases, transitions, rows, probability, p.load)
         values, weights = merge_lattices(queued, late, forward_delay, p.rtt, p.interval, p.load)
-    return sum_up(outcome, values, weights, cut, grows, figures, result)
+    return sum_up(outcome, values, weights, cut, grows, figures, result), values, weights, drift
 
 
 class PublishedProfile:
@@ -211,7 +242,14 @@ class PublishedProfile:
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return ascending delays [s] and their weights."""
-        queued, late = delay_lattices(*self.structure, rows, probability, self.load)
+        ratio = float(rows["ratio"][0])
+        if ratio > 0:
+            within = within_bound(self.structure[0], rows, probability)
+            below = delay_lattices(*self.structure, rows, within, self.load)
+            beyond = delay_lattices(*self.structure, rows, probability - within, self.load)
+            queued, late = (spread_lattice(*both, ratio) for both in zip(below, beyond, strict=True))
+        else:
+            queued, late = delay_lattices(*self.structure, rows, probability, self.load)
         return merge_lattices(queued, late, self._path.forward_delay, self._path.rtt, self._interval, self.load)
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
@@ -222,6 +260,7 @@ class PublishedProfile:
         """Return the share of time in states with a backlog."""
         return backlogged_time(*self.structure, rows, probability)
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve the chain within its first bound and compute the requested figures."""
-        return int(_summed_up(self._parameters, self._path.forward_delay, self.grows, figures, result))
+        forward_delay = self._path.forward_delay
+        return NarrowSolution(*_summed_up(self._parameters, forward_delay, self.grows, figures, result, most_updates))

@@ -1,23 +1,26 @@
-"""Smaller chains that help the iteration: corrections of slow modes, elimination, and the tail beyond the bound."""
+"""Smaller chains that help the iteration: corrections of slow modes, elimination, and the drift of the backlog."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions
-from tcpdelay.chain.solver.sweeps import NEGLIGIBLE, copy, extrapolate, new_history, remember, scale, total
+from tcpdelay.chain.solver.sweeps import (
+    NEGLIGIBLE,
+    beyond_after,
+    copy,
+    extrapolate,
+    new_history,
+    remember,
+    scale,
+    total,
+)
 from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.declare import InvalidValueError
-
-if TYPE_CHECKING:
-    from tcpdelay.delays import DelayDistribution
-
 
 # Grassmann-Taksar-Heyman elimination: the stationary distribution of a small chain without subtractions.
 #
@@ -151,6 +154,7 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
     """
     count = phases.size - 1
     chain = _new_chain(count, 2 * transitions.size)
+    bound, ratio = rows[0].bound, rows[0].ratio
     filled = 0
     for phase in range(count):
         cells = visits[rows.offset[phase] : rows.offset[phase + 1]]
@@ -164,9 +168,14 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
                 if busy == empty:
                     filled = _add_move(chain, phase, filled, busy, chance)
                     continue
-                emptied = min(max(1 - transitions.shift[event] - rows.low[phase], 0), cells.size)
+                shift = transitions.shift[event]
+                emptied = min(max(1 - shift - rows.low[phase], 0), cells.size)
                 if sum_of_cells > 0:
-                    share = min(total(cells[:emptied]) / sum_of_cells, 1.0)
+                    empty_now = total(cells[:emptied])
+                    if ratio > 0.0 and emptied == cells.size and rows.high[phase] == bound:
+                        _, not_below, _ = beyond_after(ratio, bound, shift)
+                        empty_now -= cells[-1] * not_below
+                    share = min(empty_now / sum_of_cells, 1.0)
                 else:
                     share = 1.0 if emptied == cells.size else 0.0
                 filled = _add_move(chain, phase, filled, busy, chance * (1 - share))
@@ -332,7 +341,7 @@ def bin_flows(
     phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64], width: int
 ) -> NDArray[np.float64]:
     """Return the probability that flows from each bin of backlogs to each bin."""
-    bound = rows[0].bound
+    bound, ratio = rows[0].bound, rows[0].ratio
     last_bin = bound // width
     flow = np.zeros((last_bin + 1, last_bin + 1))
     inside = np.zeros(last_bin + 1)
@@ -343,19 +352,44 @@ def bin_flows(
         row = visits[rows.offset[phase] : rows.offset[phase + 1]]
         if row.size == 0:
             continue
+        endless = ratio > 0.0 and high == bound
+        if endless:
+            row = row[:-1]
         for source in range(low // width, high // width + 1):
             inside[source] = total(row[max(source * width - low, 0) : (source + 1) * width - low])
         events = range(phases.first_transition[phase], phases.first_transition[phase + 1])
+        top = visits[rows.offset[phase + 1] - 1] if endless else 0.0
         # Many events of a phase add the same number of packets to the backlog.
         for event in events:
-            chance_of_shift[bound + min(max(transitions.shift[event], -bound), bound)] += transitions.probability[event]
+            shift, chance = transitions.shift[event], transitions.probability[event]
+            chance_of_shift[bound + min(max(shift, -bound), bound)] += chance
+            if top > 0.0 and chance > 0.0:
+                _add_flow_from_beyond(chance * top, ratio, bound, shift, width, flow)
         for event in events:
             shift = min(max(transitions.shift[event], -bound), bound)
             chance = chance_of_shift[bound + shift]
             chance_of_shift[bound + shift] = 0.0
-            if chance > 0.0:
+            if chance > 0.0 and row.size > 0:
                 _add_flow(row, low, inside, chance, shift, width, flow)
     return flow
+
+
+@allocation_free()
+def _add_flow_from_beyond(
+    value: float, ratio: float, bound: int, shift: int, width: int, flow: NDArray[np.float64]
+) -> None:
+    """Add to the `flow` between bins what moves by `shift` packets from the backlogs beyond the bound."""
+    last_bin = flow.shape[0] - 1
+    if shift >= 0:
+        flow[last_bin, last_bin] += value
+        return
+    lowest, left, _ = beyond_after(ratio, bound, shift)
+    flow[last_bin, 0] += value * (1.0 - left)
+    for target in range(lowest // width, last_bin):
+        above = ratio ** ((target + 1) * width - bound - shift)
+        flow[last_bin, target] += value * (left - above)
+        left = above
+    flow[last_bin, last_bin] += value * left
 
 
 @allocation_free()
@@ -432,174 +466,3 @@ def correct_backlog(
             for i in range(bins):
                 begin = i * width - rows.low[phase]
                 scale(row[max(begin, 0) : max(begin + width, 0)], factor[i])
-
-
-# How the probability of a backlog decays beyond the bound: a guess for a wider bound, and the share of late packets.
-#
-# Beyond the longest shift the transitions are the same at every backlog b. The probability of a backlog therefore tends
-# to v eta^b, with one number v for each phase (Neuts 1981, chapter 3; Takahashi 1981). When a packet is sent, the
-# packets behind it were written at one per interval since; its delay, in intervals, is its backlog. The delay therefore
-# has a geometric tail as well.
-
-UNDISTURBED = 0.6
-"""Share of the bound up to which the bound does not disturb the backlogs: probability cut off piles up beyond."""
-COMPARED = 0.2
-"""Share of the bound over which the decay is measured, against an equal share before it."""
-FASTEST_DECAY = 1e-3
-"""Smallest ratio that counts as measured."""
-EIGENVECTOR_TOLERANCE = 1e-10
-FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
-"""Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
-EXPONENT_TOLERANCE = 1e-6
-MAX_ROOT_STEPS, ROOT_TOLERANCE = 100, 2e-12
-"""Steps after which the search for a root fails, and its absolute tolerance: those of SciPy."""
-STEEPEST_GROWTH = 10.0
-"""Growth in one sweep beyond which only its sign counts."""
-UNDISTURBED_DELAYS = 0.7
-"""Share of the delay at the bound up to which delays are taken as they are."""
-
-
-@kernel()
-def decay(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> float:
-    """Return the ratio of the probabilities of backlogs b + 1 and b in the tail; 1 where the tail is empty."""
-    bound = rows[0].bound
-    end = int(UNDISTURBED * bound)
-    length = max(int(COMPARED * bound), 1)
-    upper = lower = 0.0
-    for phase in range(phases.size - 1):
-        zero = rows.offset[phase] - rows.low[phase]
-        for backlog in range(max(end - 2 * length + 1, rows.low[phase]), min(end, rows.high[phase]) + 1):
-            if backlog > end - length:
-                upper += probability[zero + backlog]
-            else:
-                lower += probability[zero + backlog]
-    if not lower > 0.0:
-        return 1.0
-    return float(max(min((upper / lower) ** (1 / length), 1.0), FASTEST_DECAY))
-
-
-def tail_decay(phases: Phases, transitions: Transitions, start: int) -> float:
-    """Return the ratio of the probabilities of backlogs b + 1 and b far in the tail, from the transitions alone.
-
-    It is the eta < 1 for which v eta^b is in balance with one v for each phase: neither grows nor shrinks in a sweep
-    through the phases. (Neuts 1981, chapter 3.) The backlog has to drift downwards; `start` is a phase with a backlog.
-    """
-    inflow = np.zeros(phases.size - 1)
-    inflow[start] = 1.0
-
-    # Remembered, because the guess that each evaluation leaves would move the next one a little.
-    @functools.cache
-    def excess(exponent: float) -> float:
-        guess = inflow.copy()
-        factor = growth(phases, transitions, exponent, guess, EIGENVECTOR_TOLERANCE)
-        if not factor < STEEPEST_GROWTH:
-            # Far beyond the root the numbers overflow, and the guess is lost.
-            return STEEPEST_GROWTH
-        if factor > 0:
-            inflow[:] = guess
-        return factor - 1
-
-    below = FIRST_EXPONENT
-    while excess(below) >= 0 and below > SMALLEST_EXPONENT:
-        below /= 2
-    if below <= SMALLEST_EXPONENT:
-        return 1.0
-    while excess(2 * below) < 0 and below < LARGEST_EXPONENT:
-        below *= 2
-    if below >= LARGEST_EXPONENT:
-        return 0.0
-    return math.exp(-root_between(excess, below, 2 * below, EXPONENT_TOLERANCE))
-
-
-def root_between(function: Callable[[float], float], below: float, above: float, tolerance: float) -> float:
-    """Return the root of a function that has different signs at two points, by Brent's method.
-
-    The steps are those of `brentq` in SciPy, whose optimisers take half a second to import. (Brent, "Algorithms for
-    Minimization without Derivatives", 1973, chapter 4.)
-    """
-    previous, current, opposite = below, above, 0.0
-    value_before, value, value_opposite = function(previous), function(current), 0.0
-    if value_before == 0 or value == 0:
-        return previous if value_before == 0 else current
-    step_before = step = 0.0
-    for _ in range(MAX_ROOT_STEPS):
-        if value_before != 0 and value != 0 and (value_before < 0) != (value < 0):
-            opposite, value_opposite = previous, value_before
-            step_before = step = current - previous
-        if abs(value_opposite) < abs(value):
-            previous, current, opposite = current, opposite, current
-            value_before, value, value_opposite = value, value_opposite, value
-        delta = (ROOT_TOLERANCE + tolerance * abs(current)) / 2
-        half = (opposite - current) / 2
-        if value == 0 or abs(half) < delta:
-            return current
-        bisects = True
-        if abs(step_before) > delta and abs(value) < abs(value_before):
-            if previous == opposite:
-                # The secant through two points.
-                tried = -value * (current - previous) / (value - value_before)
-            else:
-                # The inverse quadratic through three points.
-                slope = (value_before - value) / (previous - current)
-                other = (value_opposite - value) / (opposite - current)
-                quotient = other * slope * (value_opposite - value_before)
-                tried = -value * (value_opposite * other - value_before * slope) / quotient
-            bisects = not 2 * abs(tried) < min(abs(step_before), 3 * abs(half) - delta)
-        step_before, step = (half, half) if bisects else (step, tried)
-        previous, value_before = current, value
-        current += step if abs(step) > delta else math.copysign(delta, half)
-        value = function(current)
-    raise ArithmeticError(f"no root after {MAX_ROOT_STEPS} steps")
-
-
-@kernel()
-def widen(rows: Rows, inflow: NDArray[np.float64], wider: Rows, factor: float) -> NDArray[np.float64]:
-    """Return the inflow of a chain with a wider bound; where the old bound disturbs it, `factor` per packet."""
-    result = np.zeros(wider.offset[-1])
-    end = int(UNDISTURBED * rows[0].bound)
-    for phase in range(rows.size - 1):
-        zero = rows.offset[phase] - rows.low[phase]
-        into = wider.offset[phase] - wider.low[phase]
-        value = 0.0
-        for backlog in range(wider.low[phase], wider.high[phase] + 1):
-            if rows.low[phase] <= backlog <= rows.high[phase] and (backlog <= end or rows.low[phase] > end):
-                value = inflow[zero + backlog]
-            else:
-                value *= factor
-            result[into + backlog] = value
-    return result
-
-
-def doublings(cut: float, factor: float, bound: int, goal: float) -> int:
-    """Return how often the bound must double until the probability cut off falls to `goal`; at least once."""
-    if factor >= 1.0:
-        return 1
-    wider = bound + math.log(goal / cut) / math.log(factor)
-    return max(math.ceil(math.log2(wider / bound)), 1)
-
-
-def late_share(distribution: DelayDistribution, limit: float, bound: int, interval: float, ratio: float) -> float:
-    """Return P(delay > limit) as it would be without the bound of the backlog.
-
-    Examples
-    --------
-    Delays that halve every tenth of a second, cut off after one second:
-
-    >>> import numpy as np
-    >>> from tcpdelay.delays import DelayDistribution
-    >>> delays, shares = np.arange(0.05, 1.0, 0.1), 0.5 ** np.arange(1.0, 11.0)
-    >>> cut = DelayDistribution(delays, shares / shares.sum(), one_way_delay=0.0)
-    >>> [round(late_share(cut, limit, 10, interval=0.1, ratio=0.5) / 0.5 ** (10 * limit), 3) for limit in (0.4, 2)]
-    [1.0, 1.0]
-    """
-    if ratio >= 1:
-        return 1.0
-    end, span = distribution.one_way_delay + UNDISTURBED_DELAYS * bound * interval, COMPARED * bound * interval
-    beyond_end = distribution.late_fraction(end)
-    fallen = ratio ** (span / interval)
-    tail = (distribution.late_fraction(end - span) - beyond_end) * fallen / (1 - fallen)
-    if limit >= end:
-        beyond = tail * ratio ** ((limit - end) / interval)
-    else:
-        beyond = distribution.late_fraction(limit) - beyond_end + tail
-    return float(beyond / (1 - beyond_end + tail))

@@ -86,24 +86,36 @@ def packets_leaving(transitions: Transitions, event: int, backlog: int) -> int:
     return int(min(backlog, transitions.packets[event]))
 
 
-ROW = np.dtype([("low", np.int64), ("high", np.int64), ("offset", np.int64), ("bound", np.int64)], align=True)
+ROW = np.dtype(
+    [("low", np.int64), ("high", np.int64), ("offset", np.int64), ("bound", np.int64), ("ratio", np.float64)],
+    align=True,
+)
 
 Rows: TypeAlias = Records
 """The range of backlogs of each phase, from `low` to `high`, and its first cell `offset` in the array of all cells.
 
 A phase that cannot be reached has `low` above `high` and no cells. `bound` is the largest backlog of the chain, the
 same in all records. An additional record closes the array.
+
+With a `ratio` of 0, the backlog is cut off at the bound. With a `ratio` above 0, the cell at the bound stands for all
+backlogs b from the bound on, with probabilities that fall by the factor `ratio` from each b to b + 1.
 """
 
 
 @kernel()
 def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: int) -> Rows:
     """Return the smallest range of backlogs per phase with all states reachable from `start` with an empty backlog."""
+    return rows_with_tail(phases, transitions, start, bound, 0.0)
+
+
+@kernel()
+def rows_with_tail(phases: Phases, transitions: Transitions, start: int, bound: int, ratio: float) -> Rows:
+    """Return `reachable_rows` whose cells at the bound stand for all backlogs beyond, if `ratio` is above 0."""
     count = phases.size - 1
     rows: Rows = records(count + 1, ROW)
     low, high, offset = rows.low, rows.high, rows.offset
     for phase in range(count + 1):
-        low[phase], high[phase], rows[phase].bound = bound + 1, -1, bound
+        low[phase], high[phase], rows[phase].bound, rows[phase].ratio = bound + 1, -1, bound, ratio
     low[start] = high[start] = 0
     # Phases whose range has grown since its ends were followed.
     grown = np.zeros(count, np.bool_)
@@ -127,10 +139,11 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
                         low[empty] = 0
                         high[empty] = max(high[empty], 0)
                         grown[empty] = changed = True
-                if high[phase] + shift > 0:
+                endless = ratio > 0.0 and high[phase] == bound
+                if endless or high[phase] + shift > 0:
                     target = transitions.target[event]
                     lowest = min(max(low[phase] + shift, 1), bound)
-                    highest = min(high[phase] + shift, bound)
+                    highest = bound if endless else min(high[phase] + shift, bound)
                     if lowest < low[target] or highest > high[target]:
                         low[target] = min(low[target], lowest)
                         high[target] = max(high[target], highest)

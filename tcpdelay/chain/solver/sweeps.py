@@ -74,11 +74,41 @@ def _visits(arrivals: float, leaving: float) -> float:
     return math.inf if arrivals > 0.0 else 0.0
 
 
+# The cell at the bound B may stand for all larger backlogs as well: a share (1 - r) r^k of its probability is that of
+# the backlog B + k. An event that takes s packets away leaves a share r^s of it at the bound, and moves the rest to the
+# cells below. An event that adds packets leaves all of it at the bound.
+
+
+@kernel()
+def backlogs_beyond(rows: Rows) -> NDArray[np.float64]:
+    """Return the share (1 - r) r^k of each backlog B + k in the cell at the bound B, for k < B; empty if r is 0."""
+    ratio = rows[0].ratio
+    shares = np.empty(rows[0].bound if ratio > 0.0 else 0)
+    share = 1.0 - ratio
+    for k in range(shares.size):
+        shares[k] = share
+        share *= ratio
+    return shares
+
+
+@allocation_free()
+def beyond_after(ratio: float, bound: int, shift: int) -> tuple[int, float, float]:
+    """Return where the backlogs beyond the bound are after a negative `shift`.
+
+    They are the smallest backlog above 0 that is reached, the share of the backlogs that do not fall below it, and the
+    share that stays beyond the bound.
+    """
+    lowest = max(bound + shift, 1)
+    return lowest, ratio ** (lowest - bound - shift), ratio ** (-shift)
+
+
 @allocation_free()
 def _circulate(
     visits: NDArray[np.float64],
     low: int,
     bound: int,
+    ratio: float,
+    beyond: NDArray[np.float64],
     shift: int,
     chance: float,
     leaving: float,
@@ -103,7 +133,18 @@ def _circulate(
         if high == bound:
             visits[high - low] = _visits(visits[high - low], leaving)
     elif shift < 0:
-        for backlog in range(high, max(low, 1) - 1, -1):
+        last = high
+        if ratio > 0.0 and high == bound:
+            last = high - 1
+            lowest, not_below, stay = beyond_after(ratio, bound, shift)
+            if stays_busy:
+                visits[high - low] = _visits(visits[high - low], leaving + chance * (1.0 - stay))
+                passed = chance * visits[high - low]
+                for backlog in range(lowest, bound):
+                    visits[backlog - low] += passed * not_below * beyond[backlog - lowest]
+            if stays_empty and low == 0:
+                visits[0] += chance * visits[high - low] * (1.0 - not_below)
+        for backlog in range(last, max(low, 1) - 1, -1):
             after = max(backlog + shift, 0)
             if stays_busy if after > 0 else stays_empty:
                 visits[after - low] += chance * visits[backlog - low]
@@ -113,13 +154,19 @@ def _circulate(
 
 @allocation_free()
 def sweep(
-    phases: Phases, transitions: Transitions, rows: Rows, inflow: NDArray[np.float64], visits: NDArray[np.float64]
+    phases: Phases,
+    transitions: Transitions,
+    rows: Rows,
+    beyond: NDArray[np.float64],
+    inflow: NDArray[np.float64],
+    visits: NDArray[np.float64],
 ) -> None:
     """Carry the probability in `inflow` forward through all phases; what flows back is left in `inflow`.
 
     `visits` receives how often each cell is visited on the way. At most one event of a phase may lead back to it.
+    `beyond` is that of `backlogs_beyond`.
     """
-    bound = rows[0].bound
+    bound, ratio = rows[0].bound, rows[0].ratio
     for phase in range(phases.size - 1):
         begin, end, low, high = rows.offset[phase], rows.offset[phase + 1], rows.low[phase], rows.high[phase]
         if begin == end:
@@ -137,23 +184,34 @@ def sweep(
                 for other in range(first_event, last_event):
                     leaving += transitions.probability[other] if other != event else 0.0
                 shift = transitions.shift[event]
-                _circulate(row, low, bound, shift, chance, leaving, busy == phase, empty == phase)
+                _circulate(row, low, bound, ratio, beyond, shift, chance, leaving, busy == phase, empty == phase)
         for event in range(first_event, last_event):
             chance, shift = transitions.probability[event], transitions.shift[event]
             if chance <= 0.0:
                 continue
             busy, empty = transitions.target[event], transitions.target_when_empty[event]
+            last = high
+            if ratio > 0.0 and high == bound and shift < 0:
+                last = high - 1
+                top = chance * row[high - low]
+                lowest, not_below, stay = beyond_after(ratio, bound, shift)
+                if empty != phase and not_below < 1.0:
+                    inflow[rows.offset[empty] - rows.low[empty]] += top * (1.0 - not_below)
+                if busy != phase:
+                    zero = rows.offset[busy] - rows.low[busy]
+                    add_scaled(beyond[: bound - lowest], top * not_below, inflow[zero + lowest : zero + bound])
+                    inflow[zero + bound] += top * stay
             first_busy = max(low, 1 - shift)
             if first_busy > low and empty != phase:
-                emptied = row[: min(first_busy, high + 1) - low]
+                emptied = row[: min(first_busy, last + 1) - low]
                 inflow[rows.offset[empty] - rows.low[empty]] += chance * total(emptied)
-            if first_busy <= high and busy != phase:
-                first_cut = max(min(high, bound - shift) + 1, first_busy)
+            if first_busy <= last and busy != phase:
+                first_cut = max(min(last, bound - shift) + 1, first_busy)
                 zero = rows.offset[busy] - rows.low[busy]
                 landing = inflow[zero + first_busy + shift : zero + first_cut + shift]
                 add_scaled(row[first_busy - low : first_cut - low], chance, landing)
-                if first_cut <= high:
-                    inflow[zero + bound] += chance * total(row[first_cut - low :])
+                if first_cut <= last:
+                    inflow[zero + bound] += chance * total(row[first_cut - low : last + 1 - low])
 
 
 WINDOW = 4
