@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- results begin -->", "<!-- results end -->"
+BEGIN, END = "<!-- {} begin -->", "<!-- {} end -->"
+"""Marks around a text that a script writes into a page, with the name of the text."""
 
 
 def duration(seconds: float) -> str:
@@ -78,17 +79,18 @@ def summary(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def put_into(page: Path, text: str) -> None:
-    """Replace the text between the two marks of a page."""
-    before, rest = page.read_text(encoding="utf-8").split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{text}{END}{rest.split(END)[1]}", encoding="utf-8")
+def put_into(page: Path, text: str, name: str = "results") -> None:
+    """Replace the text between the two marks of a page that have this name."""
+    begin, end = BEGIN.format(name), END.format(name)
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    page.write_text(f"{before}{begin}\n{text}{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def main() -> None:
     """Print the tables, or put them into a file between the two marks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="file written by --benchmark-json")
-    parser.add_argument("--into", type=Path, metavar="FILE.md", help=f"replace the text between {BEGIN} and {END}")
+    parser.add_argument("--into", type=Path, metavar="FILE.md", help="replace the text between the marks of a page")
     arguments = parser.parse_args()
     text = summary(json.loads(arguments.results.read_text(encoding="utf-8")))
     if arguments.into is None:

@@ -187,7 +187,7 @@ class DelayDistribution:
             raise ValueError(
                 f"values and weights must be 1-d and of one length, got {values.shape} and {weights.shape}"
             )
-        if not values[0] >= 0 or not np.all(values[1:] > values[:-1]):
+        if not values[0] >= 0 or not (values[1:] > values[:-1]).all():
             raise InvalidValueError("values", values, "be strictly ascending delays from 0 on")
         if not weights.min() >= 0 or abs(weights.sum() - 1) > WEIGHT_SUM_TOLERANCE:
             raise InvalidValueError("weights", weights, f"be probabilities that sum to 1, not to {weights.sum()}")
@@ -230,6 +230,29 @@ class DelayDistribution:
         if values.size == 0:
             raise InvalidValueError("samples", samples, "hold at least one delay")
         return cls(values, counts / counts.sum(), one_way_delay, packets=int(counts.sum()))
+
+    def described(
+        self,
+        scenario: tuple[Source, Path, Stack],
+        ignored: Mapping[str, str],
+        look_up_error: Callable[[float], ExpectedError],
+    ) -> Self:
+        """Return the same delays as the prediction of a scenario, with the parameters of the class.
+
+        Examples
+        --------
+        >>> from tcpdelay.scenario.source import Flow
+        >>> d = DelayDistribution(np.array([0.05, 0.15]), np.array([0.9, 0.1]), one_way_delay=0.05)
+        >>> scenario = Flow(174, 0.020), Path(0.1, 0.02), Stack.linux()
+        >>> d.described(scenario, {}, lambda quantile: UNKNOWN_ERROR).expected_error.cases
+        0
+        """
+        # Not `replace`, which would check the delays again, in a tenth of the time of a small prediction.
+        found = object.__new__(type(self))
+        described = {"scenario": scenario, "ignored": ignored, "look_up_error": look_up_error}
+        found.__dict__.update(self.__dict__ | described)
+        found.__dict__.pop("expected_error", None)
+        return found
 
     @cached_property
     def _cumulative(self) -> NDArray[np.float64]:

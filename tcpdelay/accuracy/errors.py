@@ -89,11 +89,11 @@ class ErrorTable:
 
     @cached_property
     def _groups(self) -> dict[tuple[bool, bool], tuple[NDArray[np.int64], NDArray[np.float64]]]:
-        """The rows with one congestion control and one statement of the chain, and their places."""
+        """The rows with one congestion control and one statement of the chain, and their places, a column each."""
         groups = {}
         for cubic, carried in product((False, True), repeat=2):
             rows = np.flatnonzero((self.cubic == cubic) & (self.carried == carried))
-            groups[cubic, carried] = rows, self._place(self.features[rows])
+            groups[cubic, carried] = rows, np.ascontiguousarray(self._place(self.features[rows]).T)
         return groups
 
     def known_quantile(self, quantile: float) -> float:
@@ -111,18 +111,16 @@ class ErrorTable:
         if not alike.size:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
         known = self.known_quantile(quantile)
-        distances = np.sqrt(((places - self._place(features)) ** 2).sum(axis=1))
-        nearest = np.argsort(distances)[: NEIGHBOURS + 1]
-        weights = _tricube(distances[nearest])
+        squares = ((places - self._place(features)[:, None]) ** 2).sum(axis=0)
+        # Sorting the squares of all scenarios would take longer than everything else.
+        nearest = np.argpartition(squares, NEIGHBOURS)[: NEIGHBOURS + 1] if squares.size > NEIGHBOURS else slice(None)
+        distances = np.sqrt(squares[nearest])
+        weights = _tricube(distances, distances.max())
         counted = weights > 0
-        chosen, weights = alike[nearest[counted]], weights[counted]
-        return ExpectedError(
-            **vars(spread_of(self.quantiles[known][chosen], weights)),
-            mean_delay=spread_of(self.mean[chosen], weights),
-            cases=int(chosen.size),
-            source=SIMULATIONS if carried else SIMULATED_CALLS,
-            quantile=known,
-        )
+        chosen, weights = alike[nearest][counted], weights[counted]
+        found, of_mean = spread_of(self.quantiles[known][chosen], weights), spread_of(self.mean[chosen], weights)
+        source = SIMULATIONS if carried else SIMULATED_CALLS
+        return ExpectedError(found.median, found.mean, found.p90, of_mean, int(chosen.size), source, known)
 
     def expected_of_many(
         self, features: NDArray[np.float64], cubic: bool, carried: bool, quantile: float = USUAL_QUANTILE
@@ -134,9 +132,10 @@ class ErrorTable:
         if not (alike.size and features.size):
             return np.full((features.shape[0], 3), np.nan)
         ranks = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
-        distances, nearest = KDTree(places).query(self._place(features), ranks)
+        found, nearest = KDTree(places.T).query(self._place(features), ranks)
+        distances = np.asarray(found)
         errors = self.quantiles[self.known_quantile(quantile)]
-        sizes, weights = np.abs(errors[alike[nearest]]), _tricube(np.asarray(distances))
+        sizes, weights = np.abs(errors[alike[nearest]]), _tricube(distances, distances[:, -1:])
         order = np.argsort(sizes, axis=1)
         sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
         reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
@@ -145,14 +144,13 @@ class ErrorTable:
         return np.column_stack([median, np.average(sizes, axis=1, weights=weights), p90])
 
 
-def _tricube(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the tricube weights of local regression for distances that ascend along the last axis.
-
-    The largest distance sets the scale, so its weight is 0.
-    """
-    farthest = distances[..., -1:]
+def _tricube(distances: NDArray[np.float64], farthest: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the tricube weights of local regression; the largest distance sets the scale, so its weight is 0."""
     weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
     return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
+
+
+_HALF_AND_MOST = np.array([0.5, 0.9]) - REACHED
 
 
 def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
@@ -161,8 +159,8 @@ def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None =
     shares = np.ones(sizes.size) if weights is None else weights
     order = np.argsort(sizes)
     reached = np.cumsum(shares[order]) / shares.sum()
-    median, p90 = (float(sizes[order[np.searchsorted(reached, share - REACHED)]]) for share in (0.5, 0.9))
-    return Spread(median, float(np.average(sizes, weights=shares)), p90)
+    median, p90 = sizes[order[np.searchsorted(reached, _HALF_AND_MOST)]].tolist()
+    return Spread(median, float((sizes * shares).sum() / shares.sum()), p90)
 
 
 def model_spread(errors: NDArray[np.float64], sampling: NDArray[np.float64]) -> Spread:
@@ -490,7 +488,7 @@ def _combined(found: ExpectedError, other: ExpectedError, spread: Callable[[Spre
 
 def _at_least(found: Spread, least: Spread) -> Spread:
     """Return the larger of two spreads, figure by figure; NaN where `found` is."""
-    return Spread(*(max(getattr(found, name), getattr(least, name)) for name in ("median", "mean", "p90")))
+    return Spread(max(found.median, least.median), max(found.mean, least.mean), max(found.p90, least.p90))
 
 
 def statistical_error(quantile: Interval, mean: Interval, packets: int, probability: float = 0.95) -> ExpectedError:

@@ -18,7 +18,8 @@ References
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import math
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -105,22 +106,37 @@ def padhye_rate(
     first_timeout = _timeout_in_rtts(timeout, rtt)
     largest = np.asarray(np.inf) if max_window is None else _checked("max_window", max_window, 1.0)
 
-    free_window = (2 + b) / (3 * b) + np.sqrt(8 * (1 - p) / (3 * b * p) + ((2 + b) / (3 * b)) ** 2)
-    window = np.minimum(free_window, largest)
-    rounds = np.where(free_window < largest, b * window / 2 + 1, b * window / 8 + (1 - p) / (p * window) + 2)
-    timeouts = _timeout_probability(p, window)
+    return _rate(loss, _padhye_segments(p, b, first_timeout, largest, np), scale, at_no_loss=largest)
+
+
+class _SingleNumbers:
+    """The functions of NumPy that the equation takes, for single numbers: in a tenth of the time of arrays."""
+
+    sqrt, exp, expm1, log1p, minimum, maximum = math.sqrt, math.exp, math.expm1, math.log1p, min, max
+
+    @staticmethod
+    def where(condition: bool, if_true: float, if_false: float) -> float:
+        return if_true if condition else if_false
+
+
+def _padhye_segments(p: Any, b: Any, first_timeout: Any, largest: Any, of: Any) -> Any:
+    """Return the rate of `padhye_rate` in segments per round-trip time; `of` is NumPy, or `_SingleNumbers`."""
+    free_window = (2 + b) / (3 * b) + of.sqrt(8 * (1 - p) / (3 * b * p) + ((2 + b) / (3 * b)) ** 2)
+    window = of.minimum(free_window, largest)
+    rounds = of.where(free_window < largest, b * window / 2 + 1, b * window / 8 + (1 - p) / (p * window) + 2)
+    timeouts = _timeout_probability(p, window, of)
     backoff = 1 + p + 2 * p**2 + 4 * p**3 + 8 * p**4 + 16 * p**5 + 32 * p**6
     segments = (1 - p) / p + window + timeouts / (1 - p)
     duration = rounds + timeouts * first_timeout * backoff / (1 - p)
-    return _rate(loss, segments / duration, scale, at_no_loss=largest)
+    return segments / duration
 
 
-def _timeout_probability(p: NDArray[np.float64], window: NDArray[np.float64]) -> NDArray[np.float64]:
+def _timeout_probability(p: Any, window: Any, of: Any) -> Any:
     """Return the probability that a loss at `window` segments ends in a timeout; 1 up to 3 segments."""
-    kept = np.log1p(-p)
-    three_lost, all_lost = -np.expm1(3 * kept), -np.expm1(window * kept)
-    rest_lost = -np.expm1(np.maximum(window - 3, 0) * kept)
-    return np.where(window <= 3, 1.0, np.minimum(1.0, three_lost * (1 + np.exp(3 * kept) * rest_lost) / all_lost))
+    kept = of.log1p(-p)
+    three_lost, all_lost = -of.expm1(3 * kept), -of.expm1(window * kept)
+    rest_lost = -of.expm1(of.maximum(window - 3, 0) * kept)
+    return of.where(window <= 3, 1.0, of.minimum(1.0, three_lost * (1 + of.exp(3 * kept) * rest_lost) / all_lost))
 
 
 def tfrc_rate(
@@ -314,6 +330,11 @@ def _fair_rate(rtt: ArrayLike, loss: ArrayLike, stack: Stack, segments_per_ack: 
     """Return the fair TCP rate [bytes/s]."""
     stack = checked_profile(stack)
     timeout = stack.initial_timeout if isinstance(stack, NewReno2008) else None
+    if isinstance(rtt, float) and isinstance(loss, float) and loss > 0 and 1 <= segments_per_ack < math.inf:
+        first_timeout = TIMEOUT_IN_RTTS if timeout is None else timeout / rtt
+        p = max(loss, _SMALLEST_LOSS)
+        segments = _padhye_segments(p, segments_per_ack, first_timeout, math.inf, _SingleNumbers)
+        return np.float64(segments * (stack.mss / rtt))
     return padhye_rate(rtt, loss, timeout, stack.mss, segments_per_ack)
 
 

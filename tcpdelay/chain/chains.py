@@ -109,7 +109,10 @@ class _ChainModel(ABC):
         figures = _requested_figures(requested)
         more: dict[str, Any] = {}
         if requested.distribution:
-            solved = model.distribution_up_to(figures.limit, figures.share)
+            if requested.parts:
+                solved = model.distribution_up_to(figures.limit, figures.share)
+            else:
+                solved = model.distribution_alone(figures)
             found = summary(solved, figures)
             more["distribution"] = _predicted(solved, model, requested, ignored)
         else:
@@ -223,16 +226,7 @@ def _predicted(
     """Return a distribution with its scenario, the fields that the chain ignored, and its expected error."""
     scenario = (model.flow, model.path, model.stack)
     error = partial(_expected_error, *scenario, requested, solved.sustainable, model.known_capacity)
-    return DelayDistribution(
-        solved.values,
-        solved.weights,
-        solved.one_way_delay,
-        solved.sustainable,
-        solved.truncated_mass,
-        scenario=scenario,
-        ignored=ignored,
-        look_up_error=error,
-    )
+    return solved.described(scenario, ignored, error)
 
 
 OVERLOAD = 10.0
@@ -254,7 +248,7 @@ class LinuxChain(_ChainModel):
         assert isinstance(stack, Linux)
         if _may_be_simulated(flow, path, stack):
             yield from linux.refused_beyond_initial_window(flow, stack)
-        yield from linux.linux_refusals(flow, path.without_jitter(), stack)
+        yield from linux.linux_refusals(flow, path.without_jitter() if path.jitter > 0 else path, stack)
         yield from jitter_refusals(flow, path, stack)
 
     def _solve(

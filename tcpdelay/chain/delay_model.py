@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path as FilePath
@@ -44,6 +45,7 @@ from tcpdelay.chain.solver.stationary import (
     solve_within,
 )
 from tcpdelay.chain.solver.tail import decay, doublings, tail_decay, tail_errors, widen
+from tcpdelay.compiling.compilation import few_predictions
 from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
@@ -73,6 +75,11 @@ LARGEST_CHAIN_WITH_TAIL = 3_000_000
 """Cells up to which the bound doubles for this."""
 PHASES_WORTH_A_LOOK = 1_000
 """Phases from which on the drift is looked at first of all: even finding the backlogs of each takes longer."""
+PHASES_IN_ONE_CALL = 300
+"""Estimated phases up to which a distribution is first tried in one call: a larger chain often needs a wider bound, and
+would be made twice."""
+SECONDS_OF_SMALL_CHAIN, MEMORY_OF_SMALL_CHAIN = 1.0, 2**28
+"""Least time [s] and memory [bytes] with which a small chain is solved in one call, whose cost is not estimated."""
 FEWEST_SWEEPS_OF_DRIFT = 500
 """Sweeps over the phases that one call makes at least to find the drift."""
 CLEAR = 4.0
@@ -404,17 +411,51 @@ class DelayModel:
 
     def _narrow_summary(self, figures: RequestedFigures) -> DelaySummary | None:
         """Return `summary_up_to` of a small chain within its first bound; None where that bound does not suffice."""
-        result = np.empty(figures.shares.size + figures.limits.size + 2)
+        found = self._narrow_figures(figures, np.inf)
+        if found is None:
+            return None
+        result, outcome, _, _ = found
+        mean, cut = result[-2:].tolist()
+        quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
+        return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
+
+    def distribution_alone(self, figures: RequestedFigures) -> DelayDistribution:
+        """Return `distribution_up_to` the target, for a small chain in one compiled call: without the solution itself.
+
+        The solution, which parts of the mean delay need, would have to be computed again.
+        """
+        found = None
+        few_phases = self._profile.least_memory <= PHASES_IN_ONE_CALL * BYTES_PER_PHASE
+        allowed = self._budget.left() >= SECONDS_OF_SMALL_CHAIN and self._budget.max_memory >= MEMORY_OF_SMALL_CHAIN
+        if few_phases and allowed:
+            # Where the call is not compiled, single calls of its kernels do the same.
+            with few_predictions():
+                found = self._narrow_figures(figures, SLICE / SECONDS_PER_UPDATE)
+        if found is None:
+            return self.distribution_up_to(figures.limit, figures.share)
+        result, outcome, values, weights = found
+        if values.size == 0:
+            return DelayDistribution.unsustainable(self.path.forward_delay)
+        return DelayDistribution(values, weights, self.path.forward_delay, outcome == CARRIED, float(result[-1]))
+
+    def _narrow_figures(
+        self, figures: RequestedFigures, most_updates: float
+    ) -> tuple[NDArray[np.float64], int, NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return the figures of a small chain within its first bound, the outcome, the delays and their weights.
+
+        It is None where that bound does not suffice. The figures are those of `Profile.sum_up`.
+        """
         small = self._profile.least_memory <= PHASES_WORTH_A_LOOK * BYTES_PER_PHASE
-        if small and not self._profile.lossless:
-            undisturbed = self._is_undisturbed(figures.limit, self._profile.first_bound)
-            decisive = figures if undisturbed else figures._replace(limit=np.inf)
-            outcome = self._profile.sum_up(decisive, result)
-            if outcome != LEFT:
-                mean, cut = result[-2:].tolist()
-                quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
-                return DelaySummary(quantiles, late, mean, outcome == CARRIED, cut)
-        return None
+        if not small or self._profile.lossless:
+            return None
+        if not self._is_undisturbed(figures.limit, self._profile.first_bound):
+            figures = figures._replace(limit=np.inf)
+        result = np.empty(figures.shares.size + figures.limits.size + 2)
+        outcome, values, weights, drift = self._profile.sum_up(figures, result, most_updates)
+        if not math.isnan(drift):
+            # The cached property need not find it again.
+            self.__dict__["backlog_drift"] = drift
+        return None if outcome == LEFT else (result, outcome, values, weights)
 
     def _solve(self, rows: Rows, inflow: NDArray[np.float64], largest_cut: float) -> Solution:
         """Solve the chain from `inflow` on; roughly where more than `largest_cut` stands at the bound."""

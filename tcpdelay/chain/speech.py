@@ -105,11 +105,15 @@ class SpeechChain(NamedTuple):
     blocked: NDArray[np.bool_]  # Whether a lost segment blocks the receiver in a phase
 
 
+EVENT_FIELDS = ("target", "target_when_empty", "shift", "probability", "duration")
+"""Fields of a transition that the chain of speech sets."""
+
+
 class _Events:
-    """Transitions, appended in groups, and the phase that each of them leaves."""
+    """Transitions, appended as columns, and the phase that each of them leaves."""
 
     def __init__(self) -> None:
-        self._groups: list[tuple[NDArray[np.int64], Transitions]] = []
+        self._columns: list[NDArray[np.float64]] = []
 
     def put(
         self,
@@ -121,22 +125,18 @@ class _Events:
         duration: ArrayLike,
     ) -> None:
         """Append events; those that never occur are left out."""
-        columns = np.broadcast_arrays(*map(np.atleast_1d, (phase, target, when_empty, shift, probability, duration)))
-        occurs = columns[4] > 0
-        group: Transitions = records(int(occurs.sum()), TRANSITION)
-        for name, column in zip(
-            ("target", "target_when_empty", "shift", "probability", "duration"), columns[1:], strict=True
-        ):
-            group[name] = column[occurs]
-        self._groups.append((columns[0][occurs], group))
+        given = np.broadcast_arrays(*map(np.atleast_1d, (phase, target, when_empty, shift, probability, duration)))
+        columns = np.array(given, np.float64)
+        self._columns.append(columns[:, columns[4] > 0])
 
     def sorted(self, phases: int) -> tuple[Transitions, NDArray[np.int64]]:
         """Return all events in the order of their phases, and the first event of each phase."""
-        left = np.concatenate([phase for phase, _ in self._groups])
-        order = np.argsort(left, kind="stable")
-        transitions: Transitions = records(left.size, TRANSITION)
-        transitions[:] = np.concatenate([group for _, group in self._groups])[order]
-        return transitions, np.searchsorted(left[order], np.arange(phases + 1))
+        columns = np.concatenate(self._columns, axis=1)
+        columns = columns[:, np.argsort(columns[0], kind="stable")]
+        transitions: Transitions = records(columns.shape[1], TRANSITION)
+        for name, column in zip(EVENT_FIELDS, columns[1:], strict=True):
+            transitions[name] = column
+        return transitions, np.searchsorted(columns[0], np.arange(phases + 1))
 
 
 def _restarts(
@@ -147,16 +147,16 @@ def _restarts(
     The window outlasts the silence. An idle time longer than the RTO reduces a window of more than ten segments to ten
     at least (`tcp_cwnd_restart`, TCP_INIT_CWND; RFC 5681, 4.1). That is enough for at most ten packets per RTT.
     """
-    needed = open_window(p).needed
-    goes_on = np.empty(len(phases) - 1, np.int64)
-    for phase in range(goes_on.size):
-        window = max(int(phases["window"][phase]), SMALLEST_WINDOW)
-        if window >= needed:
-            goes_on[phase] = open_phase(layout, window, OPEN)
-        elif sending["kind"][phase] == ROUND:
-            goes_on[phase] = phase
-        else:
-            goes_on[phase] = round_phase(layout, int(layout.first_rounds["after_open"][window]))
+    windows = np.maximum(phases["window"][:-1], SMALLEST_WINDOW)
+    rounds = sending["kind"] == ROUND
+    # Kernels take a thousand times as long as their arithmetic when Python calls them: once for each window.
+    after_open = layout.first_rounds["after_open"]
+    opened, begun = np.zeros((2, p.largest_window + 1), np.int64)
+    for window in range(SMALLEST_WINDOW, p.largest_window + 1):
+        opened[window] = open_phase(layout, window, OPEN)
+        begun[window] = round_phase(layout, int(after_open[window]))
+    limiting = np.where(rounds, np.arange(windows.size), begun[windows])
+    goes_on = np.where(windows >= open_window(p).needed, opened[windows], limiting)
     found, numbers = np.unique(goes_on, return_inverse=True)
     return found, numbers
 
@@ -206,34 +206,38 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
     # The tail loss probe repairs the loss of the last packet, in the silence or in the next talk spurt.
     probed = last_packet_repaired(p)
     talks = source.talking * (1 - math.exp(-source.rate * probed))
-    for window in range(SMALLEST_WINDOW, windows):
-        reduced = repair_phase(layout, reduced_window(p, window), REPAIR)
-        events.put(tails + window, restarts[restart_of[reduced]], restarts[restart_of[reduced]], EMPTIED, talks, probed)
-        silence = silences + restart_of[reduced]
-        events.put(tails + window, silence, silence, EMPTIED, 1 - talks, probed)
+    after_loss = range(SMALLEST_WINDOW, windows)
+    lost_tail = tails + np.array(after_loss)
+    reduced = [repair_phase(layout, reduced_window(p, window), REPAIR) for window in after_loss]
+    in_talk, in_silence = restarts[restart_of[reduced]], silences + restart_of[reduced]
+    events.put(lost_tail, in_talk, in_talk, EMPTIED, talks, probed)
+    events.put(lost_tail, in_silence, in_silence, EMPTIED, 1 - talks, probed)
 
     # A talk spurt begins. With a window below the load its packets leave at once until the window is full.
     begun = restarts.copy()
     first_slot = silences + restarts.size
     slots: list[tuple[int, int]] = []
-    for number, phase in enumerate(restarts):
+    of_slots: list[tuple[float, ...]] = []
+    shown = o.loss * p.continuation
+    for number, phase in enumerate(restarts.tolist()):
         silence, window = silences + number, int(base["window"][phase])
         if talk_sending["kind"][phase] == ROUND:
             begun[number] = first_slot + len(slots)
-            opened = open_phase(layout, window, OPEN)
+            opened, lost_one, lost_two = (open_phase(layout, window, kind) for kind in (OPEN, LOST_OPEN, LOST_TWO))
             for place in range(1, window + 1):
-                slot, last = first_slot + len(slots), place == window
-                lasts = p.load - window if last else 1.0
+                slot, is_last = first_slot + len(slots), place == window
+                lasts = p.load - window if is_last else 1.0
                 on = math.exp(-source.ending * lasts)
-                following, waiting = (int(phase), math.floor(p.load) - window) if last else (slot + 1, 0)
-                lost_one, lost_two = (open_phase(layout, window, kind) for kind in (LOST_OPEN, LOST_TWO))
-                shown = o.loss * p.continuation
-                events.put(slot, lost_one, lost_one, 0, shown * (1 - o.next_lost), 0.0)
-                events.put(slot, lost_two, lost_two, 0, shown * o.next_lost, 0.0)
-                events.put(slot, tails + window, tails + window, EMPTIED, o.loss - shown, 0.0)
-                events.put(slot, following, following, waiting, (1 - o.loss) * on, lasts)
-                events.put(slot, silence, silence, EMPTIED, (1 - o.loss) * (1 - on), lasts)
+                following, waiting = (phase, math.floor(p.load) - window) if is_last else (slot + 1, 0)
+                of_slots += (
+                    (slot, lost_one, lost_one, 0, shown * (1 - o.next_lost), 0.0),
+                    (slot, lost_two, lost_two, 0, shown * o.next_lost, 0.0),
+                    (slot, tails + window, tails + window, EMPTIED, o.loss - shown, 0.0),
+                    (slot, following, following, waiting, (1 - o.loss) * on, lasts),
+                    (slot, silence, silence, EMPTIED, (1 - o.loss) * (1 - on), lasts),
+                )
                 slots.append((window, opened))
+    events.put(*np.array(of_slots, np.float64).reshape(-1, 1 + len(EVENT_FIELDS)).T)
     events.put(silences + np.arange(restarts.size), begun, begun, 0, 1.0, 0.0)
 
     size = first_slot + len(slots)
@@ -244,15 +248,13 @@ def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
     for part in range(2):
         phases[part * count : (part + 1) * count]["window"] = base["window"][:count]
         sending[part * count : (part + 1) * count] = talk_sending
-    for window in range(SMALLEST_WINDOW, windows):
-        tail = tails + window
-        phases["window"][tail] = window
-        sending[tail] = talk_sending[open_phase(layout, window, LOST_OPEN)]
-        sending["duration"][tail], sending["openings"][tail] = probed, math.ceil(probed) - 1
+    phases["window"][lost_tail] = after_loss
+    sending[lost_tail] = talk_sending[[open_phase(layout, window, LOST_OPEN) for window in after_loss]]
+    sending["duration"][lost_tail], sending["openings"][lost_tail] = probed, math.ceil(probed) - 1
     sending["kind"][silences:first_slot] = TIMEOUT
-    for number, (window, opened) in enumerate(slots):
-        phases["window"][first_slot + number] = window
-        sending[first_slot + number] = talk_sending[opened]
+    if slots:
+        phases["window"][first_slot:size], opens = np.array(slots).T
+        sending[first_slot:size] = talk_sending[opens]
     all_blocked = np.concatenate([blocked, blocked, np.ones(windows, np.bool_), np.zeros(size - silences, np.bool_)])
     _write_shares(sending, all_blocked, np.append(shown_later, np.zeros(size - count, np.bool_)), count, source)
     return SpeechChain(phases, transitions, sending, count, silences, begun, all_blocked)

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -200,12 +201,17 @@ class _Kernel(CPUDispatcher):
         """Call the kernel from Python."""
         until = _interpretation.until
         if until is None:
-            if self.joins and _interpretation.few and not is_compiled(self):
+            if self.joins and _interpretation.few and not (self.overloads or self._is_stored):
                 return self.py_func(*arguments)
             return _call_compiled(self, *arguments)
         if time.monotonic() > until:
             raise _TimeUsedUpError
         return self.py_func(*arguments)
+
+    @cached_property
+    def _is_stored(self) -> bool:
+        """Whether the kernel was stored at its first call."""
+        return is_compiled(self)
 
     def get_call_template(self, arguments: Any, keywords: Any) -> Any:
         """Compile the kernel for a call from another kernel, unless it is in the cache; return the types of the call.

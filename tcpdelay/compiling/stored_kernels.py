@@ -224,6 +224,7 @@ class KernelCache(caching._Cache):
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._holds = False
 
     @cached_property
     def _own(self) -> Any:
@@ -257,7 +258,9 @@ class KernelCache(caching._Cache):
 
     def holds_any(self) -> bool:
         """Return whether a variant of the kernel is stored."""
-        return bool(self._package) or bool(self._own._cache_file._load_index())
+        if not self._holds:
+            self._holds = bool(self._package) or bool(self._own._cache_file._load_index())
+        return self._holds
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kernel for arguments of these types; None if it is not stored."""
@@ -282,6 +285,7 @@ class KernelCache(caching._Cache):
 
     def flush(self) -> None:
         """Empty the cache on this machine."""
+        self._holds = False
         self._own.flush()
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tcpdelay.sim.simulation import Simulation
 
 AnsweredBy = Literal["chain", "simulation", "auto"]
+_METHODS = get_args(AnsweredBy)
 
 COMPARED_PACKETS = 200_000
 """Packets of each of the simulations whose results are compared; one takes some tenths of a second."""
@@ -107,8 +108,8 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
     """Return the model that `method` names; "auto" names the chain, which "auto" asks first."""
     if not isinstance(method, str):
         return method
-    if method not in get_args(AnsweredBy):
-        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(AnsweredBy)))}")
+    if method not in _METHODS:
+        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, _METHODS))}")
     if method == "simulation":
         return simulator()
     if isinstance(scenario.stack, Quic):

@@ -71,8 +71,9 @@ from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, Phases, Rows, T
 from tcpdelay.chain.solver.stationary import (
     BYTES_PER_CELL,
     BYTES_PER_PHASE,
-    LEFT,
+    CARRIED,
     MAX_SWEEPS,
+    NarrowSolution,
     RequestedFigures,
     after_timeout,
     solve_by_sweeps,
@@ -287,12 +288,19 @@ MOST_WINDOWS = 5_000
 
 
 @kernel(nogil=True, joins=True)
-def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+def _summed_up(
+    p: LinuxParameters,
+    forward_delay: float,
+    figures: RequestedFigures,
+    result: NDArray[np.float64],
+    most_updates: float,
+) -> tuple[int, NDArray[np.float64], NDArray[np.float64], float]:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions, sending, layout = linux_transitions(p)
-    # Durations are in slots here. The sign of the drift does not depend on the unit.
-    outcome, rows, probability, cut = solve_narrow(
-        phases, transitions, start_phase(p, layout), backlogged_phase(layout), first_bound(p), True
+    # Durations are in slots here, and so is the drift.
+    start, backlogged = start_phase(p, layout), backlogged_phase(layout)
+    outcome, rows, probability, cut, drift = solve_narrow(
+        phases, transitions, start, backlogged, first_bound(p), True, figures.limit, most_updates
     )
     values = weights = probability
     if probability.size > 0:
@@ -300,7 +308,8 @@ def _summed_up(p: LinuxParameters, forward_delay: float, figures: RequestedFigur
         values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
         for i in range(values.size):
             values[i] = forward_delay + values[i] * p.interval
-    return sum_up(outcome, values, weights, cut, True, figures, result)
+    outcome = sum_up(outcome, values, weights, cut, True, figures, result)
+    return outcome, values, weights, drift / p.interval
 
 
 def seconds_of_phases(p: LinuxParameters) -> float:
@@ -446,9 +455,9 @@ class LinuxProfile:
         weight, _, _, backlogged = self._sums(rows, probability).tolist()
         return float(backlogged / weight)
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve the chain within its first bound and compute the requested figures."""
-        return int(_summed_up(self.parameters, self._forward_delay, figures, result))
+        return NarrowSolution(*_summed_up(self.parameters, self._forward_delay, figures, result, most_updates))
 
 
 # Sparse flows: the next packet is written after the timer of a lost packet has fired.
@@ -605,13 +614,14 @@ class SparseProfile(LinuxProfile):
         values, _ = self._found
         return min(self._collected.held / self.parameters.interval, 1.0) if values.size else 0.0
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Return whether TCP carries the flow, by the chain within its first bound, and compute the figures."""
         phases, transitions = self.structure
-        outcome, _, _, cut = solve_narrow(phases, transitions, self.start, self.backlogged, self.first_bound, True)
-        if outcome == LEFT:
-            return LEFT
-        return int(sum_up(outcome, *self._found, cut, True, figures, result))
+        outcome, _, _, cut, drift = solve_narrow(
+            phases, transitions, self.start, self.backlogged, self.first_bound, True, figures.limit, most_updates
+        )
+        values, weights = self._found if outcome == CARRIED else (np.empty(0), np.empty(0))
+        return NarrowSolution(sum_up(outcome, values, weights, cut, True, figures, result), values, weights, drift)
 
 
 def linux_profile(flow: Flow, path: Path, stack: Linux) -> LinuxProfile:

@@ -29,6 +29,7 @@ from tcpdelay.chain.solver.state_space import (
 )
 from tcpdelay.chain.solver.stationary import (
     BYTES_PER_PHASE,
+    NarrowSolution,
     RequestedFigures,
     after_timeout,
     backlogged_time,
@@ -189,18 +190,24 @@ def mean_delay_parts(
 
 @kernel(nogil=True, joins=True)
 def _summed_up(
-    p: Parameters, forward_delay: float, grows: bool, figures: RequestedFigures, result: NDArray[np.float64]
-) -> int:
+    p: Parameters,
+    forward_delay: float,
+    grows: bool,
+    figures: RequestedFigures,
+    result: NDArray[np.float64],
+    most_updates: float,
+) -> tuple[int, NDArray[np.float64], NDArray[np.float64], float]:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
     phases, transitions = published_transitions(p)
-    outcome, rows, probability, cut = solve_narrow(
-        phases, transitions, start_phase(p.load), backlogged_phase(p.load), BACKLOG_PER_LOAD * p.load, grows
+    start, backlogged, bound = start_phase(p.load), backlogged_phase(p.load), BACKLOG_PER_LOAD * p.load
+    outcome, rows, probability, cut, drift = solve_narrow(
+        phases, transitions, start, backlogged, bound, grows, figures.limit, most_updates
     )
     values = weights = probability
     if probability.size > 0:
         queued, late = delay_lattices(phases, transitions, rows, probability, p.load)
         values, weights = merge_lattices(queued, late, forward_delay, p.rtt, p.interval, p.load)
-    return sum_up(outcome, values, weights, cut, grows, figures, result)
+    return sum_up(outcome, values, weights, cut, grows, figures, result), values, weights, drift
 
 
 class PublishedProfile:
@@ -253,6 +260,7 @@ class PublishedProfile:
         """Return the share of time in states with a backlog."""
         return backlogged_time(*self.structure, rows, probability)
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve the chain within its first bound and compute the requested figures."""
-        return int(_summed_up(self._parameters, self._path.forward_delay, self.grows, figures, result))
+        forward_delay = self._path.forward_delay
+        return NarrowSolution(*_summed_up(self._parameters, forward_delay, self.grows, figures, result, most_updates))

@@ -452,14 +452,23 @@ def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: 
 # For these chains Python would take as long as the solver, and keep other threads from working. Most backlogs stay
 # within the first bound. Where a backlog does not, `DelayModel` widens the bound.
 
+
+class NarrowSolution(NamedTuple):
+    """A small chain within its first bound."""
+
+    outcome: int
+    # values, weights: Ascending delays [s] and their weights; empty if no packet ever arrives.
+    values: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    drift: float  # `backlog_drift` [packets/s]; NaN if it is not known
+
+
 LEFT, CARRIED, NOT_CARRIED = range(3)
 """Outcome of a small chain: left to `DelayModel`, or solved; if solved, whether TCP carries the flow."""
 NEGLIGIBLE_TRUNCATION = 1e-6
 """Probability at the bound below which the bound does not change the delays."""
 WORTH_FINISHING = 2e-6
 """Probability at the bound above which a solution need not be exact: the bound has to grow anyway."""
-CELLS_WORTH_A_LOOK = 5_000
-"""Number of cells from which the drift of the backlog costs less than a solution, so that it is computed first."""
 LARGEST_CELLS = 100_000
 """Largest number of cells of a small chain."""
 
@@ -478,37 +487,43 @@ class RequestedFigures(NamedTuple):
 
 @kernel(joins=True)
 def solve_narrow(
-    phases: Phases, transitions: Transitions, start: int, backlogged: int, bound: int, grows: bool
-) -> tuple[int, Rows, NDArray[np.float64], float]:
-    """Return the outcome of a chain, its rows, the probability of every cell, and the probability at the bound.
+    phases: Phases,
+    transitions: Transitions,
+    start: int,
+    backlogged: int,
+    bound: int,
+    grows: bool,
+    limit: float,
+    most_updates: float,
+) -> tuple[int, Rows, NDArray[np.float64], float, float]:
+    """Return the outcome of a chain, its rows, the probability of every cell, that at the bound, and `backlog_drift`.
 
-    A chain whose bound `grows` is solved even if the probability at the bound is not negligible: the solution may
-    suffice to see that a target is missed. If TCP does not carry the flow, such a chain has no solution.
+    A chain whose bound `grows` is solved even if the probability at the bound is not negligible, unless the `limit` of
+    the target is infinite: the solution may suffice to see that a target is missed. If TCP does not carry the flow,
+    such a chain has no solution. A chain that takes more updates than allowed is left.
     """
     nothing = np.zeros(0)
     rows = reachable_rows(phases, transitions, start, bound)
     if rows["offset"][-1] > LARGEST_CELLS:
-        return LEFT, rows, nothing, 0.0
-    if grows and rows["offset"][-1] > CELLS_WORTH_A_LOOK and backlog_drift(phases, transitions, backlogged) >= 0:
-        return NOT_CARRIED, rows, nothing, 0.0
+        return LEFT, rows, nothing, 0.0, np.nan
+    drift = backlog_drift(phases, transitions, backlogged)
+    if grows and drift >= 0:
+        return NOT_CARRIED, rows, nothing, 0.0, drift
     inflow = from_start(rows, start)
     largest_cut = WORTH_FINISHING if grows else np.inf
     probability, residual, _, _ = iterate_sweeps(
-        phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE, np.inf
+        phases, transitions, rows, start, MAX_SWEEPS, inflow, largest_cut, TOLERANCE, most_updates
     )
     cut = probability_at_bound(phases, rows, probability)
-    carried = backlog_drift(phases, transitions, backlogged) < 0
-    if grows and not carried:
-        return NOT_CARRIED, rows, nothing, cut
-    if residual > ACCEPTED_RESIDUAL and cut > largest_cut:
+    if residual > ACCEPTED_RESIDUAL and cut > largest_cut and limit < np.inf:
         probability, residual, _, _ = iterate_sweeps(
-            phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf, TOLERANCE, np.inf
+            phases, transitions, rows, start, MAX_SWEEPS, inflow, np.inf, TOLERANCE, most_updates
         )
         # A rough solution has already told that the bound has to grow.
         cut = max(probability_at_bound(phases, rows, probability), NEGLIGIBLE_TRUNCATION)
-    if residual > ACCEPTED_RESIDUAL:
-        return LEFT, rows, nothing, cut
-    return CARRIED if carried else NOT_CARRIED, rows, probability, cut
+    if residual > ACCEPTED_RESIDUAL or (grows and cut >= NEGLIGIBLE_TRUNCATION and limit == np.inf):
+        return LEFT, rows, nothing, cut, drift
+    return CARRIED if drift < 0 else NOT_CARRIED, rows, probability, cut, drift
 
 
 @kernel()
@@ -520,7 +535,7 @@ def _place_of(up_to: NDArray[np.float64], share: float) -> int:
     return place
 
 
-@kernel()
+@kernel(joins=True)
 def sum_up(
     outcome: int,
     values: NDArray[np.float64],
@@ -645,10 +660,10 @@ class Profile(Protocol):
         """Return the share of time with packets in the send buffer."""
         ...
 
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64]) -> int:
+    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve a chain with losses within its first bound, and compute the requested figures, in one compiled call.
 
         `result` receives the quantiles [s], the late fractions, the mean [s] and the probability at the bound. The
-        method returns the outcome. It is LEFT if the chain needs a wider bound or a direct solution.
+        outcome is LEFT if the chain needs a wider bound, a direct solution, or more than `most_updates`.
         """
         ...
