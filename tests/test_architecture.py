@@ -50,6 +50,37 @@ DRAWN_BY_METHODS = (
     "tcpdelay.scenario.sources.message_stream -> tcpdelay.report.source_chart",
 )
 """Imports within a method, for users' convenience, of a module that does not import the class back."""
+BUDGETS = {
+    **{
+        "units": 300,
+        "declare": 750,
+        "statistics": 300,
+        "store": 150,
+        "http_service": 250,
+        "delays": 500,
+        "budget": 200,
+    },
+    **{"ask": 450, "compiling": 850, "scenario": 4300, "accuracy": 1150, "sim": 13_700, "chain": 10_600, "models": 800},
+    **{
+        "quality": 1350,
+        "capture": 6500,
+        "testbed": 7200,
+        "proxy": 900,
+        "study": 10_000,
+        "advice": 2350,
+        "report": 6800,
+    },
+    **{"cli": 6400, "__main__": 50},
+}
+"""Most lines of each folder and module, with docstrings. A budget only falls; code that needs more ends other code."""
+LARGEST_SHARE_OF_DOCSTRINGS = 0.22
+MOST_ARGUMENTS = 7
+"""Most positional arguments of a function that is neither a kernel nor a command, whose arguments are its options."""
+MORE_ARGUMENTS = {
+    *("linux", "best_interval"),  # public names, whose arguments are fixed
+    *("solve_within", "solve_by_sweeps", "_cells", "_predict_flow", "_delays"),
+    *("tcpdelay.testbed.aioquic_flow", "tcpdelay.testbed.quic_program"),  # constructors
+}
 CHAIN_CLASSES = {
     "DelayModel",
     "LinuxChain",
@@ -161,6 +192,46 @@ def test_folders_import_downwards_only():
         upwards += [f"{module} -> {there}" for there in imports(module) - {PACKAGE} if rank(there) > rank(module)]
     upwards = [arrow for arrow in upwards if arrow not in DRAWN_BY_METHODS]
     assert not upwards, "imports upwards:\n" + "\n".join(sorted(upwards))
+
+
+def lines_of(module):
+    return len(MODULES[module].read_text(encoding="utf-8").splitlines())
+
+
+def test_folders_keep_their_budgets():
+    found = Counter()
+    for module in inner_modules():
+        found[module.split(".")[1]] += lines_of(module)
+    above = {entry: f"{lines} of {BUDGETS[entry]}" for entry, lines in found.items() if lines > BUDGETS[entry]}
+    assert not above, f"more lines than the budget: {above}"
+
+
+def test_docstrings_are_a_small_part_of_the_lines():
+    documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+    lines = 0
+    for file in MODULES.values():
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, documented) and ast.get_docstring(node) is not None:
+                lines += node.body[0].end_lineno - node.body[0].lineno + 1
+    assert lines <= LARGEST_SHARE_OF_DOCSTRINGS * sum(map(lines_of, MODULES))
+
+
+def test_functions_take_few_arguments():
+    compiled = re.compile(r"\b(kernel|allocation_free|interpreted_first)\b")
+    many = []
+    for module, file in MODULES.items():
+        for node in ast.walk(tree_of(file)) if not module.startswith(f"{PACKAGE}.cli") else ():
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            arguments = [
+                each.arg for each in (*node.args.posonlyargs, *node.args.args) if each.arg not in ("self", "cls")
+            ]
+            known = {node.name, module} & MORE_ARGUMENTS or any(
+                compiled.search(ast.unparse(d)) for d in node.decorator_list
+            )
+            if len(arguments) > MOST_ARGUMENTS and not known:
+                many.append(f"{module}.{node.name}: {len(arguments)}")
+    assert not many, f"functions with more than {MOST_ARGUMENTS} arguments: {many}"
 
 
 def code_names(tree):
