@@ -16,7 +16,6 @@ from pathlib import Path as FilePath
 
 import numpy as np
 import pandas as pd
-from tcpdelay.study.validation.scores import HALF_WIDTH, SAME_DELAY, error_beyond, predictable, relative_error
 
 from manifest import HERE, sets
 from scoring.capture_comparison import RESULTS
@@ -31,7 +30,14 @@ from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.sim.simulation import Simulation
 from tcpdelay.statistics import share_interval
 from tcpdelay.study.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
-from tcpdelay.study.validation.predictions import captured_scenario
+from tcpdelay.study.validation.predictions import (
+    HALF_WIDTH,
+    SAME_DELAY,
+    captured_scenario,
+    error_beyond,
+    predictable,
+    relative_error,
+)
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.units import format_fraction
 

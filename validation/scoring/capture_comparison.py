@@ -9,11 +9,11 @@ from pathlib import Path as FilePath
 
 import numpy as np
 import pandas as pd
-from tcpdelay.study.validation.scores import HALF_WIDTH
 
 from tcpdelay.accuracy.errors import model_spread
 from tcpdelay.delays import Spread
 from tcpdelay.study.validation.captures import MeasuredDelay, measure_all
+from tcpdelay.study.validation.predictions import HALF_WIDTH
 
 RESULTS = FilePath(__file__).parent.parent / "results"
 
