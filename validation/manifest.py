@@ -7,12 +7,14 @@ and `tcpdelay testbed run SPECIFICATION -o SET`, which makes what the set lacks.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from tcpdelay.capture.flow_capture import CaptureFile, read_capture
-from tcpdelay.testbed.campaign import targets_of
+from tcpdelay.testbed.backends import PREBUILT_HZ, UmlBackend
+from tcpdelay.testbed.campaign import Target, targets_of
 from tcpdelay.testbed.specification import read_specification
 
 HERE = Path(__file__).parent
@@ -36,8 +38,22 @@ def planned(file: Path) -> dict[str, str]:
     return {
         target.name: f"{folder}/{name}.toml"
         for name in names
-        for target in targets_of(read_specification(HERE / folder / f"{name}.toml"))
+        for target in map(by_debian, targets_of(read_specification(HERE / folder / f"{name}.toml")))
     }
+
+
+def by_debian(target: Target) -> Target:
+    """Return a capture as planned where Debian's kernel runs: the set in real time is from such a machine."""
+    return replace(target, backend=DebianKernel()) if type(target.backend) is UmlBackend else target
+
+
+class DebianKernel(UmlBackend):
+    """Debian's kernel in real time, also where this processor needs a kernel of its own."""
+
+    @property
+    def label(self) -> str:
+        """The tick of Debian's kernel."""
+        return f"hz{PREBUILT_HZ}"
 
 
 def described(file: Path) -> dict[str, object]:
