@@ -86,7 +86,7 @@ WORKER = """
 import json, sys, time, warnings
 import numpy as np
 import tcpdelay as td
-from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay import DelayModel
 warnings.simplefilter("ignore")
 
 def reference():
