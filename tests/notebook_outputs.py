@@ -33,7 +33,7 @@ FIGURE_TOLERANCE = 1.0
 lighter or darker. Another twelfth digit of a curve gives about 0.01, a curve 0.1 % higher 1.5, another letter 2."""
 VARIES = "varies"
 """Tag of a cell that measures time: its figures, and the numbers in its texts, may be any."""
-NO_NOTICE = "from tcpdelay.models import compilation; compilation.QUIET_TIME = 1e6"
+NO_NOTICE = "from tcpdelay.compiling import compilation; compilation.QUIET_TIME = 1e6"
 """What is executed before the first cell: whether kernels have to be compiled depends on the machine."""
 LONGEST_CELL = 600
 """Time after which a cell is given up [s]."""

@@ -155,8 +155,8 @@ def test_a_buffer_is_printed_with_the_digits_that_its_error_allows(run):
     answer = json.loads(printed)
     facts = dict(re.findall(r"^(\S+(?: \S+)*)  +(.*)$", run(*voip, "--late-fraction", "1%")[1], re.MULTILINE))
     assert status == 0
-    # The simulation has delays to the microsecond, with an error of some tenths of a millisecond.
-    assert 0.001 < answer["value_high"] / answer["value"] - 1 < 0.01
+    # The simulation has delays to the microsecond; its error is that of p99 in captures, 2.6 % in nine of ten.
+    assert 0.02 < answer["value_high"] / answer["value"] - 1 < 0.03
     assert facts["playout buffer"] == f"{1e3 * answer['value']:.3g} ms from write to playout"
     assert facts["fails"].startswith("a slightly shorter buffer: ")
     assert facts["expected error"].startswith("p99 ")

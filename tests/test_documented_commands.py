@@ -109,7 +109,7 @@ def options_of(command):
 def require_script(words):
     """Say whether the file, the folder's or the module's, that Python would run is there."""
     if "-m" in words[:2]:
-        assert words[2] == "pytest", words
+        assert words[2] == "pytest" or (ROOT / words[2] / "__main__.py").is_file(), words
         return
     assert (ROOT / words[1]).is_file() or (ROOT / words[1] / "__main__.py").is_file(), words
 

@@ -99,6 +99,9 @@ def linux_chain(monkeypatch):
                 raise self.answer
             return self.answer
 
+        def distribution_alone(self, figures):
+            return self.distribution_up_to(figures.limit, figures.share)
+
     monkeypatch.setattr(chain_models, "DelayModel", Model)
     return Model
 

@@ -185,7 +185,7 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="grow must be one of 'segments', 'size', 'rate', got 'up'"):
         td.largest_bitrate(VOIP, PATH, LINUX, TARGET, "up")
     with pytest.raises(ValueError, match="stack must come from one of the profiles"):
-        td.largest_loss(VOIP, PATH, "linux", TARGET)
+        td.largest_loss(VOIP, PATH, "linus", TARGET)
     with pytest.raises(ValueError, match="reordering must be 0 in the chain"):
         td.largest_rtt(VOIP, td.Path(rtt=0.1, loss=0.01, reordering=0.01), LINUX, TARGET, method="chain")
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
-from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.delay_model import SAME_DELAY, DelayModel
 from tcpdelay.models.predict import predict
 from tcpdelay.models.verdict import verdict_of
 from tcpdelay.quality.voice import voice_quality
@@ -85,7 +85,7 @@ def test_a_cell_is_what_a_prediction_says_to_rounding(size, interval, rtt, loss,
     assert bool(cell.works) == (expected[1] <= 0.15)
     if cell.accuracy == 1 and getattr(stack, "backlog_bound", "grow") == "grow":
         assert predicted.quantile(0.95) > 0.15
-        assert all(bound <= exact * (1 + 1e-6) for bound, exact in zip(found, expected, strict=True))
+        assert all(bound <= exact * (1 + SAME_DELAY) for bound, exact in zip(found, expected, strict=True))
     else:
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-15)
         assert bool(cell.sustainable) == predicted.sustainable

@@ -47,9 +47,9 @@ QUIET_TIME = 2.0
 EXPECTED_TIMES = (
     ("tcpdelay.chain.linux", "the chain of Linux", 15),
     ("tcpdelay.chain.published", "the published chain", 10),
-    ("tcpdelay.sim", "the simulator", 10),
     ("tcpdelay.sim.quic", "the simulator of QUIC", 20),
     ("tcpdelay.sim.network", "the simulator of shared links", 20),
+    ("tcpdelay.sim", "the simulator", 10),
     ("tcpdelay", "the solver", 10),
 )
 """Packages of kernels, their names for the user, and about how much processor time their compilation takes if the first
