@@ -85,7 +85,7 @@ def test_an_expected_error_takes_no_more_than_its_prediction(monkeypatch, jitter
 
     monkeypatch.setattr(chain_models, "DelayModel", recorded)
     scenario = Scenario(CALL, replace(PATH, jitter=jitter), td.Stack.linux())
-    # The expected error depends on the capacity. A small chain has found it; with jitter, no chain of the mean path.
+    # The expected error depends on the capacity: a small chain has found it, the chains of a path with jitter have not.
     request = Requested(quantiles=(0.95,), distribution=False, max_seconds=7.0, max_memory=2**29)
     answer = predict(scenario, request, "chain")
     predicted = len(budgets)
