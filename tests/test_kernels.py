@@ -87,13 +87,13 @@ FIRST_PREDICTION = """
 import json
 from numba.core import event
 from tcpdelay import predict_delay
-from tcpdelay.chain.linux.delays import filled_bins
+from tcpdelay.chain.linux.transitions import first_bound
 with event.install_recorder("numba:compile") as compiled:
     found = predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02)
     error = found.expected_error.median
 print(json.dumps({
     "compiled": len(compiled.buffer),
-    "from the cache": len(filled_bins.stats.cache_hits),
+    "from the cache": len(first_bound.stats.cache_hits),
     "error": error,
     "sustainable": found.sustainable,
     "values": found.values.tolist(),
