@@ -13,7 +13,6 @@ import math
 import numbers
 import re
 import sys
-import types
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from typing import (
     Literal,
     TypeGuard,
     TypeVar,
-    Union,
     dataclass_transform,
     get_args,
     get_origin,
@@ -40,7 +38,6 @@ from tcpdelay.units import format_fraction, format_rate, format_time, parse_frac
 
 if TYPE_CHECKING:
     import numpy as np
-    from _typeshed import DataclassInstance
     from numpy.typing import NDArray
 
 Kind = Literal["time", "fraction", "size", "rate", "count", "number", "word", "flag", "content"]
@@ -188,60 +185,6 @@ def require_keys(table: Iterable[str], allowed: Collection[str], what: str, plac
             near = get_close_matches(str(key), allowed, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(f"{place}{key!r:.64} is no {what}; there are {', '.join(allowed)}{meant}")
-
-
-def check_field_types(record: DataclassInstance) -> None:
-    """Refuse a field of a wrong type in one line: numbers, switches, choices, mappings and objects.
-
-    The types are those of the dataclass's annotations. Types that are imported for type checkers only are not checked.
-    """
-    for name, alternatives in _field_types(type(record)).items():
-        value = getattr(record, name)
-        if not any(is_of_type(value, declared) for declared in alternatives):
-            raise InvalidValueError(name, value, f"be {types_in_words(alternatives)}")
-
-
-@functools.cache
-def _field_types(cls: type[DataclassInstance]) -> Mapping[str, tuple[Any, ...]]:
-    """Return the allowed types of each field of a dataclass."""
-    found = {}
-    for field in dataclasses.fields(cls):
-        owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
-        try:
-            declared = eval(str(field.type), vars(sys.modules[owner.__module__]))
-        except NameError:
-            continue
-        found[field.name] = alternatives_of(declared)
-    return found
-
-
-def alternatives_of(declared: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type."""
-    return get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
-
-
-def is_of_type(value: object, declared: Any) -> bool:
-    """Return whether a value has a type: a class, a literal, a callable, or a number, which may be of NumPy."""
-    kind = get_origin(declared) or declared
-    if kind is Literal:
-        return isinstance(value, str) and value in get_args(declared)
-    if kind in (int, float):
-        return is_number(value) and (kind is float or float(value).is_integer())
-    return callable(value) if kind is Callable else isinstance(value, kind)
-
-
-def types_in_words(alternatives: tuple[Any, ...]) -> str:
-    """Return what is allowed in words; an optional argument is left out, and not given as None."""
-    return " or ".join(_type_in_words(declared) for declared in alternatives if declared is not types.NoneType)
-
-
-def _type_in_words(declared: Any) -> str:
-    kind = get_origin(declared) or declared
-    if kind is Literal:
-        return f"one of {', '.join(map(repr, get_args(declared)))}"
-    known: dict[Any, str] = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
-    known |= {Callable: "a function", Mapping: "a mapping"}
-    return known.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 
 def _has_several(value: object) -> bool:

@@ -18,6 +18,7 @@ PACKAGE = "tcpdelay"
 ORDER = (
     "units",
     "declare",
+    "argument_types",
     "statistics",
     "store",
     "compiling",
@@ -53,7 +54,8 @@ DRAWN_BY_METHODS = (
 BUDGETS = {
     **{
         "units": 300,
-        "declare": 750,
+        "declare": 700,
+        "argument_types": 100,
         "statistics": 300,
         "store": 150,
         "http_service": 250,

@@ -109,6 +109,10 @@ def padhye_rate(
     return _rate(loss, _padhye_segments(p, b, first_timeout, largest, np), scale, at_no_loss=largest)
 
 
+Numbers: TypeAlias = float | NDArray[np.float64]
+"""A number, or an array of numbers."""
+
+
 class _SingleNumbers:
     """The functions of NumPy that the equation takes, for single numbers: in a tenth of the time of arrays."""
 
@@ -119,7 +123,7 @@ class _SingleNumbers:
         return if_true if condition else if_false
 
 
-def _padhye_segments(p: Any, b: Any, first_timeout: Any, largest: Any, of: Any) -> Any:
+def _padhye_segments(p: Numbers, b: Numbers, first_timeout: Numbers, largest: Numbers, of: Any) -> Any:
     """Return the rate of `padhye_rate` in segments per round-trip time; `of` is NumPy, or `_SingleNumbers`."""
     free_window = (2 + b) / (3 * b) + of.sqrt(8 * (1 - p) / (3 * b * p) + ((2 + b) / (3 * b)) ** 2)
     window = of.minimum(free_window, largest)
@@ -131,7 +135,7 @@ def _padhye_segments(p: Any, b: Any, first_timeout: Any, largest: Any, of: Any) 
     return segments / duration
 
 
-def _timeout_probability(p: Any, window: Any, of: Any) -> Any:
+def _timeout_probability(p: Numbers, window: Numbers, of: Any) -> Any:
     """Return the probability that a loss at `window` segments ends in a timeout; 1 up to 3 segments."""
     kept = of.log1p(-p)
     three_lost, all_lost = -of.expm1(3 * kept), -of.expm1(window * kept)

@@ -149,7 +149,7 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
     loop.set_exception_handler(_report_fault)
     for each in (signal.SIGINT, signal.SIGTERM):
         # asyncio has no signal handlers on Windows, where an interrupt ends the program.
-        with suppress(NotImplementedError):
+        if sys.platform != "win32":
             loop.add_signal_handler(each, ended.set)
     option, address = "--to", to
     try:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.declare import InvalidValueError, bounds, check_field_types, is_number
+from tcpdelay.argument_types import check_field_types
+from tcpdelay.declare import InvalidValueError, bounds, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import (
     SCALE,

@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
 
+from tcpdelay.argument_types import alternatives_of, is_of_type, types_in_words
 from tcpdelay.declare import (
     Choice,
     Content,
     Field,
     InvalidValueError,
-    alternatives_of,
     declarations,
-    is_of_type,
-    types_in_words,
 )
 from tcpdelay.scenario.applications import constant_rate, source_of
 from tcpdelay.scenario.path import Path, checked_path

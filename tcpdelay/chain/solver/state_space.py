@@ -97,8 +97,8 @@ Rows: TypeAlias = Records
 A phase that cannot be reached has `low` above `high` and no cells. `bound` is the largest backlog of the chain, the
 same in all records. An additional record closes the array.
 
-With a `ratio` of 0, the backlog is cut off at the bound. With a `ratio` above 0, the cell at the bound stands for all
-backlogs b from the bound on, with probabilities that fall by the factor `ratio` from each b to b + 1.
+If `ratio` is 0, no backlog is larger than the bound. If it is above 0, the cell at the bound has the probability of all
+backlogs from the bound on together; each of them is `ratio` times as probable as the one before.
 """
 
 
@@ -110,7 +110,7 @@ def reachable_rows(phases: Phases, transitions: Transitions, start: int, bound: 
 
 @kernel()
 def rows_with_tail(phases: Phases, transitions: Transitions, start: int, bound: int, ratio: float) -> Rows:
-    """Return `reachable_rows` whose cells at the bound stand for all backlogs beyond, if `ratio` is above 0."""
+    """Return `reachable_rows`; if `ratio` is above 0, a cell at the bound holds all larger backlogs as well."""
     count = phases.size - 1
     rows: Rows = records(count + 1, ROW)
     low, high, offset = rows.low, rows.high, rows.offset

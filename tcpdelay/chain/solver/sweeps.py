@@ -74,9 +74,9 @@ def _visits(arrivals: float, leaving: float) -> float:
     return math.inf if arrivals > 0.0 else 0.0
 
 
-# The cell at the bound B may stand for all larger backlogs as well: a share (1 - r) r^k of its probability is that of
-# the backlog B + k. An event that takes s packets away leaves a share r^s of it at the bound, and moves the rest to the
-# cells below. An event that adds packets leaves all of it at the bound.
+# If the ratio r is above 0, the cell at the bound B holds the backlogs B, B + 1 and so on. A share (1 - r) r^k of
+# its probability belongs to the backlog B + k. After an event that takes s packets away, a share r^s of the probability
+# is still at the bound, and the rest is in the cells below. An event that adds packets leaves all of it at the bound.
 
 
 @kernel()

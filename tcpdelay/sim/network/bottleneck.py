@@ -19,8 +19,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from tcpdelay.argument_types import check_field_types
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.declare import InvalidValueError, check_field_types, is_number
+from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.scenario.path import check_losses
 from tcpdelay.scenario.path_presets import Discipline
 from tcpdelay.sim.network.link_trace import TRACE_INTEGERS, LinkTrace, trace_departure

@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from tcpdelay.declare import InvalidValueError, check_field_types
+from tcpdelay.argument_types import check_field_types
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
