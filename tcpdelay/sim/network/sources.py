@@ -305,7 +305,7 @@ class Bulk(Source):
     >>> from tcpdelay.sim.network.linux import MinBuf
     >>> from tcpdelay.scenario.stack import Stack
     >>> Bulk(path=SharedPath(0.05), stack=Stack.linux(), min_buf=MinBuf(1, 3)).min_buf
-    MinBuf(multiple=1, extra=3)
+    MinBuf(extra=3)
     """
 
     feature: ClassVar[Feature | None] = "bulk"
