@@ -1,5 +1,6 @@
 """The chain of a Linux kernel against the simulator, which follows the kernel ACK by ACK."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -203,14 +204,21 @@ def test_hardly_late_writes_are_nearly_exact_unless_an_ack_comes_with_a_write():
     ("jitter", "path", "control", "message"),
     [
         (0.021, td.Path(0.1, 0.02), "cubic", "be at most 0.02 s, the interval, in the chain"),
-        (0.001, td.Path(0.1, 0.02), "bbr", "be 0 in the chain with BBR"),
-        (0.001, td.Path(0.1, 0.01, loss_burst=1.5), "cubic", "be 0 in the chain with loss bursts"),
-        (0.001, td.Path(0.1, 0.01, loss_pattern="correlated"), "cubic", "be 0 in the chain with correlated losses"),
-        (0.001, td.Path(0.1, 0.01, jitter=0.01), "cubic", "be 0 in the chain with jitter"),
+        (0.021, td.Path(0.1, 0.02), "bbr", "be at most 0.02 s, the interval, in the chain"),
+        (0.002, td.Path(0.1, 0.01, loss_burst=1.5), "cubic", "be at most 0.001 s in the chain with loss bursts"),
+        (0.002, td.Path(0.1, 0.01, "correlated"), "cubic", "be at most 0.001 s in the chain with correlated losses"),
+        (0.002, td.Path(0.1, 0.01, jitter=0.01), "cubic", "be at most 0.001 s in the chain with jitter"),
     ],
 )
-def test_some_late_writes_are_refused(jitter, path, control, message):
+def test_some_late_writes_are_refused_and_the_usual_ones_ignored(jitter, path, control, message):
     flow = td.Flow(174, 0.020, write_jitter=jitter)
     answer = predict(Scenario(flow, path, td.Stack.linux(control)), method="chain")
     assert str(answer.refusal).startswith(f"write_jitter must {message}")
     assert str(answer.refusal).endswith("tcpdelay.simulate takes it into account")
+    usual, exact = (
+        predict(Scenario(replace(flow, write_jitter=each), path, td.Stack.linux(control)), method="chain")
+        for each in (0.001, 0.0)
+    )
+    ignores = jitter < flow.interval
+    assert usual.ignored == ({"write_jitter": "0 s"} if ignores else {})
+    assert (usual.mean == exact.mean) == ignores

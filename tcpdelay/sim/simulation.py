@@ -423,7 +423,8 @@ def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator
         yield UnsupportedError("rtt", path.rtt, allowed)
     if not is_exact(source) and source.message_rate > LARGEST_MESSAGE_RATE:
         allowed = f"have at most {LARGEST_MESSAGE_RATE:.0f} messages per second in a simulation"
-        yield UnsupportedError("source", source, allowed)
+        hint = "a Flow whose write_jitter is 0 may have more" if isinstance(source, Flow) else ""
+        yield UnsupportedError("source", source, allowed, hint)
 
 
 def _run(

@@ -20,6 +20,7 @@ from tcpdelay.ask import (
     Requested,
     Support,
     UnsupportedError,
+    ignored_lateness,
     refused_lateness,
     requested_figures,
     unknown_fields,
@@ -435,7 +436,7 @@ class QuicChain:
         source, path, stack = scenario.source, scenario.path, scenario.stack
         if not isinstance(stack, Quic):
             return Support(frozenset(), refused=(UnsupportedError("stack", stack, "be a Quic"),))
-        return Support(_HONOURED, refused=tuple(quic_chain_refusals(source, path, stack)))
+        return Support(_HONOURED, ignored_lateness(source), tuple(quic_chain_refusals(source, path, stack)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the chain's answer."""
