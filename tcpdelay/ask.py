@@ -5,7 +5,9 @@ A model is any object with the methods of `Model`; `tcpdelay.predict` accepts a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from html import escape
@@ -426,6 +428,36 @@ class Answer:
         if target.quantile not in self.requested.quantiles:
             raise InvalidValueError("target", target, "be one whose quantile was requested")
         return target.is_met_by(float(self.quantiles[self.requested.quantiles.index(target.quantile)]))
+
+
+@dataclass
+class _Found:
+    """What a command has found so far."""
+
+    answers: dict[Hashable, list[Answer]] = field(default_factory=dict)
+    capacities: dict[Hashable, float] = field(default_factory=dict)
+    simulations: dict[Hashable, Any] = field(default_factory=dict)
+
+
+found_so_far: ContextVar[_Found | None] = ContextVar("found_so_far", default=None)
+"""The answers, capacities and simulations of the outermost `solved_once`; None outside."""
+
+
+@contextmanager
+def solved_once() -> Iterator[None]:
+    """Remember what models answer within this context, so that no scenario is solved or simulated twice.
+
+    Contexts may be nested: the outermost one holds the answers, and forgets them at its end. Answers are remembered
+    within one thread.
+    """
+    if found_so_far.get() is not None:
+        yield
+        return
+    token = found_so_far.set(_Found())
+    try:
+        yield
+    finally:
+        found_so_far.reset(token)
 
 
 class Model(Protocol):

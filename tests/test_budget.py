@@ -329,7 +329,7 @@ def test_a_chain_of_video_keeps_within_its_budget(rtt, needed):
 
 
 def test_a_larger_budget_asks_again():
-    from tcpdelay.models.predict import solved_once
+    from tcpdelay.ask import solved_once
 
     with solved_once():
         refused = predict(LARGE, Requested(max_seconds=0.5, max_memory=2**32), "chain")

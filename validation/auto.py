@@ -21,9 +21,9 @@ from manifest import HERE, sets
 from scoring.capture_comparison import RESULTS
 from scoring.results import held_out
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.ask import Requested
+from tcpdelay.ask import Requested, solved_once
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.models.predict import predict, solved_once
+from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.message_stream import Source

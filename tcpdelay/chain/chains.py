@@ -251,8 +251,9 @@ class LinuxChain(_ChainModel):
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Linux)
-        if _may_be_simulated(flow, path, stack):
-            yield from linux.refused_beyond_initial_window(flow, stack)
+        beyond_window = tuple(linux.refused_beyond_initial_window(flow, stack))
+        if beyond_window and _may_be_simulated(flow, path, stack):
+            yield from beyond_window
         yield from linux.linux_refusals(flow, path.without_jitter() if path.jitter > 0 else path, stack)
         yield from jitter_refusals(flow, path, stack)
 
