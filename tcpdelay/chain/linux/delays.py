@@ -440,7 +440,7 @@ def _with_lateness(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np.
                     whole = min(int(late), last)
                     part = late - whole
                     at = min(int(part * BINS_PER_SLOT), BINS_PER_SLOT - 1)
-                    # The first bin has the packets that wait for nothing: their delay is exactly that of the path.
+                    # What was late by less than a bin stays apart from what did not wait.
                     if at == whole == 0 and late > 0.0:
                         at = 1
                     found[WEIGHT, at, whole] += weight
