@@ -22,6 +22,7 @@ from tcpdelay.chain.linux.departures import (
     add_openings,
     add_shifted,
     add_tries,
+    bin_of,
     new_bins,
     new_workspace,
 )
@@ -439,10 +440,7 @@ def _with_lateness(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np.
                 for late in (delay - difference, delay + difference):
                     whole = min(int(late), last)
                     part = late - whole
-                    at = min(int(part * BINS_PER_SLOT), BINS_PER_SLOT - 1)
-                    # What was late by less than a bin stays apart from what did not wait.
-                    if at == whole == 0 and late > 0.0:
-                        at = 1
+                    at = bin_of(whole, part)
                     found[WEIGHT, at, whole] += weight
                     found[REMAINDER, at, whole] += weight * part
                     longest = max(longest, whole + 1)
