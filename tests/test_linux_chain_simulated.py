@@ -14,8 +14,8 @@ PACKETS = 300_000
 
 
 @cache
-def chain_and_simulation(size, interval, rtt, loss, congestion_control, seed=1, packets=PACKETS):
-    flow, path = td.Flow(size, interval), td.Path(rtt, loss)
+def chain_and_simulation(size, interval, rtt, loss, congestion_control, seed=1, packets=PACKETS, **lateness):
+    flow, path = td.Flow(size, interval, **lateness), td.Path(rtt, loss)
     stack = td.Stack.linux(congestion_control=congestion_control)
     chain = td.DelayModel(flow, path, stack).delay_distribution()
     return chain, td.simulate(flow, path, stack, packets=packets, seed=seed)
@@ -47,7 +47,7 @@ def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error
 def test_a_window_of_a_short_path_grows_again(rtt):
     # CUBIC updates the growth of an unchanged window every 1/32 s, 44 round trips of 0.7 ms. The chain had no room for
     # so many, and its window of three segments limited the sender for ever: p95 was a whole round trip.
-    chain, simulated = chain_and_simulation(30, rtt / 4.5, rtt, 1e-3, "cubic")
+    chain, simulated = chain_and_simulation(30, rtt / 4.5, rtt, 1e-3, "cubic", write_jitter=0)
     assert simulated.quantile(0.95) == pytest.approx(rtt / 2, rel=0.01)
     assert chain.quantile(0.95) == pytest.approx(rtt / 2, rel=0.01)
 
@@ -97,7 +97,7 @@ def test_p95_of_packets_of_several_segments_is_that_of_the_simulator(congestion_
     ],
 )
 def test_acks_that_meet_writes_leave_no_packet_waiting_between(rtt, loss, apart, congestion_control):
-    chain, simulated = chain_and_simulation(174, 0.020, rtt, loss, congestion_control)
+    chain, simulated = chain_and_simulation(174, 0.020, rtt, loss, congestion_control, write_jitter=0)
     # Up to twice the wait for a write: an average over all times of the writes is too low by 0.04 to 0.4 here.
     for limit in rtt / 2 + np.arange(0.0065, 0.04, 0.004):
         assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=apart)

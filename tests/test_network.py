@@ -90,7 +90,7 @@ common = {
     "start": st.floats(0.0, 12.0),
     "ecn": st.booleans(),
 }
-flows = st.builds(td.Flow, st.integers(40, 1400), st.floats(0.005, 0.2))
+flows = st.builds(td.Flow, st.integers(40, 1400), st.floats(0.005, 0.2), write_jitter=st.sampled_from([0.0, 0.001]))
 sources = st.one_of(
     st.builds(ConstantRate, flow=flows, stack=st.one_of(stacks, st.just(Udp())), **common),
     st.builds(Bulk, stack=stacks, **common),

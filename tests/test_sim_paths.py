@@ -15,7 +15,7 @@ from tcpdelay.sim.simulation import simulate
 VOICE, HUNDRED_MS = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.0)
 PACKETS = 2000
 
-flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1))
+flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1), write_jitter=st.just(0.0))
 LOSSES = [
     {},
     {"loss_burst": 3.0},

@@ -202,7 +202,7 @@ def test_a_trace_that_ends_early_ends_the_messages(tmp_path):
 
 
 def test_messages_are_read_in_blocks(tmp_path, monkeypatch):
-    write_messages(tmp_path / "file", td.Flow(1, 0.001), 0, 20.0)
+    write_messages(tmp_path / "file", td.Flow(1, 0.001, write_jitter=0), 0, 20.0)
     messages = read_messages(tmp_path / "file")
     assert list(islice(messages, 5000))[-1] == (4_999_000_000, 1, 0)
     # What is not read yet is still in the file.

@@ -440,8 +440,9 @@ class QuicChain:
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the chain's answer."""
-        answered = partial(Answer, scenario, requested, self.name)
-        for refused in self.supports(scenario).refused:
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        for refused in support.refused:
             return answered("unsupported", refusal=refused)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Quic)
@@ -461,7 +462,7 @@ class QuicChain:
             mean=found.mean,
             sustainable=found.sustainable,
             truncated_mass=found.truncated_mass,
-            distribution=found,
+            distribution=replace(found, ignored=support.ignored),
             parts=_parts(found) if requested.parts else None,
             backlogged_time_fraction=found.backlogged,
             **requested_figures(found, requested),
