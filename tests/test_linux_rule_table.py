@@ -3,7 +3,6 @@
 import re
 import tomllib
 from collections import Counter, defaultdict
-from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import NamedTuple
 
@@ -109,9 +108,7 @@ class Chain:
     """The phases, transitions and records of a scenario, with the table's names."""
 
     def __init__(self, name):
-        flow, path, stack = SCENARIOS[name]
-        # The table has the rules of exact writes, over which late writes are a mean.
-        self.scenario = replace(flow, write_jitter=0.0), path, stack
+        self.scenario = SCENARIOS[name]
         self.p = linux_parameters(*self.scenario)
         self.o = open_window(self.p)
         self.phases, self.transitions, self.sending, _ = linux_transitions(self.p)

@@ -20,7 +20,6 @@ from tcpdelay.ask import (
     Requested,
     Support,
     UnsupportedError,
-    ignored_lateness,
     refused_lateness,
     requested_figures,
     unknown_fields,
@@ -436,13 +435,12 @@ class QuicChain:
         source, path, stack = scenario.source, scenario.path, scenario.stack
         if not isinstance(stack, Quic):
             return Support(frozenset(), refused=(UnsupportedError("stack", stack, "be a Quic"),))
-        return Support(_HONOURED, ignored_lateness(source), tuple(quic_chain_refusals(source, path, stack)))
+        return Support(_HONOURED, refused=tuple(quic_chain_refusals(source, path, stack)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the chain's answer."""
-        support = self.supports(scenario)
-        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
-        for refused in support.refused:
+        answered = partial(Answer, scenario, requested, self.name)
+        for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Quic)
@@ -462,7 +460,7 @@ class QuicChain:
             mean=found.mean,
             sustainable=found.sustainable,
             truncated_mass=found.truncated_mass,
-            distribution=replace(found, ignored=support.ignored),
+            distribution=found,
             parts=_parts(found) if requested.parts else None,
             backlogged_time_fraction=found.backlogged,
             **requested_figures(found, requested),
