@@ -5,7 +5,9 @@ A model is any object with the methods of `Model`; `tcpdelay.predict` accepts a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from html import escape
@@ -27,10 +29,10 @@ from tcpdelay.delays import (
 )
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER, Source
 from tcpdelay.scenario.target import Target
 from tcpdelay.statistics import Interval
-from tcpdelay.units import format_fraction, told_apart
+from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,16 +144,31 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
 
 
 def refused_lateness(source: Source, where: str, hint: str = SIMULATED) -> Iterator[UnsupportedError]:
-    """Yield an error if the writes of a source are late: the chains know punctual writes only.
+    """Yield an error if writes are later than usual, in a chain that knows punctual writes only.
 
     Examples
     --------
     >>> from tcpdelay.scenario.source import Flow
-    >>> [str(each) for each in refused_lateness(Flow(174, 0.020, write_jitter=0.001), "in the chain")]
-    ['write_jitter must be 0 in the chain, got 0.001; tcpdelay.simulate takes it into account']
+    >>> [str(each) for each in refused_lateness(Flow(174, 0.020, write_jitter=0.002), "in the chain")]
+    ['write_jitter must be at most 0.001 s in the chain, got 0.002; tcpdelay.simulate takes it into account']
+    >>> list(refused_lateness(Flow(174, 0.020), "in the chain"))
+    []
     """
-    if source.write_jitter > 0:
-        yield UnsupportedError("write_jitter", source.write_jitter, f"be 0 {where}", hint)
+    if source.write_jitter > TYPICAL_WRITE_JITTER:
+        allowed = f"be at most {TYPICAL_WRITE_JITTER:g} s {where}"
+        yield UnsupportedError("write_jitter", source.write_jitter, allowed, hint)
+
+
+def ignored_lateness(source: Source, assumed: float = 0.0) -> dict[str, str]:
+    """Return the lateness that a chain assumes as text, if it is not that of the source.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.source import Flow
+    >>> ignored_lateness(Flow(174, 0.020)), ignored_lateness(Flow(174, 0.020, write_jitter=0))
+    ({'write_jitter': '0 s'}, {})
+    """
+    return {} if source.write_jitter == assumed else {"write_jitter": format_time(assumed)}
 
 
 @cache
@@ -411,6 +428,36 @@ class Answer:
         if target.quantile not in self.requested.quantiles:
             raise InvalidValueError("target", target, "be one whose quantile was requested")
         return target.is_met_by(float(self.quantiles[self.requested.quantiles.index(target.quantile)]))
+
+
+@dataclass
+class _Found:
+    """What a command has found so far."""
+
+    answers: dict[Hashable, list[Answer]] = field(default_factory=dict)
+    capacities: dict[Hashable, float] = field(default_factory=dict)
+    simulations: dict[Hashable, Any] = field(default_factory=dict)
+
+
+found_so_far: ContextVar[_Found | None] = ContextVar("found_so_far", default=None)
+"""The answers, capacities and simulations of the outermost `solved_once`; None outside."""
+
+
+@contextmanager
+def solved_once() -> Iterator[None]:
+    """Remember what models answer within this context, so that no scenario is solved or simulated twice.
+
+    Contexts may be nested: the outermost one holds the answers, and forgets them at its end. Answers are remembered
+    within one thread.
+    """
+    if found_so_far.get() is not None:
+        yield
+        return
+    token = found_so_far.set(_Found())
+    try:
+        yield
+    finally:
+        found_so_far.reset(token)
 
 
 class Model(Protocol):

@@ -595,7 +595,7 @@ def effective_fields(described: Any) -> dict[str, Any]:
     Examples
     --------
     >>> from tcpdelay.scenario.source import Flow
-    >>> effective_fields(Flow(174, 0.020)), effective_fields(Flow(174, 0.020, write_jitter=0.001))["write_jitter"]
+    >>> effective_fields(Flow(174, 0.020, write_jitter=0)), effective_fields(Flow(174, 0.020))["write_jitter"]
     ({'packet_size': 174, 'interval': 0.02}, 0.001)
     """
     return {

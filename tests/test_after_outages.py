@@ -21,7 +21,9 @@ MSS, RTT = 1448, 50 * MILLISECOND
 
 def flight(segments=4, control="cubic"):
     """Return a connection with a flight that was sent at 1 s; it is 5 s now."""
-    c, rings = new_connection(td.Flow(MSS, 0.02), td.Path(rtt=0.05, loss=0.0), td.Stack.linux(control), seed=1)
+    c, rings = new_connection(
+        td.Flow(MSS, 0.02, write_jitter=0), td.Path(rtt=0.05, loss=0.0), td.Stack.linux(control), seed=1
+    )
     wire = rings.record
     c.now, c.min_rtt, c.rack_rtt, c.snd_cwnd = 5 * SECOND, RTT, RTT, 20
     for number in range(segments):

@@ -446,7 +446,8 @@ def test_the_kernels_own_tcp_is_measured_as_its_applications_logged(name, ends):
     log = read_capture(KEPT / f"{name}.parquet")
     analysis = analyze_captures([KEPT / f"{name}.{end}.pcap.gz" for end in ends])
     assert analysis.captured_at == ends
-    assert analysis.flow() == log.flow
+    # A capture does not show when a program meant to write.
+    assert analysis.flow() == replace(log.flow, write_jitter=0.001)
     trace, written = analysis.trace(), log.runs[0].written / 1e6
     assert set(trace.sizes) == {log.flow.packet_size}
     np.testing.assert_allclose(trace.times, (written - written[0])[: trace.times.size], atol=2e-3)

@@ -76,3 +76,18 @@ def test_a_capture_is_asked_about_as_its_user_would_ask():
     assert (
         asked("stack-switches.parquet", "cbr-174B-20ms-rtt300ms-loss2pct-bbr-hz1000").stack.congestion_control == "bbr"
     )
+
+
+def test_an_answer_that_is_far_off_is_repeated_at_the_length_of_the_capture():
+    # A message every 500 ms, and a loss of 5 %: p95 is the one-way delay or a repair, each in half of all captures.
+    name = "quic-go-stream-per-message-174B-500ms-rtt20ms-loss5pct-reno-hz250"
+    measured = measure(read_capture(CAPTURES.parent / "quic-captures" / "sparse.parquet", name))
+    row = auto.compared("quic-captures/sparse.parquet", measured, captured_scenario(measured))
+    assert row["p95_beyond"] > 4
+    assert row["p95_lowest"] == pytest.approx(0.010, abs=1e-4)
+    assert row["p95_highest"] == pytest.approx(0.057, abs=1e-3)
+    table = pd.DataFrame([row, row | {"p95_lowest": 0.05}, row | {"p95_lowest": np.nan}])
+    said = auto.by_chance(table)
+    assert "2 simulated answers are more than 2 % beyond" in said[1]
+    assert "of these in 1: there it is chance" in said[1]
+    assert auto.by_chance(table[2:]) == []

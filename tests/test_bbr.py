@@ -30,7 +30,7 @@ from tcpdelay.study.validation.predictions import SIMULATOR, simulated_flow
 
 ROOT = File(__file__).parents[1]
 BBR = td.Stack.linux("bbr")
-VOICE, VIDEO = td.Flow(174, 0.020), td.Flow(1448, 0.005)
+VOICE, VIDEO = td.Flow(174, 0.020, write_jitter=0), td.Flow(1448, 0.005, write_jitter=0)
 PATH = td.Path(rtt=0.100, loss=0.01)
 SEGMENTS_PER_SECOND = tcp.BBR_BANDWIDTH / tcp.SECOND
 
@@ -61,7 +61,9 @@ def test_the_first_transmissions_are_those_of_the_kernel():
     # and whether the path drops it. There are seven recoveries and one probe of the round-trip time.
     real = pd.read_csv(File(__file__).parent / "bbr_transmissions.csv")
     handshake, phase = -856_669, 3904
-    c, wire = new_connection(td.Flow(1448, 0.020), td.Path(rtt=0.100, loss=0.0), BBR, seed=1, exact_ties=True)
+    c, wire = new_connection(
+        td.Flow(1448, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.0), BBR, seed=1, exact_ties=True
+    )
     c.tick_phase += phase - c.tick_phase % c.tick
     # A separate host delayed the packets, and the receiver compresses SACKs only after two megabytes.
     c.host_delay, c.quick = 0, len(real)
@@ -204,7 +206,9 @@ def test_losses_do_not_reduce_the_window_for_longer_than_the_recovery(connection
 
 
 def test_the_round_trip_time_is_measured_every_ten_seconds_with_four_segments():
-    found = simulate(td.Flow(1448, 0.010), td.Path(rtt=0.100, loss=0.0), BBR, packets=6_000, seed=1, trace=True)
+    found = simulate(
+        td.Flow(1448, 0.010, write_jitter=0), td.Path(rtt=0.100, loss=0.0), BBR, packets=6_000, seed=1, trace=True
+    )
     probing = found.events[found.events["cwnd"] == tcp.BBR_SMALLEST_WINDOW]["time"]
     starts = probing[np.flatnonzero(np.diff(probing, prepend=-10) > 1)]
     assert 5 <= starts.size <= 7
@@ -216,7 +220,7 @@ def test_the_time_stamp_of_a_retransmission_postpones_the_measurement(rtt, captu
     # The kernel takes the RTT of a retransmission from time stamps in whole milliseconds (`tcp_ack_update_rtt`). Unless
     # the RTT is a whole number of milliseconds, it is below the smallest RTT, which then holds for ten seconds more. In
     # 20 minutes of Linux 6.1 the delays had the means of `captured` (validation/results/write-jitter.csv).
-    flow, stack = td.Flow(1448, 0.020), td.Stack.linux("bbr", hz=250, kernel="6.1")
+    flow, stack = td.Flow(1448, 0.020, write_jitter=0), td.Stack.linux("bbr", hz=250, kernel="6.1")
     settings = {"packets": 60_000, "exact_ties": True, "connection_time": 1200}
     means = [simulate(flow, td.Path(rtt, 0.0047), stack, seed=seed, **settings).mean for seed in range(4)]
     assert np.mean(means) == pytest.approx(captured, rel=0.025)
@@ -298,7 +302,7 @@ def test_reno_and_cubic_use_a_single_connection():
 
 
 def test_transports_are_compared_beside_bbr():
-    plain = td.compare(td.Flow(1448, 0.020), PATH, BBR, duration=200).rows[0]
+    plain = td.compare(td.Flow(1448, 0.020, write_jitter=0), PATH, BBR, duration=200).rows[0]
     assert "bbr" in plain.contender.title
     assert plain.predicted.mean == pytest.approx(plain.result.delays.mean, rel=0.05)
     assert plain.result.delays.quantile(0.95) == pytest.approx(0.098, abs=0.01)
@@ -317,7 +321,7 @@ def test_advice_names_bbr_where_the_flow_takes_much_of_the_fair_rate():
         found = td.guideline(flow, path, stack, td.Target(0.2))
         return next(rule for rule in found.recommendations if rule.key == "bbr")
 
-    large = td.Flow(1448, 0.020)
+    large = td.Flow(1448, 0.020, write_jitter=0)
     helps = rule(large, PATH)
     assert (helps.place, helps.effect.basis) == ("do", "chain")
     simulated = simulate(large, PATH, BBR, packets=200_000, seed=1).quantile(0.95)

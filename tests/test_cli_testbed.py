@@ -561,11 +561,11 @@ def test_a_dry_run_lists_the_captures(run, campaigns, tmp_path, monkeypatch):
     frames = "messages of 10417 B in the mean, 2.5 Mbit/s, seed 7"
     assert lines == [
         [
-            "video-bitrate2500000-seed7-rtt60ms-loss1pct-cubic-hz100",
+            "video-bitrate2500000-writejitter0.001-seed7-rtt60ms-loss1pct-cubic-hz100",
             f"{frames}; round-trip time 60 ms, loss 1 %; 2 min",
         ],
         [
-            "video-bitrate2500000-seed7-rtt300ms-loss1pct-cubic-hz100",
+            "video-bitrate2500000-writejitter0.001-seed7-rtt300ms-loss1pct-cubic-hz100",
             f"{frames}; round-trip time 300 ms, loss 1 %; 2 min",
         ],
         [

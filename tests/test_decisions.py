@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.accuracy.throughput import connection_utilization, largest_rule_of_thumb_rate
-from tcpdelay.ask import Requested
-from tcpdelay.models.predict import carries, predict, solved_once
+from tcpdelay.ask import Requested, solved_once
+from tcpdelay.models.predict import carries, predict, simulator
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.scenario import Scenario
 
@@ -111,3 +111,48 @@ def test_a_backlog_far_beyond_the_first_bound_is_decided_as_it_is_predicted():
     assert 1e-5 < alone < 1e-3
     assert td.DelayModel(flow, path, td.Stack.linux()).lateness(5.0, 0.999) == pytest.approx(alone, rel=1e-9)
     assert td.DelayModel(flow, path, td.Stack.linux()).lateness(0.4, 0.999) > 0.001
+
+
+PACKETS = 100_000
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.14, 0.3])
+def test_a_simulation_ends_as_soon_as_it_decides(limit):
+    flow, path, target = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), td.Target(limit)
+    whole = td.simulate(flow, path, packets=PACKETS)
+    quick = td.simulate(flow, path, packets=PACKETS, decided=target)
+    assert quick.settled
+    assert quick.meets(target) == whole.meets(target)
+    near = abs(whole.late_fraction(limit) - 0.05) < 0.005
+    assert (quick.packets < PACKETS) != near
+    assert not near or np.array_equal(quick.values, whole.values)
+
+
+def test_few_allowed_packets_are_not_decided_early():
+    flow, path, rare = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.001), td.Target(0.5, 0.999)
+    assert td.simulate(flow, path, packets=PACKETS, decided=rare).packets == PACKETS
+
+
+def test_a_scenario_is_simulated_once(monkeypatch):
+    made = []
+    simulate = td.simulate
+
+    def counted(*scenario, decided, on_progress, **options):
+        made.append((*scenario, *options.values(), decided))
+        return simulate(*scenario, decided=decided, on_progress=on_progress, **options)
+
+    monkeypatch.setattr("tcpdelay.sim.simulation.simulate", counted)
+    scenario, target = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02, reordering=0.01)), td.Target(0.2)
+    with solved_once():
+        answer = predict(scenario, Requested(packets=20_000), "simulation")
+        again = predict(scenario, Requested(target=target), simulator(20_000, because="of this test"))
+        decided = predict(scenario, Requested(precision="decision", target=target), simulator(20_000))
+    assert len(made) == 1
+    assert (answer.simulated_because, again.simulated_because) == ("", "of this test")
+    assert decided.lateness == answer.require().late_fraction(0.2)
+    made.clear()
+    monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", 20_000)
+    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (20_000,))
+    td.guideline(scenario.flow, scenario.path, target=target)
+    whole = [call[:-1] for call in made if call[-1] is None]
+    assert len(whole) == len(set(whole)) > 5

@@ -9,7 +9,7 @@ from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.path import is_dropped
 from tcpdelay.sim.tcp.window import LOST_ON_PATH, SENT, SENT_AGAIN
 
-VOICE, FULL = td.Flow(174, 0.020), td.Flow(1448, 0.020)
+VOICE, FULL = td.Flow(174, 0.020, write_jitter=0), td.Flow(1448, 0.020, write_jitter=0)
 MOST_ERRORS = 4.0
 """Standard errors by which a figure may differ from its expectation."""
 
@@ -61,7 +61,7 @@ def test_the_rest_of_a_round_is_lost_with_its_first_loss(interval):
     check_rounds(lost, rounds(times, rtt), path.loss)
 
 
-@pytest.mark.parametrize("flow", [VOICE, FULL, td.Flow(4000, 0.100)])
+@pytest.mark.parametrize("flow", [VOICE, FULL, td.Flow(4000, 0.100, write_jitter=0)])
 @pytest.mark.parametrize("exact_ties", [False, True])
 def test_a_connection_loses_the_rest_of_its_rounds_also_in_recovery(flow, exact_ties):
     path = td.Path(rtt=0.100, loss=0.02, loss_pattern="correlated")
@@ -88,7 +88,7 @@ def test_the_share_of_lost_segments_follows_from_the_segments_of_a_round():
 
 def test_a_packet_per_second_has_independent_losses():
     # Probes and retransmissions leave between the writes, more than a round-trip time after any other segment.
-    flow, path = td.Flow(174, 1.0), td.Path(0.1, 0.05)
+    flow, path = td.Flow(174, 1.0, write_jitter=0), td.Path(0.1, 0.05)
     single = td.simulate(flow, path, packets=300_000, seed=1)
     correlated = td.simulate(flow, td.Path(0.1, 0.05, loss_pattern="correlated"), packets=300_000, seed=2)
     assert correlated.mean == pytest.approx(single.mean, rel=0.01)

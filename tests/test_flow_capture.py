@@ -200,7 +200,7 @@ def test_the_same_capture_is_the_same_file(written, tmp_path):
 def test_a_capture_knows_its_flow_and_path(written):
     found = read_capture(written)
     assert (found.name, found.offered) == ("some", 800)
-    assert found.flow == Flow(174, 0.020)
+    assert found.flow == Flow(174, 0.020, write_jitter=0)
     assert found.path == Path(0.020, 0.01)
 
 

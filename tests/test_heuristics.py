@@ -24,7 +24,7 @@ from tcpdelay.sim.tcp.window import restart_after_idle
 FAST = Bottleneck(1e12, 60_000)
 RTT = 0.1
 PATH = SharedPath(RTT / 2)
-VOICE = td.Flow(174, 0.020)
+VOICE = td.Flow(174, 0.020, write_jitter=0)
 LINUX = td.Stack.linux()
 CLASSIC = Classic(receiver_window=60)
 
@@ -190,7 +190,7 @@ def test_the_expected_delay_is_that_of_whole_windows():
 
 @pytest.mark.parametrize("stack", [LINUX, Classic(receiver_window=60, tick=0.01)])
 def test_what_would_be_late_is_not_written(stack):
-    source = {"flow": td.Flow(1400, 0.020), "path": SharedPath(RTT / 2, loss=0.03), "stack": stack}
+    source = {"flow": td.Flow(1400, 0.020, write_jitter=0), "path": SharedPath(RTT / 2, loss=0.03), "stack": stack}
     plain, dropping = (
         simulate_network([ConstantRate(**source, discard_after=limit)], FAST, duration=1000, seed=1).flows[0]
         for limit in (None, 0.3)
@@ -212,7 +212,7 @@ def test_an_idle_connection_sends_whatever_the_delay_that_it_expects():
 
 
 def test_an_application_that_is_never_read_discards_in_the_end():
-    source = ConstantRate(flow=td.Flow(1000, 0.001), path=PATH, stack=LINUX, connections=2)
+    source = ConstantRate(flow=td.Flow(1000, 0.001, write_jitter=0), path=PATH, stack=LINUX, connections=2)
     flow = simulate_network([source], Bottleneck(1e4, 20), duration=60).flows[0]
     assert flow.lost > flow.offered - UNREAD - flow.delivered - 1 > 0
     assert flow.offered == flow.delivered + flow.lost + flow.unfinished == 60_000
@@ -347,25 +347,27 @@ PROBABILITIES = [0.5, 0.9, 0.95, 0.99]
 @pytest.mark.parametrize("size", [174, 1448])
 @pytest.mark.parametrize("connections", [2, 5])
 def test_parallel_connections_are_as_late_as_the_product_says(size, connections):
-    simulated = lone(td.Flow(size, 0.020), 4000, connections=connections)
-    product = striped_delay(lone(td.Flow(size, 0.020 * connections), 4000 * connections), 0.020, connections)
+    simulated = lone(td.Flow(size, 0.020, write_jitter=0), 4000, connections=connections)
+    product = striped_delay(
+        lone(td.Flow(size, 0.020 * connections, write_jitter=0), 4000 * connections), 0.020, connections
+    )
     assert product.mean == pytest.approx(simulated.mean, rel=0.02)
     np.testing.assert_allclose(product.quantile(PROBABILITIES[:3]), simulated.quantile(PROBABILITIES[:3]), rtol=0.02)
-    chain = parallel_delay(td.Flow(size, 0.020), td.Path(0.0997, 0.02), LINUX, connections)
+    chain = parallel_delay(td.Flow(size, 0.020, write_jitter=0), td.Path(0.0997, 0.02), LINUX, connections)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.1)
 
 
 # With four pieces the chain's mean is 5.8 % too high.
 @pytest.mark.parametrize("pieces", [2, 4])
 def test_the_mean_delay_of_split_packets_is_about_that_of_the_chain(pieces):
-    flow = td.Flow(348, 0.020)
+    flow = td.Flow(348, 0.020, write_jitter=0)
     chain = split_delay(flow, td.Path(0.0997, 0.02), LINUX, pieces)
     assert chain.mean == pytest.approx(lone(flow, 4000, pieces=pieces).mean, rel=0.06)
 
 
 @pytest.mark.parametrize("pieces", [2, 4])
 def test_p95_of_split_packets_is_about_that_of_the_chain(pieces):
-    flow = td.Flow(348, 0.020)
+    flow = td.Flow(348, 0.020, write_jitter=0)
     chain = split_delay(flow, td.Path(0.0997, 0.02), LINUX, pieces)
     assert chain.quantile(0.95) == pytest.approx(lone(flow, 4000, pieces=pieces).quantile(0.95), rel=0.1)
 
@@ -379,7 +381,7 @@ def test_one_connection_and_one_piece_are_the_plain_prediction():
 
 
 def test_more_connections_do_not_carry_what_one_of_them_cannot():
-    heavy, path = td.Flow(14_480, 0.020), td.Path(0.2, 0.05)
+    heavy, path = td.Flow(14_480, 0.020, write_jitter=0), td.Path(0.2, 0.05)
     assert not parallel_delay(heavy, path, connections=2).sustainable
 
 

@@ -13,7 +13,9 @@ START, RTT, MSS = 10_000_000, 100_000, 1448
 
 def connection(window=20, control="cubic"):
     """Return a connection at the beginning of a round."""
-    c, _ = new_connection(td.Flow(MSS, 0.02), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(control), seed=1)
+    c, _ = new_connection(
+        td.Flow(MSS, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(control), seed=1
+    )
     c.now, c.snd_cwnd, c.snd_nxt = START, window, window * MSS
     note_rtt(c, RTT)
     c.snd_una = MSS

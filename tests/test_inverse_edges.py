@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
-from tcpdelay.models.predict import carries, solved_once
+from tcpdelay.ask import solved_once
+from tcpdelay.models.predict import carries
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.margins import margins

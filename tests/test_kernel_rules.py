@@ -12,7 +12,7 @@ from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate
 
-VOICE, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
+VOICE, PATH = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.02)
 
 
 def test_the_table_is_in_the_order_of_versions():
@@ -86,7 +86,7 @@ def test_an_ack_is_delayed_no_longer_than_its_version_allows(settings, ticks):
 
 def test_a_shorter_delay_of_acks_shortens_delays():
     # Full segments that end no write are acknowledged late.
-    flow, path = td.Flow(14_480, 0.4), td.Path(0.1, 0.02)
+    flow, path = td.Flow(14_480, 0.4, write_jitter=0), td.Path(0.1, 0.02)
     slow, fast = (
         simulate(flow, path, Linux(delayed_ack=True, delack_max=longest), packets=20_000, seed=1)
         for longest in (0.2, 0.008)
@@ -96,7 +96,7 @@ def test_a_shorter_delay_of_acks_shortens_delays():
 
 @pytest.mark.filterwarnings("ignore::tcpdelay.ValidityWarning")
 def test_the_largest_timeout_ends_the_doubling():
-    flow, path = td.Flow(174, 10.0), td.Path(0.1, 0.2)
+    flow, path = td.Flow(174, 10.0, write_jitter=0), td.Path(0.1, 0.2)
     for method in ("chain", "simulation"):
         usual, short = (
             td.predict_delay(flow, path, td.Stack.linux(rto_max=longest), method=method) for longest in (120.0, 1.0)

@@ -142,7 +142,7 @@ def test_every_packet_of_a_thin_flow_is_counted(interval, rtt, congestion_contro
     """Up to two packets per round-trip time a single loss is exact, so that only losses of losses are missing."""
     stack = Stack.linux(congestion_control=congestion_control)
     for loss in (1e-4, 1e-3, 1e-2):
-        _, counted = flows(DelayModel(Flow(160, interval), Path(rtt, loss), stack))
+        _, counted = flows(DelayModel(Flow(160, interval, write_jitter=0), Path(rtt, loss), stack))
         assert counted * interval == pytest.approx(1, abs=6 * loss**2)
 
 
@@ -170,7 +170,7 @@ def first_order_late(flow, path, delay_of_lost, limit):
     ],
 )
 def test_a_thin_flow_has_a_closed_form(interval, rtt, detection, congestion_control):
-    flow, path = Flow(160, interval), Path(rtt, 1e-5)
+    flow, path = Flow(160, interval, write_jitter=0), Path(rtt, 1e-5)
     delays = DelayModel(flow, path, Stack.linux(congestion_control=congestion_control)).delay_distribution()
     delay_of_lost = rtt + detection
     for limit in path.forward_delay + np.linspace(0, 1.2 * delay_of_lost, 61) + 1e-7:

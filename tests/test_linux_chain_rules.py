@@ -34,13 +34,15 @@ TOP = 100
 
 def scenario(rtt, interval=0.020, size=174, loss=0.01, congestion_control="cubic", hz=1000):
     return linux_parameters(
-        Flow(size, interval), Path(rtt, loss), Stack.linux(congestion_control=congestion_control, hz=hz)
+        Flow(size, interval, write_jitter=0), Path(rtt, loss), Stack.linux(congestion_control=congestion_control, hz=hz)
     )
 
 
 def connection(rtt, congestion_control):
     """Return a connection of the simulator whose clock is exact."""
-    c, _ = new_connection(Flow(1448, 0.02), Path(rtt, 0.0), Stack.linux(congestion_control=congestion_control), 0)
+    c, _ = new_connection(
+        Flow(1448, 0.02, write_jitter=0), Path(rtt, 0.0), Stack.linux(congestion_control=congestion_control), 0
+    )
     c.tick, c.min_rtt, c.is_cwnd_limited = 1, round(rtt * SECOND), 1
     c.cubic_delay_min = c.min_rtt
     return c
@@ -95,7 +97,7 @@ def test_windows_stop_at_the_largest_and_plain_python_agrees():
 
 @pytest.mark.parametrize(("rtt", "loss"), [(0.05, 0.01), (0.16, 0.005), (0.3, 0.01)])
 def test_the_share_of_losses_with_fast_convergence_is_that_of_the_simulator(rtt, loss):
-    c, wire = new_connection(Flow(1448, 0.001), Path(rtt, loss), Stack.linux(), 1)
+    c, wire = new_connection(Flow(1448, 0.001, write_jitter=0), Path(rtt, loss), Stack.linux(), 1)
     stored, recoveries, converged = 0, 0, []
     for packets in range(1000, 60_000):
         advance(c, wire, packets)
@@ -207,7 +209,7 @@ def test_the_openings_of_a_round_fill_it(rtt, size, window, reduced, all_in_run)
 
 
 def test_the_first_retransmission_timeout_is_that_of_the_kernel():
-    p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.01), Stack.linux(rto_min=0.3))
+    p = linux_parameters(Flow(174, 0.02, write_jitter=0), Path(0.1, 0.01), Stack.linux(rto_min=0.3))
     assert p.timeout == pytest.approx((0.1 + 0.3) / 0.02)
 
 
@@ -222,9 +224,9 @@ def test_a_packet_takes_whole_segments(size, segments):
 
 def test_a_byte_bottleneck_drops_small_packets_less():
     stack = Stack.linux()
-    small = linux_parameters(Flow(362, 0.02), Path(0.1, 0.02, bottleneck="bytes"), stack)
+    small = linux_parameters(Flow(362, 0.02, write_jitter=0), Path(0.1, 0.02, bottleneck="bytes"), stack)
     assert (small.loss, small.loss_of_one_packet) == (0.02, pytest.approx(0.005))
-    large = linux_parameters(Flow(5000, 0.02), Path(0.1, 0.02, bottleneck="bytes"), stack)
+    large = linux_parameters(Flow(5000, 0.02, write_jitter=0), Path(0.1, 0.02, bottleneck="bytes"), stack)
     assert large.loss_of_one_packet == 0.02
 
 

@@ -18,7 +18,7 @@ from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import is_lost
 from tcpdelay.study.transports import shared_path
 
-VOICE = td.Flow(174, 0.020)
+VOICE = td.Flow(174, 0.020, write_jitter=0)
 RADIO = td.Path(rtt=0.060, loss=0.02, bad_time=0.100, bad_loss=0.8)
 OFTEN_BAD = td.Path(rtt=0.1, loss=0.3, bad_time=0.050, bad_loss=0.5)
 SILENT = td.Path(rtt=0.060, loss=0.02, bad_time=0.100)
@@ -141,14 +141,14 @@ def test_the_command_for_a_radio_link_prints_milliseconds(run):
 def test_a_simulation_loses_the_declared_share(change):
     # One segment per second is sent again soon after its loss, and the path has long forgotten its state by the next.
     path = td.Path(rtt=0.010, loss=0.05, bad_time=0.001, **change)
-    counts = td.simulate(td.Flow(174, 1.0), path, packets=20_000, seed=1).counts
+    counts = td.simulate(td.Flow(174, 1.0, write_jitter=0), path, packets=20_000, seed=1).counts
     share = counts["segments_lost"] / counts["segments_sent"]
     assert share == pytest.approx(0.05, abs=MOST_ERRORS * np.sqrt(0.05 * 0.95 / counts["segments_sent"]))
 
 
 def test_flows_on_a_shared_link_have_the_channel_too():
     path = SharedPath(0.030, loss=0.05, bad_time=0.050, bad_loss=0.5)
-    source = ConstantRate(flow=td.Flow(174, 0.010), path=path, stack=Udp())
+    source = ConstantRate(flow=td.Flow(174, 0.010, write_jitter=0), path=path, stack=Udp())
     (flow,) = simulate_network([source], Bottleneck(rate=1e8, capacity=100), duration=2000, seed=1).flows
     declared = td.Path(rtt=0.060, loss=0.05, bad_time=0.050, bad_loss=0.5)
     error = standard_error_of_mean(declared, 0.010, flow.segments_sent)

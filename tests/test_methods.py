@@ -53,7 +53,7 @@ def test_a_simulated_report_says_so_in_words(reordered):
     page = reordered.to_markdown()
     assert (
         f"The chain does not model this scenario (reordering), so all figures are simulated: each margin "
-        f"with {COMPARED_PACKETS} packets." in " ".join(page.split())
+        f"with up to {COMPARED_PACKETS} packets." in " ".join(page.split())
     )
     assert "Reordering | 1 %" in page
     assert "Timeouts" not in page

@@ -26,7 +26,7 @@ from tcpdelay.sim.network.stacks import Classic, Udp
 FAST = Bottleneck(1e12, 60_000)
 RTT = 0.1
 PATH = SharedPath(RTT / 2)
-VOICE = td.Flow(174, 0.020)
+VOICE = td.Flow(174, 0.020, write_jitter=0)
 LINUX = td.Stack.linux()
 
 
@@ -43,7 +43,7 @@ def delays_of(network, until=200.0):
 
 @pytest.mark.parametrize("control", ["reno", "cubic"])
 @pytest.mark.parametrize("delayed_ack", [False, True])
-@pytest.mark.parametrize(("flow", "loss"), [(VOICE, 0.0), (VOICE, 0.02), (td.Flow(3000, 0.050), 0.01)])
+@pytest.mark.parametrize(("flow", "loss"), [(VOICE, 0.0), (VOICE, 0.02), (td.Flow(3000, 0.050, write_jitter=0), 0.01)])
 def test_alone_on_a_fast_link_a_flow_is_as_late_as_on_a_path(control, delayed_ack, flow, loss):
     stack = td.Stack.linux(congestion_control=control, delayed_ack=delayed_ack)
     # No multiple of the interval, as the two take things that happen at one instant in different order.
@@ -90,7 +90,7 @@ common = {
     "start": st.floats(0.0, 12.0),
     "ecn": st.booleans(),
 }
-flows = st.builds(td.Flow, st.integers(40, 1400), st.floats(0.005, 0.2))
+flows = st.builds(td.Flow, st.integers(40, 1400), st.floats(0.005, 0.2), write_jitter=st.sampled_from([0.0, 0.001]))
 sources = st.one_of(
     st.builds(ConstantRate, flow=flows, stack=st.one_of(stacks, st.just(Udp())), **common),
     st.builds(Bulk, stack=stacks, **common),
@@ -108,7 +108,7 @@ links = st.builds(
 
 # Segments that take in later ones when they are sent again.
 COLLAPSING = ConstantRate(
-    flow=td.Flow(40, 0.125),
+    flow=td.Flow(40, 0.125, write_jitter=0),
     path=SharedPath(0.0, loss=0.1, loss_burst=3),
     stack=td.Stack.linux(congestion_control="reno"),
 )
@@ -218,7 +218,7 @@ def test_phases_of_exact_paths_decide_who_loses():
 
 def classic_delays_after_a_loss(stack, interval, lost=50, packets=100):
     """Return how many packets had which delay [ms], with one packet lost."""
-    source = ConstantRate(flow=td.Flow(200, interval), path=PATH, stack=stack, stop=packets * interval)
+    source = ConstantRate(flow=td.Flow(200, interval, write_jitter=0), path=PATH, stack=stack, stop=packets * interval)
     network = started([source], until=source.stop)
     network.flows[0].until_loss = lost + 1
     ((values, counts),) = delays_of(network, source.stop + 100)
@@ -338,7 +338,7 @@ def test_a_small_send_buffer_bounds_the_wait_in_it():
 
 
 def test_a_link_that_is_too_slow_leaves_packets_unfinished():
-    source = ConstantRate(flow=td.Flow(1448, 0.010), path=PATH, stack=LINUX)
+    source = ConstantRate(flow=td.Flow(1448, 0.010, write_jitter=0), path=PATH, stack=LINUX)
     flow = simulate_network([source], Bottleneck(3e5, 50), duration=600).flows[0]
     assert flow.unfinished > 0.5 * flow.offered
     assert flow.late_fraction(10.0) > 0.5
@@ -432,7 +432,7 @@ def test_delays_of_many_values_take_bounded_room_and_keep_mean_and_quantiles(mon
 )
 def test_a_message_needs_as_many_datagrams_as_it_has_without_parity(size, payload, parity):
     loss, stack = 0.1, Udp(largest_payload=payload, parity=parity)
-    source = ConstantRate(flow=td.Flow(size, 0.01), path=SharedPath(0.05, loss=loss), stack=stack)
+    source = ConstantRate(flow=td.Flow(size, 0.01, write_jitter=0), path=SharedPath(0.05, loss=loss), stack=stack)
     flow = simulate_network([source], FAST, duration=300).flows[0]
     needed = math.ceil(size / payload)
     assert flow.segments_sent == (needed + parity) * flow.offered
@@ -443,13 +443,15 @@ def test_a_message_needs_as_many_datagrams_as_it_has_without_parity(size, payloa
 @pytest.mark.parametrize("pieces", [1, 2])
 def test_a_backlog_beyond_the_records_of_a_dispatcher_grows_for_ever(pieces):
     path = SharedPath(0.04, loss=0.005)
-    source = ConstantRate(flow=td.Flow(14_000, 0.010), path=path, stack=td.Stack.linux(), pieces=pieces)
+    source = ConstantRate(flow=td.Flow(14_000, 0.010, write_jitter=0), path=path, stack=td.Stack.linux(), pieces=pieces)
     flow = simulate_network([source], FAST, duration=2000, warm_up=100).flows[0]
     assert not flow.sustainable
 
 
 def test_the_datagrams_of_a_message_follow_each_other_over_the_link():
-    source = ConstantRate(flow=td.Flow(3000, 0.1), path=SharedPath(0.05), stack=Udp(largest_payload=1000))
+    source = ConstantRate(
+        flow=td.Flow(3000, 0.1, write_jitter=0), path=SharedPath(0.05), stack=Udp(largest_payload=1000)
+    )
     flow = simulate_network([source], Bottleneck(1e6, 100), duration=10).flows[0]
     # Three datagrams with headers of 28 bytes at 1 Mbit/s.
     assert flow.delays.quantile([0.0, 1.0]) == pytest.approx(0.05 + 3 * 1028 * 8 / 1e6, abs=5e-6)

@@ -238,7 +238,7 @@ def test_dctcp_behind_dualpi2_is_marked_as_in_the_kernel():
     # Linux 7.3, validation/queue-captures/dualpi2: voice and one transfer, both with DCTCP, at 20 Mbit/s and 20 ms. The
     # router marked 0.1749 of the packets, and 95 % of the messages took less than 12.23 ms.
     path = SharedPath(access_delay=0.01, in_host=True)
-    voice = ConstantRate(flow=Flow(174, 0.02), path=path, stack=Dctcp(), l4s=True, header=66)
+    voice = ConstantRate(flow=Flow(174, 0.02, write_jitter=0), path=path, stack=Dctcp(), l4s=True, header=66)
     bulk = Bulk(path=path, stack=Dctcp(delayed_ack=True), l4s=True, header=66)
     result = simulate_network([voice, bulk], Bottleneck(2e7, discipline="dualpi2", burst=2000), duration=60, seed=1)
     assert result.queue.marked / result.queue.offered == pytest.approx(0.1749, rel=0.01)
@@ -257,7 +257,7 @@ def test_dctcp_needs_marks_and_only_some_stacks_are_l4s():
 def test_marks_take_the_place_of_drops(discipline):
     def voice_and_bulk(ecn):
         sources = [
-            ConstantRate(flow=Flow(174, 0.02), path=PATH, stack=Stack.linux(), ecn=ecn),
+            ConstantRate(flow=Flow(174, 0.02, write_jitter=0), path=PATH, stack=Stack.linux(), ecn=ecn),
             Bulk(path=PATH, stack=Stack.linux(), ecn=ecn),
         ]
         return simulate_network(sources, Bottleneck(3e6, discipline=discipline), duration=40, warm_up=5, seed=1)
@@ -290,6 +290,6 @@ def test_an_impossible_managed_link_is_refused(arguments, message):
 
 
 def test_transports_that_know_arrivals_at_once_are_refused():
-    source = ConstantRate(flow=Flow(174, 0.02), path=PATH, stack=Classic())
+    source = ConstantRate(flow=Flow(174, 0.02, write_jitter=0), path=PATH, stack=Classic())
     with pytest.raises(InvalidValueError, match=r"discipline must be 'drop-tail', .* with Classic, got 'codel'"):
         simulate_network([source], Bottleneck(1e6, discipline="codel"), duration=1)

@@ -235,12 +235,12 @@ def carried(flow=VIDEO, stack=LINUX, **options):
             "stack must be Linux or Dctcp or Quic or Classic or TimeLined or Udp with a source that is no .*, got Scp",
         ),
         (
-            lambda: carried(td.Flow(174, 0.020, 0.001), Scp()),
-            "stack must be Linux or Dctcp or Quic or Classic or TimeLined or Udp with write_jitter, got Scp",
+            lambda: carried(td.Flow(174, 0.020, 0.002), Scp()),
+            "stack must be Linux or .* or TimeLined or Udp with a write_jitter above 0.001 s, got Scp",
         ),
         (
-            lambda: carried(td.Flow(174, 0.020, 0.001), pieces=2),
-            "flow must have no write_jitter where packets are split, .*, got Flow",
+            lambda: carried(td.Flow(174, 0.020, 0.002), pieces=2),
+            "flow must not have a write_jitter above 0.001 s where packets are split, .*, got Flow",
         ),
         (lambda: carried(pieces=2), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(connections=2), "flow must be a Flow where packets are split, .*, got Video"),

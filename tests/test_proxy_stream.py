@@ -30,7 +30,7 @@ def drained(stream, now=0):
 @pytest.mark.parametrize("congestion_control", ["cubic", "bbr"])
 @pytest.mark.parametrize("more", [{}, {"jitter": 0.004}, {"loss_burst": 2.0, "ack_loss": 0.01}])
 def test_writes_that_become_known_one_by_one_are_read_when_the_simulator_reads_them(congestion_control, more):
-    flow, path = Flow(900, 0.020), Path(rtt=0.080, loss=0.03, **more)
+    flow, path = Flow(900, 0.020, write_jitter=0), Path(rtt=0.080, loss=0.03, **more)
     stack, packets = Stack.linux(congestion_control=congestion_control), 2000
     known, wire = new_connection(flow, path, stack, seed=7)
     advance(known, wire, packets)

@@ -26,7 +26,7 @@ from tcpdelay.study.transports import UNLIMITED
 
 MS = 1000
 DELIVERIES = ("stream", "stream_per_message", "stream_per_group", "datagram")
-FLOW = td.Flow(174, 0.020)
+FLOW = td.Flow(174, 0.020, write_jitter=0)
 
 
 PATH = td.Path(rtt=0.100, loss=0.02)
@@ -94,7 +94,9 @@ def test_the_window_of_aioquic_grows_by_whole_datagrams(implementation, grown, k
 def test_the_window_of_aioquic_grows_before_the_losses_of_an_ack_reduce_it():
     windows = {}
     for implementation in ("rfc9002", "aioquic"):
-        c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.020), implementation=implementation)
+        c, wire = connection(
+            td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.020, write_jitter=0), implementation=implementation
+        )
         c.until_loss = 3
         advance(c, wire, 8)
         windows[implementation] = c.congestion_window / c.loss_factor
@@ -159,7 +161,7 @@ def test_probes_of_quinn_carry_no_data_again(implementation, probes, lost):
 
 def one_loss(lost, interval=0.020, **options):
     """Return the delays of twenty messages of which the packet with a number is lost [ms]."""
-    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(20, interval), **options)
+    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(20, interval, write_jitter=0), **options)
     c.until_loss = lost + 1
     advance(c, wire, 40)
     return wire.delays_of(0, 20)[0] / MS
@@ -180,11 +182,11 @@ def one_loss(lost, interval=0.020, **options):
 def test_the_end_of_a_long_stream_of_quic_go_is_a_packet_of_its_own(implementation, delivery, size, packets):
     # send_stream.go of quic-go: a write of more than 1452 bytes (MaxPacketBufferSize) waits until its data are sent.
     path = td.Path(rtt=0.1001, loss=0.0)
-    c, wire = connection(path, td.Flow(size, 0.1), implementation=implementation, delivery=delivery)
+    c, wire = connection(path, td.Flow(size, 0.1, write_jitter=0), implementation=implementation, delivery=delivery)
     advance(c, wire, 20)
     assert c.packets_sent == packets * c.packets_written
     # The loss of the last data of the first message is found by the packet of the end, or else by the next message.
-    c, wire = connection(path, td.Flow(size, 0.1), implementation=implementation, delivery=delivery)
+    c, wire = connection(path, td.Flow(size, 0.1, write_jitter=0), implementation=implementation, delivery=delivery)
     c.until_loss = 3
     advance(c, wire, 20)
     if packets == 4:
@@ -219,7 +221,7 @@ def test_on_one_stream_later_messages_wait_for_the_lost_one():
 
 def test_a_lone_message_waits_for_the_probe_timeout():
     # PTO: 60 ms + 1 ms + 25 ms after the packet, in which time the RTT has not varied; the probe arrives 30 ms later.
-    lone = td.Flow(100, 1.0)
+    lone = td.Flow(100, 1.0, write_jitter=0)
     path = td.Path(rtt=0.060, loss=0.05)
     delays = simulate(lone, path, td.Stack.quic(delivery="stream_per_message"), packets=2000, seed=3)
     assert delays.quantile(0.5) == pytest.approx(0.030)
@@ -258,7 +260,9 @@ def test_every_message_is_counted_once(implementation, delivery):
 )
 def test_invariants_of_any_scenario(implementation, delivery, size, interval, rtt, loss, ack_loss, jitter, reordering):
     path = td.Path(rtt=rtt, loss=loss, ack_loss=ack_loss, jitter=jitter, reordering=reordering)
-    c, wire = new_connection(td.Flow(size, interval), path, td.Stack.quic(implementation, delivery=delivery), 5)
+    c, wire = new_connection(
+        td.Flow(size, interval, write_jitter=0), path, td.Stack.quic(implementation, delivery=delivery), 5
+    )
     advance(c, wire, 300)
     read = int(c.packets_read)
     delays = wire.delays_of(0, read)
@@ -306,7 +310,7 @@ def test_datagrams_take_the_delay_of_the_path(jitter):
 def test_an_overtaken_packet_is_lost_by_the_time_threshold(interval, spurious):
     path = td.Path(rtt=0.100, loss=0.0, reordering=0.01)
     stack = td.Stack.quic("rfc9002", delivery="stream_per_message")
-    found = simulate(td.Flow(20, interval), path, stack, packets=20_000, seed=1)
+    found = simulate(td.Flow(20, interval, write_jitter=0), path, stack, packets=20_000, seed=1)
     overtaken = found.late_fraction(0.050 + interval / 2) * 20_000
     assert overtaken == pytest.approx(200, abs=60)
     assert found.quantile(1.0) < 0.051 + 2 * interval
@@ -320,7 +324,7 @@ def test_quic_go_acknowledges_what_arrives_at_one_instant_together(implementatio
     # Four packets per message, which leave together, and arrive so: RFC 9000, 13.2.2, acknowledges every second one.
     # quic-go reads all that have arrived before it sends an ACK (connection.go, handlePackets).
     stack = td.Stack.quic(implementation)
-    found = simulate(td.Flow(4200, 0.100), td.Path(rtt=0.050, loss=0.0), stack, packets=2000, seed=1)
+    found = simulate(td.Flow(4200, 0.100, write_jitter=0), td.Path(rtt=0.050, loss=0.0), stack, packets=2000, seed=1)
     assert found.counts["packets_sent"] / found.counts["acks_sent"] == pytest.approx(4 / acks, rel=0.01)
 
 
@@ -329,7 +333,7 @@ def test_a_packet_that_three_overtake_is_lost_by_the_packet_threshold(jitter, sp
     # A packet every millisecond: with 3 ms of jitter, two later ones overtake at most (RFC 9002, 6.1.1). Both are far
     # below 1/8 of the RTT.
     path = td.Path(rtt=0.200, loss=0.0, jitter=jitter)
-    found = simulate(td.Flow(20, 0.001), path, td.Stack.quic(delivery="datagram"), packets=5000, seed=1)
+    found = simulate(td.Flow(20, 0.001, write_jitter=0), path, td.Stack.quic(delivery="datagram"), packets=5000, seed=1)
     assert (found.counts["spurious_losses"] > 0) == spurious
 
 
@@ -373,7 +377,7 @@ def test_groups_of_a_video_begin_with_its_key_frames():
 
 
 def test_cubic_carries_more_than_newreno_on_a_long_path():
-    flow, path = td.Flow(1100, 0.004), td.Path(rtt=0.150, loss=0.0005)
+    flow, path = td.Flow(1100, 0.004, write_jitter=0), td.Path(rtt=0.150, loss=0.0005)
     reno, cubic = (
         simulate(flow, path, td.Stack.quic(congestion_control=control), packets=20_000, seed=1)
         for control in ("newreno", "cubic")
@@ -418,7 +422,7 @@ def test_cubic_of_aioquic_has_the_window_of_its_own_class(seed):
 
 
 def test_bbr_carries_a_flow_with_losses_that_newreno_does_not_carry():
-    flow, path = td.Flow(1100, 0.004), td.Path(rtt=0.150, loss=0.02)
+    flow, path = td.Flow(1100, 0.004, write_jitter=0), td.Path(rtt=0.150, loss=0.02)
     reno, bbr = (
         simulate(flow, path, td.Stack.quic(congestion_control=control), packets=40_000, seed=1)
         for control in ("newreno", "bbr")
@@ -432,7 +436,7 @@ def test_bbr_carries_a_flow_with_losses_that_newreno_does_not_carry():
 
 
 def test_bbr_estimates_the_bandwidth_of_the_flow_and_the_delay_of_the_path():
-    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.005), congestion_control="bbr")
+    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.005, write_jitter=0), congestion_control="bbr")
     advance(c, wire, 4000)
     # 200 packets per second, or more: startup has carried a backlog at once, and the path has no bottleneck.
     assert c.bbr_bw / 2**24 * SECOND > 190
@@ -445,7 +449,7 @@ def test_bbr_estimates_the_bandwidth_of_the_flow_and_the_delay_of_the_path():
 
 def test_bbr_paces_a_burst_at_its_rate():
     # Forty packets, for which the window has room: they leave at the pacing rate, and not at once.
-    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(46_000, 0.5), congestion_control="bbr")
+    c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(46_000, 0.5, write_jitter=0), congestion_control="bbr")
     advance(c, wire, 20)
     waited = wire.delays_of(0, 20)[1][-1] / SECOND
     assert c.snd_cwnd > 40
@@ -497,7 +501,9 @@ def test_no_error_is_known_before_captures_are_compared():
         found = simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(implementation), packets=20_000)
         assert found.expected_error.p90 >= QUIC_ERROR.p90
     # Near the capacity, captures and simulations differ.
-    near = simulate(td.Flow(1200, 0.0177), td.Path(rtt=0.1, loss=0.02), td.Stack.quic("quic-go"), packets=20_000)
+    near = simulate(
+        td.Flow(1200, 0.0177, write_jitter=0), td.Path(rtt=0.1, loss=0.02), td.Stack.quic("quic-go"), packets=20_000
+    )
     assert near.sustainable
     assert near.settled
     assert near.expected_error is None
@@ -533,6 +539,8 @@ def test_what_does_not_model_it_says_so():
 
 
 def test_a_rate_that_the_window_does_not_carry_is_not_sustainable():
-    found = simulate(td.Flow(1200, 0.002), td.Path(rtt=0.150, loss=0.03), td.Stack.quic(), packets=100_000)
+    found = simulate(
+        td.Flow(1200, 0.002, write_jitter=0), td.Path(rtt=0.150, loss=0.03), td.Stack.quic(), packets=100_000
+    )
     assert not found.sustainable
     assert found.quantile(0.5) == np.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -148,9 +149,11 @@ def test_the_congestion_control_of_an_option_has_the_words_of_all_stacks():
 
 
 def test_a_region_over_one_stream_is_simulated():
-    region = td.working_region(CALL, ONE_STREAM, rtt=[0.1], loss=[0.001, 0.02], codec=None, packets=20_000)
+    # With exact writes p99 is at a tooth of the comb, whatever the seed.
+    exact = replace(CALL, write_jitter=0)
+    region = td.working_region(exact, ONE_STREAM, rtt=[0.1], loss=[0.001, 0.02], codec=None, packets=20_000)
     assert set(region.accuracy.values.ravel()) == {4}
-    expected = td.predict_delay(CALL, PATH, ONE_STREAM, method="auto", packets=20_000)
+    expected = td.predict_delay(exact, PATH, ONE_STREAM, method="auto", packets=20_000)
     assert region.p99.sel(loss=0.02).item() == pytest.approx(expected.quantile(0.99))
     assert region.attrs["title"].endswith("over QUIC")
 

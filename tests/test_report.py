@@ -27,7 +27,7 @@ from tcpdelay.units import format_fraction, format_time, parse_fraction, parse_r
 @pytest.mark.parametrize(
     ("case", "headline"),
     [
-        ("works", "Works, with 60 ms to spare"),
+        ("works", "Works, with 59.7 ms to spare"),
         ("fails", "Does not work: "),
         ("never", "Does not work: TCP cannot carry this flow"),
         ("estimated", "Uncertain: the measurement does not settle it"),

@@ -11,7 +11,7 @@ from tcpdelay import guideline, largest_bitrate, largest_loss, simulate
 from tcpdelay.advice.judged_delays import loss_curve
 from tcpdelay.ask import NotSettledError
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
+from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict, simulator
 from tcpdelay.models.verdict import Judgement, judge
 from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
@@ -22,7 +22,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
-from tcpdelay.study.margins import Margin, margins
+from tcpdelay.study.margins import Margin, largest_sustainable_rate, margins
 from tcpdelay.units import format_fraction, format_time
 
 NEAR_CAPACITY = Path(rtt=0.080, loss=0.0048, jitter=0.005)
@@ -241,3 +241,30 @@ def test_margins_without_a_range(options):
     margins = section(found, "margins")
     assert all("Within the error" not in table.columns for table in margins.tables)
     assert ("Simulated margins have no range" in margins.paragraphs[0]) == ("reordering" in options)
+
+
+def test_the_margin_of_the_bitrate_is_the_answer_of_the_search(few_packets):
+    # The chain refuses the present frames, and answers for smaller ones.
+    frames, path, target = Flow(16_684, 1 / 30), Path(rtt=0.060, loss=0.003), Target(2.0)
+    found = guideline(frames, path, target=target)
+    loss, _, bitrate = found.margins
+    edge = largest_bitrate(frames, path, target=target)
+    assert edge.method == "chain"
+    assert bitrate.edge == pytest.approx(edge.value, rel=0.02)
+    assert bitrate.within_error[0] < bitrate.edge < bitrate.within_error[1]
+    assert loss.within_error is None
+    assert "so all figures except the margin of the bitrate are simulated" in found.to_markdown()
+
+
+@pytest.mark.parametrize(("flow", "loss"), [(Flow(174, 0.020), 0.02), (Flow(7240, 0.040), 0.005)])
+def test_what_a_simulation_carries_of_a_growing_backlog_is_the_capacity(flow, loss):
+    path, stack = Path(rtt=0.100, loss=loss), Stack.linux()
+    chain = largest_sustainable_rate(flow, path, stack)
+    simulated = largest_sustainable_rate(flow, path, stack, simulator(COMPARED_PACKETS))
+    assert simulated.edge == pytest.approx(chain.edge, rel=0.06)
+    assert not simulated.at_least
+
+
+def test_without_loss_no_backlog_grows():
+    found = largest_sustainable_rate(Flow(174, 0.020), Path(rtt=0.100, loss=0.0), Stack.linux(), simulator(FEW))
+    assert found.at_least

@@ -12,10 +12,10 @@ from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.records import COLLAPSED, MARKED_LOST, RETRANSMITTED, RING, SACKED, Rules
 from tcpdelay.sim.simulation import simulate
 
-VOICE, HUNDRED_MS = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.0)
+VOICE, HUNDRED_MS = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.0)
 PACKETS = 2000
 
-flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1))
+flows = st.builds(td.Flow, st.integers(40, 4000), st.floats(0.005, 0.1), write_jitter=st.just(0.0))
 LOSSES = [
     {},
     {"loss_burst": 3.0},
@@ -102,7 +102,9 @@ def test_lost_acknowledgements_alone_delay_nothing():
 
 def test_a_later_acknowledgement_reports_what_a_lost_one_would_have():
     # Without the SACKs of the lost ACKs, what has arrived would be sent again.
-    delays = simulate(td.Flow(1448, 0.020), td.Path(rtt=0.05, loss=0.005, ack_loss=0.1), packets=200_000)
+    delays = simulate(
+        td.Flow(1448, 0.020, write_jitter=0), td.Path(rtt=0.05, loss=0.005, ack_loss=0.1), packets=200_000
+    )
     counts = delays.counts
     assert counts["segments_lost"] > 800
     assert counts["segments_retransmitted"] - counts["segments_lost"] <= counts["probes"] + counts["timeouts"] < 40
@@ -153,7 +155,7 @@ def test_a_segment_that_is_overtaken_arrives_after_the_next_and_is_not_taken_for
 
 @pytest.mark.parametrize("interval", [0.060, 0.5])
 def test_no_segment_overtakes_one_that_has_arrived(interval):
-    delays = simulate(td.Flow(174, interval), replace(HUNDRED_MS, reordering=0.5), packets=1000)
+    delays = simulate(td.Flow(174, interval, write_jitter=0), replace(HUNDRED_MS, reordering=0.5), packets=1000)
     assert delays.quantile(1.0) == pytest.approx(0.050)
 
 
@@ -171,7 +173,7 @@ def test_without_reordering_no_reduction_is_undone():
 
 
 def test_bursts_lose_the_same_share_in_fewer_recoveries():
-    flow = td.Flow(1000, 0.020)
+    flow = td.Flow(1000, 0.020, write_jitter=0)
     single, bursts = (simulate(flow, td.Path(0.05, 0.005, loss_burst=burst), packets=300_000) for burst in (1, 4))
     for delays in (single, bursts):
         assert delays.counts["segments_lost"] / delays.counts["segments_sent"] == pytest.approx(0.005, rel=0.15)
@@ -181,7 +183,7 @@ def test_bursts_lose_the_same_share_in_fewer_recoveries():
 
 def test_ties_are_reproduced_only_when_asked_for():
     # The RTT is a multiple of the interval: what is sent again in the microsecond of a write is taken for lost.
-    flow, path = td.Flow(1448, 0.020), td.Path(rtt=0.020, loss=0.03)
+    flow, path = td.Flow(1448, 0.020, write_jitter=0), td.Path(rtt=0.020, loss=0.03)
     real, tied = (simulate(flow, path, packets=50_000, exact_ties=ties).counts for ties in (False, True))
     assert real["segments_retransmitted"] == real["segments_lost"]
     assert tied["segments_retransmitted"] > 1.3 * tied["segments_lost"]

@@ -31,7 +31,7 @@ class Sender:
     """A sender that is told what happens; nothing that it sends arrives by itself."""
 
     def __init__(self, host_delay=0):
-        flow, path = td.Flow(SIZE, 0.1), td.Path(rtt=0.1, loss=0.0)
+        flow, path = td.Flow(SIZE, 0.1, write_jitter=0), td.Path(rtt=0.1, loss=0.0)
         self.c, self.wire = new_connection(flow, path, td.Stack.linux(), seed=1, rules=Rules(ticks=False))
         self.c.deferred = 1
         self.c.host_delay = host_delay

@@ -17,7 +17,9 @@ class Receiver:
     """A receiver to which segments of given sizes are on their way; all writes end at multiples of the packet size."""
 
     def __init__(self, stack, packet_size, sizes):
-        self.c, wire = new_connection(td.Flow(packet_size, 0.02), td.Path(rtt=0.1, loss=0.0), stack, 0, exact_ties=True)
+        self.c, wire = new_connection(
+            td.Flow(packet_size, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.0), stack, 0, exact_ties=True
+        )
         self.wire = wire
         ends = np.cumsum(sizes)
         for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
@@ -149,13 +151,15 @@ def test_an_acknowledgement_reports_the_segments_whose_sack_waits(stack):
     (174, 0.020, 0.3, 0.02, 0.97, 0.985),
 ])  # fmt: skip
 def test_delayed_acks_save_as_many_as_in_the_captures(size, interval, rtt, loss, low, high):
-    counts = simulate(td.Flow(size, interval), td.Path(rtt=rtt, loss=loss), DELAYED, packets=100_000).counts
+    counts = simulate(
+        td.Flow(size, interval, write_jitter=0), td.Path(rtt=rtt, loss=loss), DELAYED, packets=100_000
+    ).counts
     assert low <= counts["acks_sent"] / (counts["segments_sent"] - counts["segments_lost"]) <= high
 
 
 @pytest.mark.parametrize("stack", [AT_ONCE, DELAYED])
 def test_a_packet_of_several_segments_is_acknowledged_once(stack):
-    counts = simulate(td.Flow(4 * 1448, 0.2), td.Path(rtt=0.1, loss=0.0), stack, packets=2000).counts
+    counts = simulate(td.Flow(4 * 1448, 0.2, write_jitter=0), td.Path(rtt=0.1, loss=0.0), stack, packets=2000).counts
     assert counts["acks_sent"] == pytest.approx(counts["segments_sent"] / 4, rel=0.01)
 
 
@@ -163,7 +167,7 @@ def test_a_packet_of_several_segments_is_acknowledged_once(stack):
 @pytest.mark.parametrize(("size", "interval", "rtt"), [(1448, 0.005, 0.1), (3000, 0.02, 0.1), (8877, 0.05, 0.03)])
 def test_a_path_that_keeps_the_order_shows_no_reordering(size, interval, rtt, stack):
     """An ACK often acknowledges the segments before a hole and SACKs the segment after it (`prior_fack` in tcp_ack)."""
-    connection, wire = new_connection(td.Flow(size, interval), td.Path(rtt, 0.01), stack, seed=1)
+    connection, wire = new_connection(td.Flow(size, interval, write_jitter=0), td.Path(rtt, 0.01), stack, seed=1)
     advance(connection, wire, 20_000)
     assert connection.recoveries > 100
     assert connection.reord_seen == 0

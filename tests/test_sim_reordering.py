@@ -29,7 +29,9 @@ class Receiver:
 
     def __init__(self, delayed_ack=False):
         stack = td.Stack.linux(delayed_ack=delayed_ack)
-        self.c, self.wire = new_connection(td.Flow(MSS, 0.02), td.Path(rtt=0.1, loss=0.0), stack, 0, exact_ties=True)
+        self.c, self.wire = new_connection(
+            td.Flow(MSS, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.0), stack, 0, exact_ties=True
+        )
         for number in range(100):
             segment = self.wire.record.segments[number]
             segment.start, segment.end = number * MSS, (number + 1) * MSS
@@ -59,7 +61,7 @@ class Sender:
         rules = Rules(ticks=False, coalescing=False)
         self.size = size
         self.c, self.wire = new_connection(
-            td.Flow(size, 0.001), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), seed=1, rules=rules
+            td.Flow(size, 0.001, write_jitter=0), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), seed=1, rules=rules
         )
         self.c.deferred = 1
         self.c.min_rtt = RTT
@@ -208,6 +210,6 @@ def test_what_has_left_the_host_is_collapsed_into_a_retransmission(host_delay, c
 def test_a_loaded_path_with_jitter_is_as_slow_as_in_the_captures():
     # 1002 B every 6.3 ms: a capture's p95 is 65.4 ms (validation/jitter-captures). Without PAWS it is 52.
     path = td.Path(0.028, 0.00429, jitter=0.0276)
-    found = simulate(td.Flow(1002, 0.0063), path, td.Stack.linux(kernel="6.1"), packets=200_000)
+    found = simulate(td.Flow(1002, 0.0063, write_jitter=0), path, td.Stack.linux(kernel="6.1"), packets=200_000)
     assert 0.060 < found.quantile(0.95) < 0.080
     assert found.counts["paws_discards"] > 0.2 * found.counts["segments_retransmitted"]

@@ -25,7 +25,7 @@ CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss.
 def delays_after_one_loss(interval=0.020, rtt=0.100, lost=100, packets=200):
     """Return the delays [ms] from the packet on that is lost, with no other loss."""
     connection, wire = new_connection(
-        td.Flow(174, interval), td.Path(rtt=rtt, loss=0.0), td.Stack.linux(hz=1000), 0, exact_ties=True
+        td.Flow(174, interval, write_jitter=0), td.Path(rtt=rtt, loss=0.0), td.Stack.linux(hz=1000), 0, exact_ties=True
     )
     # Every packet is a segment here, as the window does not bind.
     connection.until_loss = lost + 1
@@ -48,7 +48,7 @@ def test_a_single_loss_leaves_the_comb_that_the_kernel_leaves():
 def test_with_many_packets_per_round_the_third_sack_repairs():
     # Three packets later their SACKs are in: 3 * 5 ms after the RTT.
     connection, wire = new_connection(
-        td.Flow(174, 0.005), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), 0, exact_ties=True
+        td.Flow(174, 0.005, write_jitter=0), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), 0, exact_ties=True
     )
     # The window has to open first.
     advance(connection, wire, 2000)
@@ -82,7 +82,7 @@ scenarios = st.builds(
 
 
 def start(size, interval, rtt, loss, control, seed):
-    flow, path = td.Flow(size, interval), td.Path(rtt=rtt, loss=loss)
+    flow, path = td.Flow(size, interval, write_jitter=0), td.Path(rtt=rtt, loss=loss)
     return new_connection(flow, path, td.Stack.linux(congestion_control=control), seed, exact_ties=True)
 
 
@@ -155,7 +155,7 @@ def test_the_kernel_agrees(name):
 
 
 def test_a_simulation_says_how_sure_it_is():
-    flow, path = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.03)
+    flow, path = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.03)
     precise = simulate(flow, path, half_width=0.01, seed=3)
     assert precise.quantile_interval.relative_half_width <= 0.01
     assert precise.mean_interval.low <= precise.mean <= precise.mean_interval.high
@@ -165,18 +165,18 @@ def test_a_simulation_says_how_sure_it_is():
 
 
 def test_a_trace_holds_every_packet():
-    traced = simulate(td.Flow(1448, 0.02), td.Path(rtt=0.1, loss=0.01), packets=20_000, trace=True)
+    traced = simulate(td.Flow(1448, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.01), packets=20_000, trace=True)
     assert traced.read_after.shape == traced.sent_after.shape == (20_000,)
     assert traced.read_after.mean() == pytest.approx(traced.mean)
 
 
 def test_a_load_that_tcp_cannot_carry_is_told():
-    simulated = simulate(td.Flow(1448, 0.020), td.Path(rtt=0.300, loss=0.05))
+    simulated = simulate(td.Flow(1448, 0.020, write_jitter=0), td.Path(rtt=0.300, loss=0.05))
     assert not simulated.sustainable
     assert simulated.quantile(0.5) == np.inf
 
 
-NEAR_CAPACITY = td.Flow(1448, 0.0046336), td.Path(rtt=0.078, loss=0.005)
+NEAR_CAPACITY = td.Flow(1448, 0.0046336, write_jitter=0), td.Path(rtt=0.078, loss=0.005)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -189,7 +189,7 @@ def test_delays_that_depend_on_the_length_of_a_simulation_are_not_settled(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_longer_simulation_near_capacity_does_not_contradict_a_shorter_one(seed):
-    flow, path = td.Flow(1448, 0.0046336), td.Path(rtt=0.080, loss=0.005)
+    flow, path = td.Flow(1448, 0.0046336, write_jitter=0), td.Path(rtt=0.080, loss=0.005)
     found = [simulate(flow, path, packets=packets, seed=seed) for packets in (500_000, 2_000_000)]
     # TCP carries about 98 % of this rate, so no simulation may show a delay.
     assert not any(simulated.sustainable and simulated.settled for simulated in found)
@@ -200,7 +200,7 @@ def test_a_longer_simulation_near_capacity_does_not_contradict_a_shorter_one(see
 @pytest.mark.parametrize("packets", [20_000, 200_000])
 def test_the_delays_of_a_light_load_are_settled(packets):
     for seed in range(10):
-        found = simulate(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), packets=packets, seed=seed)
+        found = simulate(td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.02), packets=packets, seed=seed)
         assert found.settled
         assert found.carried.value == pytest.approx(1, abs=0.01)
 
@@ -208,13 +208,15 @@ def test_the_delays_of_a_light_load_are_settled(packets):
 def test_a_short_simulation_of_a_flow_that_tcp_carries_does_not_call_it_endless():
     # Losses make TCP read several packets at once, so that more packets are read than a chunk has.
     for seed in range(10):
-        assert simulate(td.Flow(160, 0.020), td.Path(rtt=0.300, loss=0.05), packets=2000, seed=seed).sustainable
+        assert simulate(
+            td.Flow(160, 0.020, write_jitter=0), td.Path(rtt=0.300, loss=0.05), packets=2000, seed=seed
+        ).sustainable
 
 
 def test_the_share_that_tcp_carries_is_that_of_its_capacity():
     # Four times the rate of a flow that TCP carries at about its capacity.
     flow, path = NEAR_CAPACITY
-    found = simulate(td.Flow(flow.packet_size, flow.interval / 4), path, packets=200_000)
+    found = simulate(td.Flow(flow.packet_size, flow.interval / 4, write_jitter=0), path, packets=200_000)
     assert not found.sustainable
     assert found.carried.low < 0.25 < found.carried.high
 
@@ -242,7 +244,8 @@ def test_correlated_batches_count_as_fewer():
 
 def test_more_loss_means_more_delay():
     means = [
-        simulate(td.Flow(174, 0.02), td.Path(rtt=0.1, loss=p), packets=200_000).mean for p in (0.0, 0.01, 0.03, 0.1)
+        simulate(td.Flow(174, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=p), packets=200_000).mean
+        for p in (0.0, 0.01, 0.03, 0.1)
     ]
     assert means[0] == pytest.approx(0.05)
     assert means == sorted(means)
@@ -258,11 +261,11 @@ def test_more_loss_means_more_delay():
         ({"half_width": 0.0}, "half_width must"),
         ({"trace": True}, "packets must"),
         ({"tick_offset": 2.0}, "tick_offset must"),
-        ({"flow": td.Flow(1448, 1e-6)}, "rtt must"),
+        ({"flow": td.Flow(1448, 1e-6, write_jitter=0)}, "rtt must"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(arguments, message):
-    given_arguments = {"flow": td.Flow(174, 0.02), "path": td.Path(rtt=0.1, loss=0.01)} | arguments
+    given_arguments = {"flow": td.Flow(174, 0.02, write_jitter=0), "path": td.Path(rtt=0.1, loss=0.01)} | arguments
     with pytest.raises(ValueError, match=message):
         simulate(**given_arguments)
 
@@ -312,7 +315,7 @@ def test_a_simulation_that_does_not_settle_ends_all_the_same(monkeypatch, packet
     monkeypatch.setattr(Batches, "quantile", lambda self, share: looked.append(share) or quantile(self, share))
     progress = []
     delays = simulate(
-        td.Flow(packet_size, 0.020),
+        td.Flow(packet_size, 0.020, write_jitter=0),
         td.Path(rtt=0.1, loss=0.02, loss_burst=4),
         on_progress=lambda *seen: progress.append(seen),
     )

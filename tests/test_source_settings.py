@@ -67,9 +67,14 @@ def test_a_trace_is_the_content_of_its_file(frames, tmp_path):
 
 
 def test_late_writes_are_a_setting_of_each_source_and_leave_others_as_they_were(frames):
-    # Captures of earlier versions have no such setting; the hash of their settings is part of their name.
+    # The record of a capture leaves out a lateness of 0; the hash of the settings is part of its name.
     tables = [{"kind": kind, **parameters} for kind, (parameters, _) in TABLES.items()]
-    assert all("write_jitter" not in SourceSettings.from_table(table).table for table in tables)
+    for table in tables:
+        assert SourceSettings.from_table(table).table["write_jitter"] == 0.001
+        exact = SourceSettings.from_table({**table, "write_jitter": 0})
+        assert "write_jitter" not in exact.table
+        assert "writejitter" not in exact.label
+        assert SourceSettings.from_table(exact.table, recorded=True) == exact
     late = [SourceSettings.from_table({**table, "write_jitter": "2ms"}) for table in tables]
     late.append(trace_settings(frames, write_jitter="2ms", period="100ms"))
     for settings in late:
@@ -95,14 +100,14 @@ def test_labels_are_fit_for_files_and_distinguish_sources(frames):
         {"kind": "video", "bitrate": 2_500_001},
         {"kind": "video", "bitrate": 2_500_001, "seed": 1},
         {"kind": "video", "bitrate": 2_500_001, "frame_sizes": "weibull"},
-        {"kind": "video", "bitrate": 2_500_001, "write_jitter": "1ms"},
+        {"kind": "video", "bitrate": 2_500_001, "write_jitter": 0},
     ]
     labels = [SourceSettings.from_table(table).label for table in tables]
     labels += [trace_settings(frames).label, trace_settings(frames, period=1).label]
     assert len(set(labels)) == len(labels)
     assert all(re.fullmatch(r"[A-Za-z0-9.+-]{1,120}", label) for label in labels)
     assert SourceSettings.from_table({"kind": "video", "bitrate": "2Mbit/s", "seed": 7}).label == (
-        "video-bitrate2000000-seed7"
+        "video-bitrate2000000-writejitter0.001-seed7"
     )
 
 
@@ -197,7 +202,7 @@ def test_a_trace_that_ends_early_ends_the_messages(tmp_path):
 
 
 def test_messages_are_read_in_blocks(tmp_path, monkeypatch):
-    write_messages(tmp_path / "file", td.Flow(1, 0.001), 0, 20.0)
+    write_messages(tmp_path / "file", td.Flow(1, 0.001, write_jitter=0), 0, 20.0)
     messages = read_messages(tmp_path / "file")
     assert list(islice(messages, 5000))[-1] == (4_999_000_000, 1, 0)
     # What is not read yet is still in the file.

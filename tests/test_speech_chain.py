@@ -51,7 +51,7 @@ def test_the_last_packet_of_a_talk_spurt_waits_for_the_probe():
     # With a single segment in flight the probe follows after the RTO, RTT + 200 ms, counted from the last ACK, which
     # the packet before the lost one brings an RTT after its write.
     loss, interval, talk, rtt = 1e-5, 0.020, 0.2, 0.050
-    speech = td.Speech(174, interval, talk, silence=1000)
+    speech = td.Speech(174, interval, talk, silence=1000, write_jitter=0)
     found = td.predict_delay(speech, td.Path(rtt=rtt, loss=loss))
     latest = rtt / 2 + rtt + 0.2 + rtt - interval
     ends = 1 - math.exp(-interval / talk)
@@ -115,10 +115,12 @@ def test_all_packets_are_first_packets_and_others():
 @pytest.mark.parametrize(
     ("speech", "rtt", "loss", "stack"),
     [
-        (td.Speech(174, 0.020), 0.060007, 0.03, RENO),
-        (td.Speech(60, 0.010, 0.4, 0.6), 0.060007, 0.01, td.Stack.linux()),
-        (td.Speech(480, 0.030, 2.0, 1.0), 0.150007, 0.01, RENO),
-        (td.Speech(174, 0.060), 0.300007, 0.03, td.Stack.linux()),
+        (td.Speech(174, 0.020, write_jitter=0), 0.060007, 0.03, RENO),
+        (td.Speech(60, 0.010, 0.4, 0.6, write_jitter=0), 0.060007, 0.01, td.Stack.linux()),
+        (td.Speech(480, 0.030, 2.0, 1.0, write_jitter=0), 0.150007, 0.01, RENO),
+        (td.Speech(174, 0.060, write_jitter=0), 0.300007, 0.03, td.Stack.linux()),
+        (td.Speech(174, 0.020), 0.100, 0.02, td.Stack.linux()),
+        (td.Speech(174, 0.020), 0.107, 0.02, td.Stack.linux()),
     ],
 )
 def test_delays_are_those_of_the_simulator(speech, rtt, loss, stack):

@@ -246,7 +246,7 @@ def test_a_loss_of_obsolete_data_is_answered_when_tcp_would_resend_it():
 def delays_after_a_loss(deadline, lost=50, packets=100):
     """Return how many packets had which delay [ms], the flow and the connection, with one packet lost."""
     stack = TimeLined(deadline=deadline, receiver_window=60, initial_window=10)
-    source = ConstantRate(flow=td.Flow(200, 0.020), path=PATH, stack=stack, stop=packets * 0.020)
+    source = ConstantRate(flow=td.Flow(200, 0.020, write_jitter=0), path=PATH, stack=stack, stop=packets * 0.020)
     network = prepare([source], FAST, 0, 0.0, source.stop)
     network.flows[0].until_loss = lost + 1
     delays = SlicedDelays()

@@ -37,8 +37,8 @@ OVERLOAD = 1.4
 
 def throughput(path: Path) -> float:
     """Return the bitrate of full segments that TCP carries [bit/s]."""
-    largest = capacity(Scenario(Flow(MSS, 0.010), path))
-    busy = Flow(MSS, 1 / (OVERLOAD * largest))
+    largest = capacity(Scenario(Flow(MSS, 0.010, write_jitter=0.0), path))
+    busy = Flow(MSS, 1 / (OVERLOAD * largest), write_jitter=0.0)
     return simulate(busy, path, packets=FRAMES, seed=1).carried.value * busy.bitrate
 
 
@@ -46,7 +46,7 @@ def sources(bitrate: float) -> Iterator[tuple[str, Source]]:
     """Yield the name of each kind of source, and the source."""
     yield "packets", Flow.from_bitrate(bitrate, MSS)
     for key_ratio in KEY_RATIOS:
-        yield f"{key_ratio:g}", Video(bitrate, key_ratio=key_ratio)
+        yield f"{key_ratio:g}", Video(bitrate, key_ratio=key_ratio, write_jitter=0.0)
 
 
 def row(path: Path, carried: float, ratio: float, kind: str, source: Source) -> dict[str, float | str | bool | None]:

@@ -41,7 +41,9 @@ STEPS = 20
 
 def scenarios(random: int) -> list[tuple[Flow, Path, Linux]]:
     """Return the chosen scenarios, and `random` scenarios of the map with a low utilization."""
-    chosen = [(Flow(size, interval), Path(rtt, loss), Stack.linux()) for size, interval, rtt, loss in CHOSEN]
+    chosen = [
+        (Flow(size, interval, write_jitter=0.0), Path(rtt, loss), Stack.linux()) for size, interval, rtt, loss in CHOSEN
+    ]
     drawn = (random_scenario(number) for number in count())
     fitting = (one for one in drawn if one.flow.packet_size <= one.stack.mss and one.utilization < LARGEST_UTILIZATION)
     return chosen + [(one.flow, one.path, one.stack) for one in islice(fitting, random)]

@@ -55,7 +55,7 @@ def drawn(number: int) -> Scenario:
     rtt = SHORTEST_RTT * (LONGEST_RTT / SHORTEST_RTT) ** random.random()
     interval = rtt / random.uniform(*PACKETS_PER_RTT)
     loss = SMALLEST_LOSS * (LARGEST_LOSS / SMALLEST_LOSS) ** random.random()
-    flow = Flow(int(random.integers(*PACKET_SIZES, endpoint=True)), float(f"{interval:.4g}"))
+    flow = Flow(int(random.integers(*PACKET_SIZES, endpoint=True)), float(f"{interval:.4g}"), write_jitter=0.0)
     path = Path(rtt=float(f"{rtt:.4g}"), loss=float(f"{loss:.4g}"))
     return Scenario(flow, path, Stack.linux(CONTROLS[number % len(CONTROLS)]))
 

@@ -30,7 +30,7 @@ def draw(rng: np.random.Generator) -> tuple[Scenario, float, float]:
     def between(low: float, high: float) -> float:
         return math.exp(rng.uniform(math.log(low), math.log(high)))
 
-    flow, rtt = td.Flow(int(between(60, 3000)), between(0.004, 0.06)), between(0.01, 0.3)
+    flow, rtt = td.Flow(int(between(60, 3000)), between(0.004, 0.06), write_jitter=0.0), between(0.01, 0.3)
     stack = td.Stack.linux(str(rng.choice(["cubic", "reno"])))
     carried, beyond = 1e-5, LARGEST_LOSS
     for _ in range(HALVINGS):

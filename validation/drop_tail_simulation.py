@@ -62,9 +62,9 @@ def sources_of(capture: FlowCapture) -> list[Source]:
         measured = options_of(control, delayed_ack=False)
     cross = options_of(beside, delayed_ack=True)
     flows = settings["flows"]
-    source: td.Source = (
-        capture.flow if "source" not in settings else SourceSettings.from_table(settings["source"]).source
-    )
+    source: td.Source = capture.flow
+    if "source" in settings:
+        source = SourceSettings.from_table(settings["source"], recorded=True).source
     between = source.interval / flows if isinstance(source, td.Flow) else 0.0
     starts = [number * between for number in range(flows)]
     thinking = np.random.default_rng(0).exponential(1.0, settings["web_flows"])

@@ -65,7 +65,9 @@ def seeds_of(capture: FlowCapture) -> list[int]:
     """Return the seeds of the simulations: those that repeat the messages of the capture, or different ones."""
     if "source" not in capture.settings:
         return list(range(1, SEEDS + 1))
-    return [SourceSettings.from_table(capture.settings["source"]).seed + number for number in range(SEEDS)]
+    return [
+        SourceSettings.from_table(capture.settings["source"], recorded=True).seed + number for number in range(SEEDS)
+    ]
 
 
 def signalled(result: NetworkResult) -> float:

@@ -56,7 +56,7 @@ def drawn(count: int, seed: int, delivery: Delivery = "stream_per_message") -> l
     found = []
     for number in range(count):
         size = round(between(2400, 9600) if number % 4 == 3 else between(50, 1200))
-        flow = Flow(size, between(0.005, 0.1))
+        flow = Flow(size, between(0.005, 0.1), write_jitter=0.0)
         path = td.Path(rtt=between(0.005, 0.3), loss=between(1e-4, 0.1))
         found.append((flow, path, str(random.choice(list(IMPLEMENTATIONS))), delivery))
     return found

@@ -75,7 +75,7 @@ class Replay:
     """
 
     def __init__(self, implementation: QuicImplementation, estimates: Mapping[str, float]) -> None:
-        source, path = Flow(174, 0.020), Path(rtt=0.060, loss=0.0)
+        source, path = Flow(174, 0.020, write_jitter=0.0), Path(rtt=0.060, loss=0.0)
         self._connection, wire = new_connection(source, path, Stack.quic(implementation), seed=1)
         self._wire = wire.record
         self._packets = self._wire.packets

@@ -87,10 +87,19 @@ class Case:
 
 
 CASES = (
-    Case("voice, tcp to udp", td.Flow(160, 0.020), 0.080, 0.02, 0.020, 0.01, "client"),
-    Case("voice, udp to tcp", td.Flow(160, 0.020), 0.080, 0.02, 0.020, 0.01, "relay"),
-    Case("paced video, udp to tcp", td.Video(1_000_000), 0.060, 0.01, 0.020, 0.002, "relay", spacing=0.001),
-    Case("video in bursts, udp to tcp", td.Video(1_000_000), 0.060, 0.01, 0.020, 0.002, "relay"),
+    Case("voice, tcp to udp", td.Flow(160, 0.020, write_jitter=0.0), 0.080, 0.02, 0.020, 0.01, "client"),
+    Case("voice, udp to tcp", td.Flow(160, 0.020, write_jitter=0.0), 0.080, 0.02, 0.020, 0.01, "relay"),
+    Case(
+        "paced video, udp to tcp",
+        td.Video(1_000_000, write_jitter=0.0),
+        0.060,
+        0.01,
+        0.020,
+        0.002,
+        "relay",
+        spacing=0.001,
+    ),
+    Case("video in bursts, udp to tcp", td.Video(1_000_000, write_jitter=0.0), 0.060, 0.01, 0.020, 0.002, "relay"),
 )
 
 

@@ -79,9 +79,9 @@ def draw_heavy(rng: np.random.Generator) -> dict[str, Any]:
         return {"path": path, "application": replace(known, target=target)}
     interval = 1 / float(rng.choice([24, 25, 30, 60]))
     # The rate at which a Flow of any size uses a share of what a long transfer carries on the path.
-    share = rng.uniform(0.3, 1.6) / connection_utilization(Flow(1448, interval), path, Linux())
+    share = rng.uniform(0.3, 1.6) / connection_utilization(Flow(1448, interval, write_jitter=0.0), path, Linux())
     size = int(min(max(1448 * share, 100), bounds(Flow, "packet_size")[1]))
-    return {"flow": Flow(size, interval), "path": path, "target": target}
+    return {"flow": Flow(size, interval, write_jitter=0.0), "path": path, "target": target}
 
 
 def _as_text(found: Guideline | SourceGuideline) -> str:

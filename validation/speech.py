@@ -33,7 +33,7 @@ def draw(random: np.random.Generator) -> tuple[Speech, Path]:
     )
     usual = float(random.choice(INTERVALS))
     interval = usual if random.random() < 0.5 else interval
-    speech = Speech(round(size), round(interval, 4), round(talk, 2), round(silence, 2))
+    speech = Speech(round(size), round(interval, 4), round(talk, 2), round(silence, 2), write_jitter=0.0)
     return speech, Path(rtt=round(rtt, 3) + NUDGE, loss=float(f"{loss:.2g}"))
 
 

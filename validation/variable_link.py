@@ -79,7 +79,7 @@ def captured_call(trace: LinkTrace, beside: str) -> tuple[NDArray[np.float64], f
 def simulated_call(trace: LinkTrace, beside: str, seed: int) -> tuple[NDArray[np.float64], float]:
     """Return the quantiles of the delays of a simulated call [s], and the rate of the transfer beside it [bit/s]."""
     path, call = SharedPath(access_delay=RTT / 2), Stack.linux(delayed_ack=True)
-    sources: list[ConstantRate | Bulk] = [ConstantRate(flow=Flow(174, 0.020), path=path, stack=call)]
+    sources: list[ConstantRate | Bulk] = [ConstantRate(flow=Flow(174, 0.020, write_jitter=0.0), path=path, stack=call)]
     if beside != "none":
         sources.append(Bulk(path=path, stack=Stack.linux(delayed_ack=True, congestion_control=beside)))
     link = Bottleneck(rate=trace.mean_rate, capacity=QUEUE, trace=trace)
@@ -163,7 +163,10 @@ def main() -> None:
     ]
     long_trace = LinkTrace.of_opportunities(lte(np.random.default_rng(SEED), 60.0 * MINUTES))
     path, stack = SharedPath(access_delay=0.025), Stack.linux(delayed_ack=True)
-    sources = [ConstantRate(flow=Flow(174, 0.020), path=path, stack=stack), Bulk(path=path, stack=stack)]
+    sources = [
+        ConstantRate(flow=Flow(174, 0.020, write_jitter=0.0), path=path, stack=stack),
+        Bulk(path=path, stack=stack),
+    ]
     link = Bottleneck(rate=long_trace.mean_rate, capacity=200, trace=long_trace)
     # The transfer begins after the call, and its kernels are compiled then.
     simulate_network(sources, link, duration=10.0)

@@ -32,7 +32,7 @@ def draw(random: np.random.Generator) -> tuple[Video, Path]:
     rtt, loss, bitrate = (uniform_logarithm(random, ends) for ends in (RTT, LOSS, BITRATE))
     rate, period = float(random.choice(FRAME_RATES)), float(random.choice(KEY_INTERVALS))
     ratio, variation = (round(float(random.uniform(*ends)), 2) for ends in (KEY_RATIO, VARIATION))
-    video = Video(round(bitrate), rate, period, ratio, variation)
+    video = Video(round(bitrate), rate, period, ratio, variation, write_jitter=0.0)
     return video, Path(rtt=round(rtt, 3) + NUDGE, loss=float(f"{loss:.2g}"))
 
 

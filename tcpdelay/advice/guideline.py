@@ -10,7 +10,7 @@ from typing import Any
 from tcpdelay.accuracy.validity import ValidatedRange, beyond_validation, validated_range
 from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
-from tcpdelay.ask import Answer, NotSettledError, Requested
+from tcpdelay.ask import Answer, NotSettledError, Requested, solved_once
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
@@ -18,7 +18,6 @@ from tcpdelay.models.predict import (
     packets_to_count,
     predict,
     simulator,
-    solved_once,
     supports,
     why_simulated,
 )

@@ -90,7 +90,12 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: Answer
     source = scenario.source
     limit_is_long = isinstance(source, Flow) and target.limit >= LONG_LIMIT * source.interval
     few = limit_is_long or model != "chain"
-    requested = {*np.geomspace(lowest, highest, FEW_POINTS if few else POINTS).tolist(), *anchors}
+    points = np.geomspace(lowest, highest, FEW_POINTS if few else POINTS)
+    if few:
+        # A point takes long, so none is close to a loss that is on the curve anyway.
+        half_step = math.sqrt(points[1] / points[0])
+        points = points[[all(max(loss / at, at / loss) > half_step for at in anchors) for loss in points]]
+    requested = {*points.tolist(), *anchors}
     if limit_is_long and edge is not None and not margin.at_least:
         requested = {loss for loss in requested if loss <= NEAR_EDGE * edge or loss == here}
     losses: list[float] = []

@@ -187,7 +187,7 @@ class FlowCapture:
         if self.runs[0].messages is not None:
             hint = "use `trace` and tcpdelay.simulate"
             raise InvalidValueError("capture", self.name, "have packets of one size and interval", hint)
-        return Flow(self.settings["packet_size"], self.settings["interval"])
+        return Flow(self.settings["packet_size"], self.settings["interval"], write_jitter=0.0)
 
     def trace(self, period: float | None = None) -> Trace:
         """Return the messages of the first flow and run as a source.

@@ -22,6 +22,7 @@ from tcpdelay.ask import (
     Status,
     Support,
     UnsupportedError,
+    ignored_lateness,
     refused_lateness,
     requested_figures,
 )
@@ -70,8 +71,12 @@ class _ChainModel(ABC):
         if not isinstance(scenario.source, Flow):
             allowed = "be a Flow, which has a constant rate, in the chain"
             return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
-        ignored = ignored_settings(scenario.stack, self.assumed)
+        ignored = ignored_settings(scenario.stack, self.assumed) | self._ignored_lateness(scenario)
         return Support(self._honoured, ignored, tuple(self._refusals(scenario)))
+
+    def _ignored_lateness(self, scenario: Scenario) -> dict[str, str]:
+        """Return the lateness of writes that the chain assumes, if it is not that of the scenario."""
+        return ignored_lateness(scenario.source)
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the chain's answer."""
@@ -246,10 +251,14 @@ class LinuxChain(_ChainModel):
     def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Linux)
-        if _may_be_simulated(flow, path, stack):
-            yield from linux.refused_beyond_initial_window(flow, stack)
+        beyond_window = tuple(linux.refused_beyond_initial_window(flow, stack))
+        if beyond_window and _may_be_simulated(flow, path, stack):
+            yield from beyond_window
         yield from linux.linux_refusals(flow, path.without_jitter() if path.jitter > 0 else path, stack)
         yield from jitter_refusals(flow, path, stack)
+
+    def _ignored_lateness(self, scenario: Scenario) -> dict[str, str]:
+        return ignored_lateness(scenario.source, linux.lateness(scenario.flow, scenario.path))
 
     def _solve(
         self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
@@ -266,7 +275,7 @@ class LinuxChain(_ChainModel):
             parts=requested.parts, max_seconds=requested.max_seconds / len(paths), max_memory=requested.max_memory
         )
         for steady in paths:
-            one = replace(scenario, path=steady)
+            one = replace(scenario, source=replace(flow, write_jitter=0.0), path=steady)
             found.append(self._solve(one, exact, partial(Answer, one, exact, self.name), ignored))
             if found[-1].refusal is not None:
                 error = partial(_error_unsolved, flow, path, stack)
@@ -366,6 +375,9 @@ class SourceChain(ABC):
     busy: str  # The part of such a source whose rate is compared with the fair rate of TCP
     largest_utilization: float  # Largest rate of this part, relative to the fair rate of TCP
     table: str  # File with the errors of the chain
+    averages_lateness: (
+        bool  # Whether late writes are taken into account; else a lateness up to the usual one is ignored
+    )
 
     def busiest(self, source: Any, stack: Linux) -> Flow:
         """Return the flow whose rate is compared with the fair rate of TCP."""
@@ -388,6 +400,8 @@ class SourceChain(ABC):
         fields = {name for part in (self.source, Linux) for name in declarations(part)}
         refused = tuple(self._refused(scenario.source, scenario.path, scenario.stack))
         ignored = ignored_settings(scenario.stack, assumed)
+        if not self.averages_lateness:
+            ignored |= ignored_lateness(scenario.source)
         return Support(frozenset(fields - set(assumed)) | PATH_FIELDS, ignored, refused)
 
     def _refused(self, source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
@@ -401,7 +415,8 @@ class SourceChain(ABC):
             if getattr(path, name) != value:
                 yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
                 return
-        yield from refused_lateness(source, where)
+        if not self.averages_lateness:
+            yield from refused_lateness(source, where)
         yield from linux_refusals(compared_flow(source), path, stack)
         yield from self.refusals(source, path, stack)
         if (

@@ -311,6 +311,7 @@ class SpeechModel(SourceChain):
     busy = "talk spurts"
     largest_utilization = LARGEST_UTILIZATION
     table = SPEECH_TABLE
+    averages_lateness = True
 
     def refusals(self, source: Speech, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only the chain of speech refuses."""
@@ -369,8 +370,8 @@ def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str]
     first = delay_bins(p, chain.phases, counted, rows, weights, beyond)
     # Every talk spurt has a first packet, and 1 / (1 - following) packets in the mean.
     share = (1 - following) * every[WEIGHT, :-1].sum() / first[WEIGHT, :-1].sum()
-    later = every.copy()
-    later[:, :-1] = np.maximum(every[:, :-1] - share * first[:, :-1], 0.0)
+    later, slots = every.copy(), min(every.shape[-1], first.shape[-1])
+    later[:, :-1, :slots] = np.maximum(every[:, :-1, :slots] - share * first[:, :-1, :slots], 0.0)
     of_kind = {
         kind: DelayDistribution(*_delays_of(bins, path, p.interval), path.forward_delay)
         for kind, bins in zip(source.kinds, (later, first), strict=True)

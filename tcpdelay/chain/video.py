@@ -234,6 +234,7 @@ class VideoModel(SourceChain):
     busy = "segments"
     largest_utilization = LARGEST_UTILIZATION
     table = VIDEO_TABLE
+    averages_lateness = False
 
     def busiest(self, source: Video, stack: Linux) -> Flow:
         """Return the flow of the mean number of segments, with full segments: windows count segments."""

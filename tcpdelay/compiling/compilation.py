@@ -101,7 +101,7 @@ def _compiled(options: dict[str, Any], joins: bool = False) -> Callable[[Kernel]
         compiled = cached(function, options)
         if not config.DISABLE_JIT:  # type: ignore[attr-defined]
             compiled.__class__ = _Kernel
-            compiled.part, compiled.joins = _Part(function, compiled.targetoptions), joins
+            compiled.joins = joins
         return compiled  # type: ignore[no-any-return]
 
     return decorate
@@ -194,7 +194,6 @@ class _Kernel(CPUDispatcher):
     It runs as plain Python in a thread that interprets kernels.
     """
 
-    part: Any
     joins: bool
 
     def __call__(self, *arguments: Any) -> Any:
@@ -207,6 +206,11 @@ class _Kernel(CPUDispatcher):
         if time.monotonic() > until:
             raise _TimeUsedUpError
         return self.py_func(*arguments)
+
+    @cached_property
+    def part(self) -> Any:
+        """The kernel as a part of others, made when it is first needed: most processes compile nothing."""
+        return _Part(self.py_func, self.targetoptions)
 
     @cached_property
     def _is_stored(self) -> bool:

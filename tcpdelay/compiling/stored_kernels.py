@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -21,7 +22,8 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +34,8 @@ import numba
 from numba.core import caching, codegen, config
 from numba.core.compiler import CompileResult
 from numba.core.dispatcher import Dispatcher
+from numba.core.environment import Environment, _rebuild_env, lookup_environment
+from numba.core.runtime.nrt import rtsys
 from numba.core.serialize import dumps
 
 from tcpdelay.compiling.source_digest import PACKAGE, source_digest
@@ -216,6 +220,73 @@ def _stored_variants(function: Callable[..., Any]) -> Mapping[Any, bytes]:
     return variants
 
 
+def _environment(module: str, constants: list[Any], name: str) -> Environment:
+    """Return the environment of a function in a stored kernel: its constants.
+
+    Only what runs as Python reads the names of its module. So a module of Numba need not be imported for them.
+    """
+    if module in sys.modules or not module.startswith("numba."):
+        return _rebuild_env(module, constants, name)  # type: ignore[no-untyped-call,no-any-return]
+    found: Any = lookup_environment(name)  # type: ignore[no-untyped-call]
+    if found is None:
+        found = Environment({"__name__": module})
+        found.consts[:] = constants
+        found.env_name = name
+        Environment._memo[name] = found
+    return found  # type: ignore[no-any-return]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads stored kernels with `_environment`."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class or function by name."""
+        rebuilds = (module, name) == (_rebuild_env.__module__, _rebuild_env.__name__)
+        return _environment if rebuilds else super().find_class(module, name)
+
+
+class _StoredLibrary(codegen.JITCodeLibrary):
+    """A stored kernel: its code is used as it is, and its LLVM code is parsed only for kernels compiled with it."""
+
+    _bitcode = b""
+
+    @classmethod
+    def _unserialize(cls, codegen: Any, state: Any) -> _StoredLibrary:
+        name, _, (object_code, bitcode) = state
+        self: Any = codegen.create_library(name)
+        self._bitcode = bitcode
+        self.enable_object_caching()
+        self._set_compiled_object(object_code)
+        self._finalize_final_module()
+        return self  # type: ignore[no-any-return]
+
+    def get_pointer_to_function(self, name: str) -> int:
+        """Return the address of a function of the kernel, which Numba would look up in the LLVM code."""
+        return int(self._codegen._engine.get_function_address(name))
+
+    def _get_module_for_linking(self) -> Any:
+        if self._shared_module is None:
+            self._shared_module = llvmlite.binding.parse_bitcode(self._bitcode)
+            engine: Any = self._codegen._engine
+            engine._load_defined_symbols(self._shared_module)
+        return self._shared_module
+
+
+@contextmanager
+def _loading(target_context: Any) -> Iterator[None]:
+    """Load kernels as `_StoredLibrary`, without what Numba needs only to compile.
+
+    That is a second of a report: all its implementations of functions, and the LLVM code of every kernel.
+    """
+    rtsys.initialize(target_context)
+    compiler = target_context.codegen()
+    usual, compiler._library_class = compiler._library_class, _StoredLibrary
+    try:
+        yield
+    finally:
+        compiler._library_class = usual
+
+
 class KernelCache(caching._Cache):
     """A kernel's place among the kernels of the package, and in Numba's cache on this machine.
 
@@ -265,11 +336,12 @@ class KernelCache(caching._Cache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the kernel for arguments of these types; None if it is not stored."""
         stored = self._package.get((sig, _code_digest(self._function))) if self._package else None
-        if stored is None:
-            return self._own.load_overload(sig, target_context)
-        target_context.refresh()
         rebuild: Any = CompileResult._rebuild
-        return rebuild(target_context, *pickle.loads(stored))
+        with _loading(target_context):
+            if stored is not None:
+                return rebuild(target_context, *_Unpickler(io.BytesIO(stored)).load())
+            with self._own._guard_against_spurious_io_errors():
+                return self._own._load_overload(sig, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store a kernel that was compiled here."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -74,34 +72,6 @@ def simulator(
     from tcpdelay.sim.simulation import Simulator
 
     return Simulator(packets, on_progress, because)
-
-
-@dataclass
-class _Answered:
-    """Answers and capacities that a command has found so far."""
-
-    answers: dict[tuple[Scenario, AnsweredBy | Model], list[Answer]] = field(default_factory=dict)
-    capacities: dict[tuple[Scenario, AnsweredBy | Model], float] = field(default_factory=dict)
-
-
-_answered: ContextVar[_Answered | None] = ContextVar("answered", default=None)
-
-
-@contextmanager
-def solved_once() -> Iterator[None]:
-    """Remember what `predict` and `capacity` answer within this context, so that no scenario is solved twice.
-
-    Contexts may be nested: the outermost one holds the answers, and forgets them at its end. Answers are remembered
-    within one thread.
-    """
-    if _answered.get() is not None:
-        yield
-        return
-    token = _answered.set(_Answered())
-    try:
-        yield
-    finally:
-        _answered.reset(token)
 
 
 def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model:
@@ -192,13 +162,15 @@ def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Suppor
 
 def capacity(scenario: Scenario, method: AnsweredBy | Model = "chain") -> float:
     """Return the largest packet rate [1/s] that TCP carries for packets written like those of a scenario."""
-    answered = _answered.get()
-    if answered is None:
+    from tcpdelay.ask import found_so_far
+
+    found = found_so_far.get()
+    if found is None:
         return model_for(scenario, method).capacity(scenario)
     key = (scenario, method)
-    if key not in answered.capacities:
-        answered.capacities[key] = model_for(scenario, method).capacity(scenario)
-    return answered.capacities[key]
+    if key not in found.capacities:
+        found.capacities[key] = model_for(scenario, method).capacity(scenario)
+    return found.capacities[key]
 
 
 def carries(scenario: Scenario, method: AnsweredBy | Model = "chain") -> bool | None:
@@ -237,13 +209,13 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
     >>> answer.status, round(answer.distribution.quantile(0.95), 3)
     ('exact', 0.14)
     """
-    from tcpdelay.ask import WHOLE_DISTRIBUTION
+    from tcpdelay.ask import WHOLE_DISTRIBUTION, found_so_far
 
     asked = WHOLE_DISTRIBUTION if requested is None else requested
-    answered = _answered.get()
-    if answered is None:
+    found = found_so_far.get()
+    if found is None:
         return _answer(scenario, asked, method)
-    known = answered.answers.setdefault((scenario, method), [])
+    known = found.answers.setdefault((scenario, method), [])
     for answer in known:
         restated = answer.restated(asked)
         if restated is not None:

@@ -169,7 +169,9 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
     value, fails = told_apart(
         format_time, buffer.value, buffer.fails, error=max(buffer.value / buffer.value_range[0] - 1, 0.0)
     )
-    late, late_beyond = told_apart(format_fraction, buffer.late_fraction, buffer.late_beyond)
+    # A share that fails must not look like the share that is allowed.
+    allowed = None if buffer.quantile is None else 1 - buffer.quantile
+    late, late_beyond, _ = told_apart(format_fraction, buffer.late_fraction, buffer.late_beyond, allowed)
     score, score_beyond = told_apart(_score, mos, mos_beyond)
     facts = [("playout buffer", f"{value} from write to playout"), ("with it", described(late, score))]
     if fails:

@@ -508,7 +508,7 @@ def _margins(guideline: Findings) -> Section:
     if ranges.rows:
         paragraphs[0] += " “Within the error” is what holds whatever the expected error of the chain."
         tables.append(ranges)
-    elif guideline.simulated_because:
+    if guideline.simulated_because:
         paragraphs[0] += " Simulated margins have no range: it would take two to three times as many simulations."
     if guideline.loss_curve.loss.size:
         tables.append(loss_table(guideline))

@@ -6,7 +6,6 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich import box
 from rich.padding import Padding
 from rich.segment import Segment, Segments
@@ -16,6 +15,7 @@ from rich.text import Text
 from tcpdelay.report import phrases
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from rich.console import Console, RenderableType
 
     from tcpdelay.report.content import Advice, Content, Section, Table
@@ -67,6 +67,9 @@ def code(text: str) -> Verbatim:
 
 @cache
 def _environment() -> Environment:
+    # Imported here, because text needs no templates.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(
         loader=PackageLoader("tcpdelay.report"),
         autoescape=False,

@@ -196,9 +196,11 @@ def _simulated(guideline: Findings) -> str:
             "are the chain's: near the limit they can disagree with the verdict."
         )
     reason = sentence(guideline.simulated_because).rstrip(".")
+    chains = [margin.quantity for margin in guideline.margins if margin.within_error is not None]
+    figures = f"all figures except the margin of the {chains[0]}" if chains else "all figures"
     return (
-        f"{reason}, so all figures are simulated: each margin with {COMPARED_PACKETS} packets. The critical loss and "
-        "the time with a backlog are left out."
+        f"{reason}, so {figures} are simulated: each margin with up to {COMPARED_PACKETS} packets. The critical loss "
+        "and the time with a backlog are left out."
     )
 
 

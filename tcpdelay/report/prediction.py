@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
-from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.source import Flow, is_exact
+from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.sources.source_settings import source_parameters
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
@@ -47,6 +48,20 @@ def scenario_record(source: Source, path: Path) -> dict[str, Any]:
     return {"rtt": path.rtt, "loss": path.loss, **sent}
 
 
+def lateness_in_words(source: Source) -> str:
+    """Return how late a source writes, as the end of a phrase; nothing if it writes as programs usually do.
+
+    Examples
+    --------
+    >>> lateness_in_words(Flow(174, 0.020)), lateness_in_words(Flow(174, 0.020, write_jitter=0))
+    ('', ', written exactly on time')
+    """
+    if is_exact(source):
+        return ", written exactly on time"
+    usual = source.write_jitter in (0.0, TYPICAL_WRITE_JITTER)
+    return "" if usual else f", write jitter {format_time(source.write_jitter)}"
+
+
 def source_in_words(source: Source) -> str:
     """Return a source in words.
 
@@ -54,10 +69,10 @@ def source_in_words(source: Source) -> str:
     --------
     >>> source_in_words(Flow(174, 0.020))
     '174 bytes every 20 ms (69.6 kbit/s)'
-    >>> source_in_words(Flow(174, 0.020, write_jitter=0.001))
-    '174 bytes every 20 ms (69.6 kbit/s), write jitter 1 ms'
+    >>> source_in_words(Flow(174, 0.020, write_jitter=0.005))
+    '174 bytes every 20 ms (69.6 kbit/s), write jitter 5 ms'
     """
-    late = f", write jitter {format_time(source.write_jitter)}" if source.write_jitter else ""
+    late = lateness_in_words(source)
     if isinstance(source, Flow):
         return f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)}){late}"
     mean, peak = format_rate(source.mean_bitrate), format_rate(source.peak_bitrate)

@@ -64,6 +64,12 @@ RELEASE_RATE = 1e9
 Without a rate they would leave in one instant, and RACK would take a retransmission that leaves together with a new
 segment for older (`tcp_rack_sent_after`).
 """
+RELEASE_OVERHEAD = 250
+"""Bytes by which each packet counts as longer at that rate.
+
+A packet of less than 100 bytes would otherwise follow the packet ahead within 1 us. A guest in virtual time needs as
+long to wake the application, which would then read and acknowledge both together.
+"""
 GRID = 0.00005
 """Step of the grid from -10 standard deviations on, on which iproute2 inverts the normal distribution."""
 PARETO_SHAPE = 3.0

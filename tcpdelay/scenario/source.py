@@ -7,7 +7,15 @@ from dataclasses import replace
 from typing import Annotated, TypeGuard
 
 from tcpdelay.declare import InvalidValueError, Quantity, declarations, described
-from tcpdelay.scenario.sources.message_stream import BLOCK, PEAK_TIME, Blocks, Source, WriteJitter, message_array
+from tcpdelay.scenario.sources.message_stream import (
+    BLOCK,
+    PEAK_TIME,
+    TYPICAL_WRITE_JITTER,
+    Blocks,
+    Source,
+    WriteJitter,
+    message_array,
+)
 
 
 @described
@@ -38,7 +46,7 @@ class Flow(Source):
             hint="the interval is given in seconds: 20 ms is 0.020",
         ),
     ]
-    write_jitter: WriteJitter = 0.0
+    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 
     @classmethod
     def from_bitrate(cls, bitrate: float, packet_size: int = 1448) -> Flow:
@@ -135,7 +143,7 @@ def is_exact(source: object) -> TypeGuard[Flow]:
 
     Examples
     --------
-    >>> is_exact(Flow(174, 0.020)), is_exact(Flow(174, 0.020, write_jitter=0.001))
+    >>> is_exact(Flow(174, 0.020, write_jitter=0)), is_exact(Flow(174, 0.020))
     (True, False)
     """
     return isinstance(source, Flow) and source.write_jitter == 0

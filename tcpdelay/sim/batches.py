@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import SIMULATED_RATE_ERROR
 from tcpdelay.delays import DelayDistribution
+from tcpdelay.scenario.target import Target
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.statistics import Interval, independent_block, merged, student
+from tcpdelay.statistics import CONFIDENCE, Interval, independent_block, merged, student
 
 # The delays of a simulation in batches of packets: their distribution, its error, and whether they have settled.
 #
@@ -43,6 +44,9 @@ DIGITS = 12
 
 TAIL_DELAYS = 256
 """Largest number of delays at which the error of the share of later packets is kept."""
+
+FEWEST_ALLOWED = 1000
+"""Late packets that a target allows from which on it can be decided: they come in bursts."""
 
 Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -101,6 +105,14 @@ class Batches:
     def is_settled(self, probability: float) -> bool:
         """Return whether the delays have settled, by the rule of `is_settled`."""
         return is_settled(self._independent(), self.histogram(), probability)
+
+    def decides(self, limit: float, allowed: float) -> bool:
+        """Return whether the share of packets later than a limit [s] certainly differs from an allowed share."""
+        batches = self._independent()
+        if batches is None:
+            return False
+        within, half_width = share_within(batches, round(limit * SECOND), CERTAIN)
+        return abs(1 - within - allowed) > half_width
 
     def late_errors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return delays [s], ascending, and half the 95 % interval of the share of packets later than each.
@@ -269,10 +281,11 @@ def quantile_of(batches: list[Histogram], together: Histogram, probability: floa
     return Interval(*(end / SECOND for end in ends))
 
 
-def share_within(batches: list[Histogram], delay: int) -> tuple[float, float]:
-    """Return the share of the packets that are read within a delay [us], and half its 95 % interval."""
+def share_within(batches: list[Histogram], delay: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the share of the packets that are read within a delay [us], and half its interval, by default of 95 %."""
     sizes = np.array([float(count.sum()) for _, count in batches])
-    return student(sizes, np.array([float(count[value <= delay].sum()) for value, count in batches]) / sizes)
+    shares = np.array([float(count[value <= delay].sum()) for value, count in batches]) / sizes
+    return student(sizes, shares, confidence)
 
 
 def merge(histograms: list[Histogram]) -> Histogram:
@@ -283,6 +296,27 @@ def merge(histograms: list[Histogram]) -> Histogram:
     counts = np.zeros(values.size, np.int64)
     np.add.at(counts, places, np.concatenate([count for _, count in histograms]))
     return values, counts
+
+
+class Sought(NamedTuple):
+    """What a simulation is to find, and when it is known well enough."""
+
+    quantile: float
+    half_width: float | None  # Largest half width of the quantile's interval, relative to it; None: all packets count
+    decided: Target | None  # The target whose decision suffices
+
+    def is_decided(self, parts: Batches, counted: int) -> bool:
+        """Return whether it is certain on which side of the allowed share the share of late packets is."""
+        if self.decided is None or not parts.enough:
+            return False
+        allowed = 1 - self.decided.quantile
+        return allowed * counted >= FEWEST_ALLOWED and parts.decides(self.decided.latest, allowed)
+
+    def is_precise(self, batches: Batches) -> bool:
+        """Return whether the quantile's interval is narrow enough."""
+        if self.half_width is None or not batches.enough:
+            return False
+        return batches.quantile(self.quantile).relative_half_width <= self.half_width
 
 
 # The delays of each kind of message, such as key frames and other frames.

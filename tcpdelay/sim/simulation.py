@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from tcpdelay.ask import (
     Requested,
     Support,
     UnsupportedError,
+    found_so_far,
     unknown_fields,
 )
 from tcpdelay.budget import MOST_SECONDS, SimulationBudget, TooLargeError, checked_budget
@@ -53,6 +54,7 @@ from tcpdelay.sim.batches import (
     Batches,
     DelaysOfKind,
     KindsInBatches,
+    Sought,
     carried_share,
 )
 from tcpdelay.sim.engine import (
@@ -107,6 +109,8 @@ LARGEST_MESSAGE_RATE = 10_000.0
 """Largest mean rate of messages [1/s] of a source without exact writes: the messages of 100 s can wait."""
 NEVER = Interval(np.inf, np.inf, np.inf)
 """Interval of a delay that is infinite."""
+PARTS = 4
+"""Batches of each chunk of a simulation that ends with a decision, so that there are soon enough."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 
@@ -215,6 +219,7 @@ def simulate(
     seed: int = 0,
     quantile: float = 0.95,
     half_width: float = HALF_WIDTH,
+    decided: Target | None = None,
     rules: Rules = ALL_RULES,
     tick_offset: float | None = None,
     exact_ties: bool = False,
@@ -248,6 +253,9 @@ def simulate(
         The quantile to which `half_width` refers, above 0 and below 1.
     half_width : float
         Half width of the quantile's 95 % interval, relative to the quantile, above 0 and below 1.
+    decided : Target, optional
+        The simulation ends as soon as it is certain to 99.9 % whether more packets come later than this target's limit
+        than the target allows. Its other figures are then less precise.
     rules : Rules
         The kernel's rules that the simulation follows; by default all.
     tick_offset : float, optional
@@ -356,8 +364,8 @@ def simulate(
     available = available_messages(source, connections.warm_up, packets)
     if available is not None:
         most = min(most, available)
-    sought = half_width if packets is None else None
-    return _run(connections, most, seed, quantile, sought, trace, on_progress)
+    sought = Sought(quantile, half_width if packets is None else None, decided)
+    return _run(connections, most, seed, sought, trace, on_progress)
 
 
 def _captured(source: Source, path: Path, stack: Linux | Quic) -> ExpectedError | None:
@@ -423,23 +431,23 @@ def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator
         yield UnsupportedError("rtt", path.rtt, allowed)
     if not is_exact(source) and source.message_rate > LARGEST_MESSAGE_RATE:
         allowed = f"have at most {LARGEST_MESSAGE_RATE:.0f} messages per second in a simulation"
-        yield UnsupportedError("source", source, allowed)
+        hint = "a Flow whose write_jitter is 0 may have more" if isinstance(source, Flow) else ""
+        yield UnsupportedError("source", source, allowed, hint)
 
 
 def _run(
     connections: Connections | QuicConnections,
     most_packets: int,
     seed: int,
-    quantile: float,
-    half_width: float | None,
+    sought: Sought,
     trace: bool,
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
-    """Simulate until `most_packets` are counted or the quantile's interval is narrow enough; return the result.
+    """Simulate until `most_packets` are counted or what is sought is known; return the result.
 
     It also ends with the budget of the connections.
     """
-    batches, sums, kept = Batches(), np.zeros(2), []
+    batches, parts, sums, kept = Batches(), Batches(), np.zeros(2), []
     kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
     carried = UNKNOWN
@@ -447,7 +455,7 @@ def _run(
     sent = segments_per_message(connections.source, connections.stack) / min(2 * (1 - connections.path.loss), 1.0)
     short = max(int(SEGMENTS_PER_CHUNK // sent), 1)
     chunk = connections.chunk(min(CHUNK, short, -(-most_packets // 20)))
-    counted, looked = 0, 0
+    counted, looked, decided = 0, 0, False
     # The packet trace is that of the first connection.
     first, wire = connections.state, connections.wire
     if trace:
@@ -462,31 +470,37 @@ def _run(
             break
         counted += found.packets
         batches.add(found.delays[0])
+        for part in np.array_split(found.delays[0], PARTS) if sought.decided else ():
+            parts.add(part)
         connections.budget.spend(WORK_OF_CHUNK)
         sums += found.delays.sum(axis=1)
         written_per_read.append(found.written_per_read)
         kinds.add(found.delays[0], found.messages["kind"])
         if trace:
             kept.append(found)
-        if len(written_per_read) >= FEWEST_SHARES and (counted >= MORE_PER_LOOK * looked or counted == most_packets):
-            looked = counted
-            carried = carried_share(written_per_read)
-            if carried.high < 1:
-                return _unsustainable(connections, counted, seed, carried)
-            sought = half_width if batches.enough else None
-            if sought is not None and batches.quantile(quantile).relative_half_width <= sought:
+        if counted >= MORE_PER_LOOK * looked or counted == most_packets:
+            decided = sought.is_decided(parts, counted)
+            if decided:
                 break
+            if len(written_per_read) >= FEWEST_SHARES:
+                looked = counted
+                carried = carried_share(written_per_read)
+                if carried.high < 1:
+                    return _unsustainable(connections, counted, seed, carried)
+                if sought.is_precise(batches):
+                    break
         if on_progress is not None:
             on_progress(counted, most_packets)
     if connections.budget.is_spent and (looked == 0 or counted < FEWEST_PACKETS):
         advice = "allow more time, or use a longer interval, smaller packets or a lower loss"
         raise connections.budget.error(f"{counted} packets", advice)
     values, counts = batches.histogram()
-    quantile_interval, mean_interval = batches.quantile(quantile), batches.mean()
+    quantile_interval, mean_interval = batches.quantile(sought.quantile), batches.mean()
     # The delays of a source that ends are those of its messages, however TCP carries them.
     complete = countable(connections.source, connections.warm_up) == most_packets
-    cut = half_width is None and counted < most_packets and connections.budget.is_spent
-    settled = not cut and (batches.is_settled(quantile) or (complete and not connections.budget.is_spent))
+    cut = sought.half_width is None and not decided and counted < most_packets and connections.budget.is_spent
+    known = decided or batches.is_settled(sought.quantile)
+    settled = not cut and (known or (complete and not connections.budget.is_spent))
     mean_delay, mean_sender = sums / counted / SECOND
     if values[-1] >= NEVER_READ:
         # Datagrams that are lost arrive never.
@@ -509,7 +523,7 @@ def _run(
         captured=_captured(connections.source, path, connections.stack),
         mean_interval=mean_interval,
         quantile_interval=quantile_interval,
-        probability=quantile,
+        probability=sought.quantile,
         late_errors=batches.late_errors(),
         sender_delay=float(mean_sender),
         # The drawn jitter may be less than its mean.
@@ -517,7 +531,7 @@ def _run(
         counts=connections.counts,
         by_kind={
             kind: replace(delays, settled=settled, carried=carried)
-            for kind, delays in kinds.delays(path.forward_delay, quantile).items()
+            for kind, delays in kinds.delays(path.forward_delay, sought.quantile).items()
         },
         ended_by_clock=connections.budget.ended_by_clock,
         ended_by_budget=cut and not connections.budget.ended_by_clock,
@@ -595,14 +609,13 @@ class Simulator:
         source, path, stack = scenario.source, scenario.path, scenario.stack
         assert isinstance(stack, Linux | Quic)
         simulated = partial(
-            simulate,
-            source,
-            path,
-            stack,
+            _simulated_once,
+            scenario,
             seed=requested.seed,
             on_progress=requested.on_progress or self.on_progress,
             max_seconds=requested.max_seconds,
             quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
+            decided=requested.target if requested.precision == "decision" else None,
         )
         packets = None if self.packets is None else at_hand(source, stack, self.packets)
         try:
@@ -638,6 +651,27 @@ class Simulator:
     def capacity(self, scenario: Scenario) -> float:
         """Return NaN: a simulation shows only whether TCP carries one packet rate."""
         return np.nan
+
+
+def _simulated_once(
+    scenario: Scenario,
+    *,
+    packets: int | None,
+    decided: Target | None,
+    on_progress: Callable[[int, int], None] | None,
+    **options: Any,
+) -> Simulation:
+    """Return the simulation, which is known if it was made before within `solved_once`; a whole one answers all."""
+    found = found_so_far.get()
+    known = {} if found is None else found.simulations
+    asked = (scenario.source, scenario.path, scenario.stack, packets, *options.values())
+    for key in ((*asked, None), (*asked, decided)):
+        if key in known:
+            return cast(Simulation, known[key])
+    made = simulate(*asked[:3], packets=packets, decided=decided, on_progress=on_progress, **options)
+    whole = made.packets == packets or not made.sustainable
+    known[*asked, None if whole else decided] = made
+    return made
 
 
 def at_hand(source: Source, stack: Linux | Quic, packets: int) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tcpdelay.accuracy.validity import validated_range
-from tcpdelay.ask import Model, Requested, Status
+from tcpdelay.ask import Model, Requested, Status, solved_once
 from tcpdelay.delays import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
@@ -17,7 +17,6 @@ from tcpdelay.models.predict import (
     model_to_compare,
     predict,
     simulator,
-    solved_once,
     supports,
     why_simulated,
 )
@@ -130,9 +129,10 @@ def largest(
     """
     stack = checked_profile(stack)
     model = model_to_compare(Scenario(*axis.place(axis.lowest), stack), method, solved=False)
-    found = largest_or_none(axis, stack, target, model, method, on_progress)
-    if found is None:
-        raise ValueError(nothing_meets(axis, stack, target, model))
+    with solved_once():
+        found = largest_or_none(axis, stack, target, model, method, on_progress)
+        if found is None:
+            raise ValueError(nothing_meets(axis, stack, target, model))
     return found
 
 
@@ -156,8 +156,7 @@ def largest_or_none(
     ):
         return found
     beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
-    with solved_once():
-        because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
+    because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
     again = simulator(COMPARED_PACKETS, because=because)
     return _searched(axis, stack, target, again, on_progress) if because else found
 

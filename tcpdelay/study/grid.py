@@ -19,8 +19,8 @@ from tcpdelay.models.predict import AnsweredBy, predict, supports
 from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Scenario
-from tcpdelay.scenario.source import Flow, is_exact
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER, Source
 from tcpdelay.scenario.stack import KnownStack, Quic, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.execution import Executor, Progress, Results, Rows, Schedule, threads
@@ -383,8 +383,9 @@ class Question:
 
     @property
     def simulated(self) -> bool:
-        """Whether no chain answers: the source is no `Flow`, or the chain refuses late writes or QUIC."""
-        if isinstance(self.stack, Quic) or (isinstance(self.flow, Flow) and not is_exact(self.flow)):
+        """Whether no chain answers: the source is no `Flow`, or the chain refuses writes that are so late, or QUIC."""
+        late = self.flow.write_jitter > TYPICAL_WRITE_JITTER
+        if isinstance(self.flow, Flow) and (late or isinstance(self.stack, Quic)):
             return bool(supports(Scenario(self.flow, ORDINARY_PATH, self.stack)).refused)
         return not isinstance(self.flow, Flow)
 

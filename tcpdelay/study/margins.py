@@ -11,7 +11,7 @@ from tcpdelay.accuracy.validity import validated_range
 from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict
+from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict, supports
 from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
@@ -21,6 +21,7 @@ from tcpdelay.scenario.stack import KnownStack, Linux, Stack, StackName, checked
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.search import (
     RELATIVE_TOLERANCE,
+    STEP,
     Axis,
     Bracket,
     at_rtt,
@@ -36,8 +37,8 @@ LARGEST_RATIO = 64.0
 """Largest ratio between the present bitrate and a bitrate of the search."""
 LARGEST_RATIO_OF_SOURCE = 8.0
 """Largest ratio for a source whose rate is not constant: its larger messages take long to simulate."""
-SOURCE_TOLERANCE = 0.02
-"""Relative tolerance of the margins of a source whose rate is not constant."""
+SIMULATED_TOLERANCE = 0.02
+"""Relative tolerance of simulated margins: by chance, simulations of close values may differ by more."""
 RANGE_TOLERANCE = 0.05
 """Relative tolerance of the ends of the range in which the expected error places an edge."""
 
@@ -111,8 +112,9 @@ def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
 def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: AnsweredBy | Model = "chain") -> Margin:
     """Return the highest bitrate that TCP can carry without a backlog that grows for as long as the flow sends.
 
-    Above this bitrate, the mean drift of the backlog is positive. The tolerance is one percent. At slightly
-    lower bitrates, delays are already long: see `tcpdelay.accuracy.throughput.connection_utilization`.
+    Above this bitrate, the mean drift of the backlog is positive. The tolerance of the chain is one percent. A
+    simulation whose backlog grows shows which part of its bitrate TCP carries. At slightly lower bitrates, delays are
+    already long: see `tcpdelay.accuracy.throughput.connection_utilization`.
 
     Parameters
     ----------
@@ -139,12 +141,31 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
     axis = _bitrates(flow, path, stack)
 
     def excess(bitrate: float) -> float | None:
-        scenario = Scenario(*axis.place(bitrate), stack)
-        # A simulation does not know the capacity.
-        carried = carries(scenario) if model == "chain" else predict(scenario, method=model).sustainable
+        carried = carries(Scenario(*axis.place(bitrate), stack))
         return None if carried is None else -1.0 if carried else 1.0
 
-    return _margin("bitrate", flow.bitrate, bracket(excess, flow.bitrate, axis.lowest, axis.highest))
+    if model == "chain":
+        found = bracket(excess, flow.bitrate, axis.lowest, axis.highest)
+    else:
+        found = _carried_part(axis, stack, flow.bitrate, model)
+    return _margin("bitrate", flow.bitrate, found)
+
+
+def _carried_part(axis: Axis, stack: KnownStack, start: float, model: AnsweredBy | Model) -> Bracket:
+    """Return the part that TCP carries of the first bitrate, on a walk up from `start`, whose backlog grows."""
+    carried, bitrate = None, start
+    while True:
+        answer = predict(Scenario(*axis.place(bitrate), stack), method=model)
+        if answer.status == "not carried":
+            rate = bitrate * answer.require().carried.value
+            # It is not known where more messages wait than can be kept, before the backlog has been measured.
+            return Bracket(rate if rate >= axis.lowest else carried, bitrate)
+        if answer.status in ("unsupported", "too large"):
+            return Bracket(carried, bitrate, known=False)
+        carried = bitrate
+        if bitrate == axis.highest:
+            return Bracket(bitrate, None)
+        bitrate = min(bitrate * STEP, axis.highest)
 
 
 def margins(
@@ -155,9 +176,11 @@ def margins(
 ) -> tuple[Margin, ...]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    The tolerance of an edge is one percent for a `Flow` and two percent for other sources. The tolerance of the range
-    in which the expected error places the edge is 5 %. A given one-way delay keeps its share of the round-trip time. If
+    The tolerance of an edge is one percent by the chain and two percent by simulations. The tolerance of the range in
+    which the expected error places the edge is 5 %. A given one-way delay keeps its share of the round-trip time. If
     the rate of the source is not constant, another bitrate scales the sizes of its messages, and no times change.
+    Where a simulation answers for a scenario that the chain refuses, the chain still answers for the bitrates that it
+    knows, as in `tcpdelay.largest_bitrate`.
 
     Parameters
     ----------
@@ -196,20 +219,36 @@ def margins(
         now, ratio = source.mean_bitrate, LARGEST_RATIO_OF_SOURCE
         scaled = Axis("bitrate", lambda bitrate: (source.at_bitrate(bitrate), path), now / ratio, now * ratio)
         axes.append((now, scaled))
-    tolerance = RELATIVE_TOLERANCE if isinstance(source, Flow) else SOURCE_TOLERANCE
     found: list[Margin] = []
     for now, axis in axes:
         if on_progress is not None:
             on_progress(len(found), len(axes))
-        edge = edge_of(axis, stack, target, max(now, axis.lowest), model, tolerance=tolerance)
+        own, edge = _edge(scenario, axis, target, max(now, axis.lowest), model)
         margin = _margin(axis.quantity, now, edge)
-        if edge.inside is not None and model == "chain" and isinstance(stack, Linux):
-            within = edges_within_error(axis, stack, target, edge.inside, model, RANGE_TOLERANCE)
+        if edge.inside is not None and own == "chain" and isinstance(stack, Linux):
+            within = edges_within_error(axis, stack, target, edge.inside, own, RANGE_TOLERANCE)
             margin = replace(margin, within_error=_around(edge.inside, edge.outside, within))
         found.append(margin)
     if on_progress is not None:
         on_progress(len(found), len(axes))
     return tuple(found)
+
+
+def _edge(
+    scenario: Scenario, axis: Axis, target: Target, start: float, model: AnsweredBy | Model
+) -> tuple[AnsweredBy | Model, Bracket]:
+    """Return the edge on an axis, and the model that answers: also the chain, if it refuses only the present value."""
+    stack = scenario.stack
+    if (
+        model != "chain"
+        and supports(scenario).refused
+        and not supports(Scenario(*axis.place(axis.lowest), stack)).refused
+    ):
+        edge = edge_of(axis, stack, target, start)
+        if edge.inside is not None and edge.known:
+            return "chain", edge
+    tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
+    return model, edge_of(axis, stack, target, start, model, tolerance=tolerance)
 
 
 # The sensitivity of the delay to each field: the change of the delay if the field changes by a tenth.
@@ -218,7 +257,7 @@ Input = Literal["rtt", "loss", "packet_size", "interval"]
 Output = Literal["quantile", "mean", "late_fraction"]
 Direction = Literal["rises", "falls", "stays", "turns"]
 
-STEP = 0.10
+SENSITIVITY_STEP = 0.10
 LARGEST_STEP = 0.5
 NOISE = 1e-6
 """Largest relative change that counts as no change: a chain is not solved to more digits."""
@@ -331,7 +370,7 @@ def sensitivities(
     path: Path,
     stack: Stack | StackName | None = None,
     target: Target | None = None,
-    step: float = STEP,
+    step: float = SENSITIVITY_STEP,
     on_progress: Callable[[int, int], None] | None = None,
     method: AnsweredBy = "auto",
 ) -> Sensitivities:

@@ -428,7 +428,8 @@ def _late_if(
 ) -> float:
     """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
     if model != "chain" or isinstance(scenario.stack, Quic):
-        answer = predict(scenario, requested, model)
+        # The range follows from the whole distribution.
+        answer = predict(scenario, replace(requested, precision="exact"), model)
         return late_range(answer, target.latest)[longer]
     # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
     flow, path, stack = scenario.flow, scenario.path, scenario.stack

@@ -383,7 +383,7 @@ class Experiment:
     def messages(self) -> SourceSettings | None:
         """The source whose messages are written from a file: `source`, or the packets of QUIC; None for the others."""
         if self.application == "quic" and self.source is None:
-            return SourceSettings(Flow(self.packet_size, self.interval))
+            return SourceSettings(self._packets)
         return self.source
 
     @property
@@ -409,7 +409,7 @@ class Experiment:
         for name in _OF_PACKETS:
             if name in table:
                 raise ValueError(f"{name} does not go with a source, which has its own sizes and times")
-        settings = source if isinstance(source, SourceSettings) else SourceSettings.from_table(source)
+        settings = source if isinstance(source, SourceSettings) else SourceSettings.from_table(source, recorded=True)
         return cls(**{"application": "source", **table, "source": settings})
 
     @property
@@ -420,7 +420,12 @@ class Experiment:
     @property
     def flow(self) -> Flow:
         """The measured flow, for the models; raises InvalidValueError if the rate is not constant."""
-        return constant_rate(Flow(self.packet_size, self.interval) if self.source is None else self.source.source)
+        return constant_rate(self._packets if self.source is None else self.source.source)
+
+    @property
+    def _packets(self) -> Flow:
+        """The packets of an experiment without a source, which the testbed writes exactly on time."""
+        return Flow(self.packet_size, self.interval, write_jitter=0.0)
 
     @property
     def path(self) -> Path:

@@ -28,7 +28,7 @@ from pyroute2.netlink.rtnl.tcmsg import (
 )
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.jitter import RELEASE_RATE, jitter_table
+from tcpdelay.scenario.jitter import RELEASE_OVERHEAD, RELEASE_RATE, jitter_table
 from tcpdelay.sim.tcp.constants import gilbert_probabilities
 from tcpdelay.testbed.emulated_path import Link
 
@@ -214,7 +214,8 @@ def set_netem(
         block["attrs"].append(("TCA_NETEM_DELAY_DIST", jitter_table(link.jitter_distribution).tobytes()))
     if link.in_order:
         # With a rate, netem keeps the order of packets (`netem_enqueue`).
-        block["attrs"].append(("TCA_NETEM_RATE64", round(RELEASE_RATE / 8)))
+        rate = {"rate": round(RELEASE_RATE / 8), "packet_overhead": RELEASE_OVERHEAD}
+        block["attrs"].append(("TCA_NETEM_RATE", {**rate, "cell_size": 0, "cell_overhead": 0}))
     if link.reordering:
         block["attrs"].append(("TCA_NETEM_REORDER", {"prob_reorder": round(link.reordering * CERTAIN)}))
     if link.loss_burst > 1:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tcpdelay.scenario.jitter import RELEASE_RATE, JitterDraw
+from tcpdelay.scenario.jitter import RELEASE_OVERHEAD, RELEASE_RATE, JitterDraw
 from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
 
 # When the packets of a queue leave a link whose rate varies, in plain Python: the guest has no compiled kernels.
@@ -123,7 +123,8 @@ class JitteredDelays:
         """Return when a packet that comes at a time [ns] has left the link, and when it has arrived: both are equal."""
         arrival = time + self._draw()
         if self._in_order:
-            arrival = self._arrived = max(arrival, self._arrived) + round(8 * size / RELEASE_RATE * NANOSECONDS)
+            spacing = round(8 * (size + RELEASE_OVERHEAD) / RELEASE_RATE * NANOSECONDS)
+            arrival = self._arrived = max(arrival, self._arrived) + spacing
         return arrival, arrival
 
 

@@ -127,7 +127,7 @@ def router_rows(figures: Iterable[Figure]) -> list[RouterRow]:
             continue
         found = re.fullmatch(r"queue in (packets|bytes), (\d+) web flows", figure.condition)
         assert found is not None, figure
-        flow = td.Flow(SIZES[figure.item], INTERVAL)
+        flow = td.Flow(SIZES[figure.item], INTERVAL, write_jitter=0.0)
         row = RouterRow(figure.item, figure.condition, flow, found[1], int(found[2]), {})
         rows.setdefault((figure.item, figure.condition), row).printed[figure.quantity] = figure.value
     return list(rows.values())
@@ -208,8 +208,8 @@ def closed_forms(row: RouterRow, path: td.Path) -> Iterator[Ours]:
 def working_regions() -> Iterator[Ours]:
     """Yield the largest loss of the published grid at which the chain meets the target, and the first beyond."""
     for name, flow, target in (
-        ("voice", td.Flow(174, INTERVAL), td.Target(0.2, 0.95)),
-        ("live streaming", td.Flow(1448, 0.030), td.Target(5.0, 0.999)),
+        ("voice", td.Flow(174, INTERVAL, write_jitter=0.0), td.Target(0.2, 0.95)),
+        ("live streaming", td.Flow(1448, 0.030, write_jitter=0.0), td.Target(5.0, 0.999)),
     ):
         for rtt in RTTS:
             works = [td.predict_delay(flow, td.Path(rtt, loss), CHAIN).meets(target) for loss in LOSSES]
@@ -227,7 +227,7 @@ def added_by_utilization(rtt: float = 0.1, loss: float = 0.01) -> Iterator[Ours]
     for size in (174, 724, 1448):
         shares, added, late = [], [], []
         for load in (*range(1, 13), *range(16, 61, 4)):
-            flow = td.Flow(size, rtt / load)
+            flow = td.Flow(size, rtt / load, write_jitter=0.0)
             share = flow.bitrate / 8 * rtt * np.sqrt(2 * loss) / CHAIN.mss
             if share > 0.9:
                 break
@@ -245,7 +245,7 @@ def sender_shares(rtt: float = 0.1) -> Iterator[Ours]:
     """Yield the share of the delay of TCP that packets spend in the send buffer, by the chain."""
     for size in (174, 724, 1448):
         for loss in LOSSES:
-            parts = td.DelayModel(td.Flow(size, INTERVAL), td.Path(rtt, loss), CHAIN).delay_parts
+            parts = td.DelayModel(td.Flow(size, INTERVAL, write_jitter=0.0), td.Path(rtt, loss), CHAIN).delay_parts
             sender = parts.backlog + parts.timeouts
             condition = f"{size} B, {100 * loss:g} % loss"
             yield exact(
@@ -257,7 +257,9 @@ def masked_by_playout(rtt: float = 0.1) -> Iterator[Ours]:
     """Yield the share of the packets that a playout delay of L + RTT + 3/f, or of 4 RTT, is long enough for."""
     for loss in (0.01, 0.03):
         for name, size in (("voice", 174), ("video", 1448)):
-            delays = td.DelayModel(td.Flow(size, INTERVAL), td.Path(rtt, loss), CHAIN).delay_distribution()
+            delays = td.DelayModel(
+                td.Flow(size, INTERVAL, write_jitter=0.0), td.Path(rtt, loss), CHAIN
+            ).delay_distribution()
             for playout, delay in (("L + RTT + 3/f", 1.5 * rtt + 3 * INTERVAL), ("4 RTT", 4 * rtt)):
                 share = 100 * (1 - delays.late_fraction(delay + 1e-9))
                 yield exact("Figure 13", f"{name}, {100 * loss:g} % loss", f"read within {playout}, chain", share)
@@ -265,12 +267,12 @@ def masked_by_playout(rtt: float = 0.1) -> Iterator[Ours]:
 
 def blind_connections(rtt: float = 0.1) -> Iterator[Ours]:
     """Yield the gains of blind connections by the chain, as section VI-B has them, with random losses."""
-    flow = td.Flow(1448, INTERVAL)
+    flow = td.Flow(1448, INTERVAL, write_jitter=0.0)
     for loss in (0.005, 0.01, 0.03):
         path = td.Path(rtt, loss)
         plain = td.predict_delay(flow, path, CHAIN).quantile(0.95)
         for number in range(2, 7):
-            shared = td.predict_delay(td.Flow(1448, number * INTERVAL), path, CHAIN).quantile(0.95)
+            shared = td.predict_delay(td.Flow(1448, number * INTERVAL, write_jitter=0.0), path, CHAIN).quantile(0.95)
             in_order = parallel_delay(flow, path, CHAIN, number).quantile(0.95)
             condition = f"{number} blind connections, {100 * loss:g} % loss"
             yield exact("Section VI-B", condition, "gain in p95, each connection by itself", 100 * (1 - shared / plain))
@@ -335,7 +337,7 @@ def paths(figures: list[Figure]) -> Iterator[Ours]:
     for size, interval in ((174, 0.020), (724, 0.020), (1448, 0.020), (1448, 0.030)):
         for rtt in RTTS:
             for loss in LOSSES:
-                yield from at_configured_loss(td.Flow(size, interval), rtt, loss)
+                yield from at_configured_loss(td.Flow(size, interval, write_jitter=0.0), rtt, loss)
             print(size, interval, rtt, file=sys.stderr)
 
 
@@ -356,7 +358,7 @@ def gains_at_printed_loss(row: RouterRow, figures: list[Figure], plain: list[flo
         loss = printed.get(condition, row.loss)
         whole = gain_over(plain, [run(row.flow, loss=loss, seed=seed, **how) for seed in RUNS])
         if connections := how.get("connections"):
-            share = td.Flow(row.flow.packet_size, connections * INTERVAL)
+            share = td.Flow(row.flow.packet_size, connections * INTERVAL, write_jitter=0.0)
             apart = gain_over(plain, [run(share, loss=loss, seed=seed) for seed in RUNS])
             yield over_runs("Table VIII", condition, "gain in p95", apart)
             yield over_runs("Table VIII", condition, "gain in p95, read in order", whole)
@@ -437,7 +439,7 @@ def drops(figures: list[Figure]) -> Iterator[Ours]:
     for gap in (0.05, 0.1, 0.2, 0.4, 0.6, 0.8):
         peaks = []
         for size, interval in ((1448, 0.010), (724, 0.005)):
-            after = after_drops(td.Flow(size, interval), 0.3, [gap], 12.0)
+            after = after_drops(td.Flow(size, interval, write_jitter=0.0), 0.3, [gap], 12.0)
             peaks.append(float(after.delays.max()))
             yield exact("Figure 10", f"{size} B, second loss after {1e3 * gap:g} ms", "peak delay", peaks[-1])
             if gap == 0.4:
@@ -446,7 +448,7 @@ def drops(figures: list[Figure]) -> Iterator[Ours]:
     middle = float(np.median(reductions))
     yield Ours("Figure 10", "half-size packets", "peak delay lower by", middle, min(reductions), max(reductions))
     for size in (1448, 724):
-        series += rows_of(8, size, after_drops(td.Flow(size, 0.010), 0.2, [], 12.0))
+        series += rows_of(8, size, after_drops(td.Flow(size, 0.010, write_jitter=0.0), 0.2, [], 12.0))
     write_table("brosh-series", series)
 
 
@@ -454,7 +456,7 @@ def one_drop(rtt: float = 0.2, interval: float = 0.010) -> Iterator[Ours]:
     """Yield what a single loss does to the flows of Figure 8."""
     load = rtt / interval
     for size in (1448, 724):
-        after = after_drops(td.Flow(size, interval), rtt, [], 12.0)
+        after = after_drops(td.Flow(size, interval, write_jitter=0.0), rtt, [], 12.0)
         named = partial(exact, "Figure 8", f"{size} B")
         # The third duplicate ACK arrives three intervals and a round-trip time after the loss.
         detected = rtt + 3 * interval
@@ -492,7 +494,7 @@ LINKS = {
 }
 MEASURED, TRANSFERS = 5, 5
 PATH = SharedPath(0.05)
-WEB = Messages(1 / 0.050, 512)
+WEB = Messages(1 / 0.050, 512, write_jitter=0.0)
 """A web flow: packets of 512 B at exponentially distributed intervals with a mean of 50 ms, as the paper says."""
 
 
@@ -557,7 +559,7 @@ def router(figures: list[Figure]) -> Iterator[Ours]:
         print(row.item, row.condition, file=sys.stderr)
     for transfers in (1, 5, 10, 20):
         for (item, unit), link in LINKS.items():
-            flow = td.Flow(SIZES[item], INTERVAL)
+            flow = td.Flow(SIZES[item], INTERVAL, write_jitter=0.0)
             runs = [through_router(flow, link, 0, seed, transfers=transfers) for seed in ROUTER_RUNS]
             condition = f"{SIZES[item]} B, queue in {unit}, {transfers} FTP flows"
             yield over_runs("Figure 12", condition, "p95, simulated router", [run.p95 for run in runs])

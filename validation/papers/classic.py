@@ -52,7 +52,7 @@ def columns(name: str, interval: Interval) -> dict[str, float]:
 def beside_the_chain() -> Iterator[dict[str, object]]:
     """Yield one row per scenario of the grid, variant and limited transmit."""
     for (recovery, limited), rtt, interval, size, loss in product(VARIANTS, RTTS, INTERVALS, SIZES, LOSSES):
-        flow = td.Flow(size, interval)
+        flow = td.Flow(size, interval, write_jitter=0.0)
         stack = td.Stack.newreno_2008(variant=recovery, limited_transmit=limited)
         chain = predict_delay(flow, td.Path(rtt=rtt, loss=loss), stack)
         source = ConstantRate(
@@ -87,7 +87,7 @@ def beside_the_chain() -> Iterator[dict[str, object]]:
 def compared(transports: tuple[str, ...]) -> Iterator[dict[str, object]]:
     """Yield one row per path, packet size and transport of the literature, in the settings of `td.compare`."""
     for (rtt, loss), size in product(PATHS, (174, 1448)):
-        flow, path = td.Flow(size, 0.020), td.Path(rtt=rtt, loss=loss)
+        flow, path = td.Flow(size, 0.020, write_jitter=0.0), td.Path(rtt=rtt, loss=loss)
         for contender in contenders(flow, path, td.Stack.linux(), td.Target(LIMIT)):
             if contender.name not in transports:
                 continue

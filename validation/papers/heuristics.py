@@ -130,7 +130,7 @@ def capture_tasks() -> list[tuple[Callable[..., Row], tuple[Any, ...]]]:
 
 def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> Row:
     """Return the delays of the closed form and of the simulator."""
-    flow, stack, how = td.Flow(size, INTERVAL), td.Stack.linux(), HEURISTICS[heuristic]
+    flow, stack, how = td.Flow(size, INTERVAL, write_jitter=0.0), td.Stack.linux(), HEURISTICS[heuristic]
     path = td.Path(rtt=rtt, loss=loss)
     simulated = pooled([lone(flow, rtt, loss, stack, seed, CLOSED_FORM_SECONDS, **how) for seed in (1, 2)])
     row: Row = {"heuristic": heuristic, "packet_size": size, "rtt": rtt, "loss": loss}
@@ -140,7 +140,7 @@ def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> R
     elif "connections" in how:
         count = how["connections"]
         predicted = parallel_delay(flow, path, stack, count)
-        share = td.Flow(size, count * INTERVAL)
+        share = td.Flow(size, count * INTERVAL, write_jitter=0.0)
         one = pooled([lone(share, rtt, loss, stack, seed, CLOSED_FORM_SECONDS * count) for seed in (1, 2)])
         from_simulated = striped_delay(one, INTERVAL, count)
     for name, answer in (("simulated", simulated), ("chain", predicted), ("product", from_simulated)):

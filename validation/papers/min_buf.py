@@ -127,7 +127,7 @@ class Scenario:
         def starts(first: float, number: int) -> list[float]:
             return [first + float(later) for later in random.uniform(0, START_WINDOW, number)]
 
-        datagrams = td.Flow.from_bitrate(DATAGRAM_SHARE * self.rate, packet_size=DATAGRAM)
+        datagrams = replace(td.Flow.from_bitrate(DATAGRAM_SHARE * self.rate, DATAGRAM), write_jitter=0.0)
         return [
             Bulk(**common, min_buf=min_buf, send_buffer=None if min_buf else SEND_BUFFER, wake_up=self.wake_up),
             *(

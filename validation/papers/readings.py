@@ -27,7 +27,7 @@ from published_chain import PublishedChain, Rules, State, Step, published_chain
 
 LOSSES = (0.005, 0.02, 0.1)
 GRID = [
-    (td.Flow(size, INTERVAL), td.Path(rtt, loss))
+    (td.Flow(size, INTERVAL, write_jitter=0.0), td.Path(rtt, loss))
     for size in (174, 1448)
     for rtt in (0.020, 0.100, 0.300)
     for loss in LOSSES
@@ -231,7 +231,7 @@ def compare_timeouts() -> Iterator[dict[str, object]]:
         for size in (174, 724, 1448):
             for rtt in (0.100, 0.300):
                 for loss in (0.01, 0.05, 0.1):
-                    flow, path = td.Flow(size, interval), td.Path(rtt, loss)
+                    flow, path = td.Flow(size, interval, write_jitter=0.0), td.Path(rtt, loss)
                     row: dict[str, object] = {"packet_size": size, "interval": interval, "rtt": rtt, "loss": loss}
                     with_validation = td.Stack.newreno_2008(window_validation=True)
                     before = timeouts_per_packet(solved(flow, path, with_validation))

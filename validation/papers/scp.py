@@ -508,7 +508,7 @@ def constant_rate() -> Iterator[Row]:
             values: dict[str, list[float]] = {"mean": [], "p95": [], "lost": [], "unfinished": [], "late": []}
             for seed in SEEDS:
                 path = SharedPath(RTT / 2, return_jitter=JITTER, loss=0.02)
-                source = ConstantRate(flow=td.Flow(174, interval), path=path, stack=stack)
+                source = ConstantRate(flow=td.Flow(174, interval, write_jitter=0.0), path=path, stack=stack)
                 flow = simulate_network([source], fast, duration=2000, warm_up=100, seed=seed).flows[0]
                 assert flow.delays is not None
                 values["mean"].append(flow.delays.mean)

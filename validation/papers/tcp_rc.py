@@ -109,7 +109,7 @@ def record(
 def run(recovery: Recovery, interval: float, loss: float, forging: bool, seed: int, lost: int | None = None) -> Run:
     """Simulate a flow event by event, to know when each packet leaves; without random losses, `lost` is lost alone."""
     source = ConstantRate(
-        flow=td.Flow(PACKET_SIZE, interval),
+        flow=td.Flow(PACKET_SIZE, interval, write_jitter=0.0),
         path=SharedPath(RTT / 2, loss=loss),
         stack=stack(recovery),
         forging=forging,

@@ -259,7 +259,7 @@ def on_time() -> Iterable[Row]:
 def real_time() -> Iterable[Row]:
     """Yield the shares of lost and late packets of a voice call over a path with random losses."""
     path, playout = SharedPath(0.030), 0.200
-    flow = td.Flow(160, 0.020)
+    flow = td.Flow(160, 0.020, write_jitter=0.0)
     stacks: dict[str, Stack] = {
         "tltcp": TimeLined(deadline=playout - path.there),
         "tcp": Classic("reno"),

@@ -46,7 +46,7 @@ def errors(table: pd.DataFrame, seeds: Sequence[int]) -> ErrorTable:
     answered = table[table["chain_p95"].notna()]
     features = [
         features_of(
-            Flow(one.packet_size, one.interval),
+            Flow(one.packet_size, one.interval, write_jitter=0.0),
             Path(one.rtt, one.loss, jitter=getattr(one, "jitter", 0.0)),
             Stack.linux(one.congestion_control),
         )

@@ -146,7 +146,9 @@ def random_scenario(number: int) -> MapScenario:
     while True:
         single = random.random() < SHARE_OF_SINGLE
         flow = Flow(
-            round(between(*(SINGLE_SEGMENT_SIZE if single else SEVERAL_SEGMENTS_SIZE))), round(between(*INTERVAL), 6)
+            round(between(*(SINGLE_SEGMENT_SIZE if single else SEVERAL_SEGMENTS_SIZE))),
+            round(between(*INTERVAL), 6),
+            write_jitter=0.0,
         )
         path = Path(rtt=off_multiples(round(between(*RTT), 6), flow.interval), loss=float(f"{between(*LOSS):.4g}"))
         control = CONGESTION_CONTROLS[int(random.integers(len(CONGESTION_CONTROLS)))]
@@ -259,7 +261,7 @@ def read_simulated(file: FilePath) -> list[SimulatedScenario]:
 def _simulated(row: dict[str, Any]) -> SimulatedScenario:
     scenario = MapScenario(
         row["number"],
-        Flow(row["packet_size"], row["interval"]),
+        Flow(row["packet_size"], row["interval"], write_jitter=0.0),
         Path(row["rtt"], row["loss"]),
         Stack.linux(row["congestion_control"], hz=row["hz"]),
     )

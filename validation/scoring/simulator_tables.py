@@ -7,14 +7,16 @@ alone produces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 
 import numpy as np
 
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.report.validation import error_row
 from tcpdelay.sim.records import Rules
+from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import MeasuredDelay
 from tcpdelay.study.validation.predictions import (
     QUANTITIES,
@@ -25,6 +27,7 @@ from tcpdelay.study.validation.predictions import (
     not_simulated,
     simulate_flow,
     simulated_flow,
+    simulated_messages,
 )
 
 REPEATS = 40
@@ -78,6 +81,19 @@ def in_states(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
     return [capture for capture in measured if capture.experiment.bad_time > 0]
 
 
+def repeated(capture: MeasuredDelay) -> Iterator[DelayDistribution]:
+    """Yield `REPEATS` simulations of the length of a capture; none of a capture that the simulator cannot simulate."""
+    flow, messages = simulated_flow(capture), simulated_messages(capture)
+    for repeat in range(1, REPEATS + 1):
+        if flow is not None:
+            seeds = tuple(seed + repeat * (1 << 32) for seed in flow.seeds)
+            yield simulate_flow(replace(flow, packets=capture.sizes, seeds=seeds, ends=True))
+        elif messages is not None:
+            source, path, stack = messages.source, messages.path, messages.stack
+            seed = messages.seed + repeat
+            yield simulate(source, path, stack, packets=capture.offered, seed=seed, rules=messages.rules)
+
+
 def repeats_table(
     name: str,
     title: str,
@@ -103,16 +119,13 @@ def repeats_table(
     rows: list[dict[str, Cell]] = []
     for done, capture in enumerate(measured):
         on_progress(done, len(measured))
-        simulated = simulated_flow(capture)
-        if simulated is None:
-            continue
         values: dict[str, list[float]] = {quantity: [] for quantity in QUANTITIES}
-        for repeat in range(REPEATS):
-            seeds = tuple(seed + (repeat + 1) * (1 << 32) for seed in simulated.seeds)
-            prediction = Prediction(simulate_flow(replace(simulated, packets=capture.sizes, seeds=seeds, ends=True)))
-            once = Score(capture, SIMULATOR.name, prediction)
+        for distribution in repeated(capture):
+            once = Score(capture, SIMULATOR.name, Prediction(distribution))
             for quantity, found in values.items():
                 found.append(once.predicted(quantity))
+        if not all(values.values()):
+            continue
         row: dict[str, Cell] = {"capture": capture.name}
         for quantity, found in values.items():
             low, high, value = min(found), max(found), getattr(capture, quantity).value

@@ -18,11 +18,11 @@ from tcpdelay.chain.linux.departures import (
     WEIGHT,
     Leaving,
     Workspace,
-    add,
     add_open_phase,
     add_openings,
     add_shifted,
     add_tries,
+    bin_of,
     new_bins,
     new_workspace,
 )
@@ -140,10 +140,20 @@ def _phase_times(p: LinuxParameters, s: Sending, phase: float, offset: float, ti
         times[place] = max(math.floor(times[place] + phase - offset + SAME_TIME) + offset - phase, 0.0)
 
 
-@allocation_free()
-def _ack_offsets(p: LinuxParameters, s: Sending) -> tuple[float, float, float]:
-    """Return `ack_offsets` of a phase; packets that are not small have no such offsets, see `_phase_times`."""
-    return ack_offsets(p, s.round_trips) if p.packets_per_segment >= SMALL_PACKETS else (0.0, 0.0, 0.0)
+@kernel()
+def _ack_offsets(p: LinuxParameters, sending: Sending, rows: Rows) -> NDArray[np.float64]:
+    """Return `ack_offsets` by number of round-trip times, for the phases with any cell.
+
+    Packets that are not small have no such offsets, see `_phase_times`.
+    """
+    if p.packets_per_segment < SMALL_PACKETS:
+        return np.zeros((sending.round_trips.max() + 1, 3))
+    offsets = np.full((sending.round_trips.max() + 1, 3), np.nan)
+    for phase in range(sending.size):
+        number = sending.round_trips[phase]
+        if math.isnan(offsets[number, 0]) and rows.offset[phase] < rows.offset[phase + 1]:
+            offsets[number, 0], offsets[number, 1], offsets[number, 2] = ack_offsets(p, number)
+    return offsets
 
 
 @allocation_free()
@@ -153,7 +163,7 @@ def _set_openings(
     count: int,
     case: int,
     phases: int,
-    offsets: tuple[float, float, float],
+    offsets: NDArray[np.float64],
     workspace: Workspace,
 ) -> float:
     """Write the times and shares of the ACKs of a phase for one case, and return the time from the last write to it.
@@ -182,14 +192,16 @@ def _add_phase(
     s: Sending,
     probability: NDArray[np.float64],
     low: int,
+    offsets: NDArray[np.float64],
     workspace: Workspace,
     pattern: NDArray[np.float64],
     pattern_waiting: NDArray[np.float64],
 ) -> None:
     """Add the packets that leave in a phase in which the window limits the sender.
 
-    `probability` are the probabilities of the backlogs from `low` on. If many backlogs last for the whole phase, only
-    one of them is followed. Its delays are collected in `pattern` and then shifted for each of these backlogs.
+    `probability` are the probabilities of the backlogs from `low` on, and `offsets` the `ack_offsets` of the phase. If
+    many backlogs last for the whole phase, only one of them is followed. Its delays are collected in `pattern` and then
+    shifted for each of these backlogs.
     """
     load = p.load
     interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
@@ -209,7 +221,6 @@ def _add_phase(
     phases = 1 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else WRITE_PHASES
     for place in range(count):
         workspace.own_waits[place] = own_wait(p, s, place + 1) if interrupted and p.rest_lost else own
-    offsets = _ack_offsets(p, s)
     cases = 2 * phases if offsets[0] > 0.0 else phases
     lowest, highest = low + first, low + end - 1
     lasting = max(math.ceil(s.openings * p.packets_per_segment) + 1, lowest)
@@ -279,16 +290,27 @@ def _extent(p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, be
         count = math.ceil(sending.openings[phase])
         openings, highest = max(openings, count), max(highest, rows.high[phase])
         time = max(time, count * max(sending.spacing_in_run[phase], sending.spacing_after_run[phase]))
-    # A pattern serves for backlogs that outlast a phase: see `_add_phase`.
-    most = int(min(openings * max(p.packets_per_segment, 1.0), highest)) + beyond
+    # A pattern serves for backlogs that outlast a phase: see `_add_phase`. Small backlogs need none.
+    most = 0
+    if highest > BACKLOGS_PER_PATTERN:
+        most = int(min(openings * max(p.packets_per_segment, 1.0), highest)) + beyond
     return openings, int(time) + 3, highest, most
 
 
 @kernel()
 def _cost_of_phase(
-    p: LinuxParameters, s: Sending, window: int, probability: NDArray[np.float64], low: int, weight: float
+    p: LinuxParameters,
+    s: Sending,
+    window: int,
+    probability: NDArray[np.float64],
+    low: int,
+    weight: float,
+    are_early: bool,
 ) -> tuple[float, float]:
-    """Return how many numbers `_add_phase` adds, roughly, and the longest of the delays [slots]."""
+    """Return how many numbers `_add_phase` adds, roughly, and the longest of the delays [slots].
+
+    `are_early` says whether some ACKs come before their write.
+    """
     count = float(math.ceil(s.openings - SAME_TIME))
     time = min(count * max(s.spacing_in_run, s.spacing_after_run), max(s.duration, p.load)) + 1
     first, end = _without_ends(probability)
@@ -301,7 +323,7 @@ def _cost_of_phase(
     # Each segment that left within a round-trip time before may be lost as well.
     ends = 2.0 if interrupted or weight * p.loss < NEGLIGIBLE else 1 + min(count, float(window)) / 2
     phases = 1.0 if weight < SINGLE_WRITE_PHASE or s.kind == REPAIR_OPEN else float(WRITE_PHASES)
-    phases *= 2 if _ack_offsets(p, s)[0] > 0.0 else 1
+    phases *= 2 if are_early else 1
     row = min(highest - lowest + 1, count * p.packets_per_segment) + time
     # If ACKs come faster than packets, those after the backlog find no packet, and packets leave one by one.
     used = count if count <= time else min(count, (highest + time) / p.packets_per_segment + 1)
@@ -330,6 +352,7 @@ def cost_of_bins(
 ) -> tuple[float, float]:
     """Return how many numbers `delay_bins` adds, roughly, and how much memory it takes [bytes]."""
     openings, time, _, most = _extent(p, phases, sending, rows, beyond)
+    offsets = _ack_offsets(p, sending, rows)
     slots = 2.0 * (rows[0].bound + beyond + most)
     memory = NUMBER * (2 * (BINS_PER_SLOT + 1) * slots + float(openings + 2) * (time + openings))
     updates, needed = memory / NUMBER + 2 * probability.size, open_window(p).needed
@@ -346,7 +369,10 @@ def cost_of_bins(
         if _is_open(kind, window, needed):
             updates += _cost_of_open_phase(sending[phase])
             continue
-        of_phase, longest = _cost_of_phase(p, sending[phase], window, probability[begin:end], rows.low[phase], weight)
+        are_early = offsets[sending.round_trips[phase], 0] > 0.0
+        of_phase, longest = _cost_of_phase(
+            p, sending[phase], window, probability[begin:end], rows.low[phase], weight, are_early
+        )
         updates += of_phase
         waiting[window] = max(waiting[window], longest)
     return updates + UPDATES_OF_REPAIR * BINS_PER_SLOT * total(waiting), memory
@@ -375,7 +401,7 @@ def delay_bins(
             if weight > NEGLIGIBLE:
                 add_open_phase(p, o, bins, window, sending[phase], weight)
     pattern, pattern_waiting = new_bins(most), new_bins(most)
-    workspace = new_workspace(openings + 1, time, highest + 2)
+    workspace, offsets = new_workspace(openings + 1, time, highest + 2), _ack_offsets(p, sending, rows)
     for group in range(begins.size - 1):
         window, in_repair = group // 2, group % 2 == 1
         for place in range(begins[group], begins[group + 1]):
@@ -383,8 +409,8 @@ def delay_bins(
             begin, end = rows.offset[phase], rows.offset[phase + 1]
             if total(probability[begin:end]) > NEGLIGIBLE:
                 _add_phase(
-                    p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase], workspace,
-                    pattern, pattern_waiting,
+                    p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase],
+                    offsets[sending.round_trips[phase]], workspace, pattern, pattern_waiting,
                 )  # fmt: skip
         if waiting[WEIGHT, EXTRA, 0] > 0.0:
             in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))
@@ -402,15 +428,23 @@ def _with_lateness(p: LinuxParameters, bins: NDArray[np.float64]) -> NDArray[np.
     """
     slots, parts = int(bins[WEIGHT, EXTRA, 0]), 2 * len(LATENESS_NODES)
     found = new_bins(slots + int(p.write_jitter) + 1)
+    last, longest = found.shape[2] - 1, 0
     for slot in range(slots):
         for place in range(BINS_PER_SLOT):
             weight = bins[WEIGHT, place, slot] / parts
-            if weight > 0.0:
-                delay = slot + bins[REMAINDER, place, slot] / bins[WEIGHT, place, slot]
-                for node in LATENESS_NODES:
-                    difference = node * p.write_jitter if delay > node * p.write_jitter else 0.0
-                    add(found, 0.0, delay - difference, weight)
-                    add(found, 0.0, delay + difference, weight)
+            if weight < NEGLIGIBLE:
+                continue
+            delay = slot + bins[REMAINDER, place, slot] / bins[WEIGHT, place, slot]
+            for node in LATENESS_NODES:
+                difference = node * p.write_jitter if delay > node * p.write_jitter else 0.0
+                for late in (delay - difference, delay + difference):
+                    whole = min(int(late), last)
+                    part = late - whole
+                    at = bin_of(whole, part)
+                    found[WEIGHT, at, whole] += weight
+                    found[REMAINDER, at, whole] += weight * part
+                    longest = max(longest, whole + 1)
+    found[WEIGHT, EXTRA, 0] = longest
     found[REMAINDER, EXTRA, 0], found[REMAINDER, EXTRA, 1] = bins[REMAINDER, EXTRA, 0], bins[REMAINDER, EXTRA, 1]
     return found
 

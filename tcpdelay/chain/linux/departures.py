@@ -56,6 +56,13 @@ def new_bins(slots: int) -> NDArray[np.float64]:
 
 
 @allocation_free()
+def bin_of(slot: int, part: float) -> int:
+    """Return the bin of a delay: the first bin of all has the packets that wait for nothing, and no others."""
+    place = min(int(part * BINS_PER_SLOT), BINS_PER_SLOT - 1)
+    return 1 if slot == place == 0 and part > SAME_TIME else place
+
+
+@allocation_free()
 def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> None:
     """Add packets with the delay `age` + `left`, unless their weight is negligible.
 
@@ -66,7 +73,7 @@ def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> No
     delay = age + left
     slot = min(int(delay), bins.shape[2] - 1)
     part = delay - slot
-    place = min(int(part * BINS_PER_SLOT), BINS_PER_SLOT - 1)
+    place = bin_of(slot, part)
     bins[WEIGHT, place, slot] += weight
     bins[REMAINDER, place, slot] += weight * part
     bins[WEIGHT, EXTRA, 0] = max(bins[WEIGHT, EXTRA, 0], slot + 1.0)
@@ -80,7 +87,7 @@ def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray
     last = bins.shape[2] - 1
     slot = min(int(delay), last)
     part = delay - slot
-    place = min(int(part * BINS_PER_SLOT), BINS_PER_SLOT - 1)
+    place = bin_of(slot, part)
     within = min(row.size, last - slot + 1)
     weights, remainders = bins[WEIGHT, place, slot : slot + within], bins[REMAINDER, place, slot : slot + within]
     for i in range(within):

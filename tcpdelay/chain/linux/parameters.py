@@ -12,6 +12,7 @@ from tcpdelay.ask import SIMULATED, UnsupportedError, refused_lateness, unknown_
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp import constants as tcp
 
@@ -271,7 +272,7 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     if path.jitter > 0:
         hint = "predict_delay(method='chain') takes the mean of several models"
         yield UnsupportedError("jitter", path.jitter, "be 0 in one DelayModel", hint)
-    yield from _refused_lateness(flow, path, stack)
+    yield from _refused_lateness(flow, path)
     yield from unknown_fields(path, PATH_FIELDS | {"jitter"}, "in the chain", SIMULATED)
     yield from _refused_timeouts(flow, path, stack)
     if path.loss > LARGEST_LOSS and times_out_before_next(flow, path, stack):
@@ -287,20 +288,33 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
         yield from _refused_bursts(flow, path, stack)
 
 
-def _refused_lateness(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
-    """Yield an error if writes are late in a way that the chain does not follow, or has not been compared with."""
-    if flow.write_jitter > flow.interval:
+def _without_lateness(path: Path) -> str:
+    """Return what the chain has not been compared with while writes are late; an empty text if there is none."""
+    if path.jitter > 0:
+        return "jitter"
+    if path.loss_burst > 1:
+        return "loss bursts"
+    return "correlated losses" if path.loss_pattern == "correlated" else ""
+
+
+def lateness(flow: Flow, path: Path) -> float:
+    """Return the largest lateness of a write that the chain assumes [s]: at most the interval.
+
+    Examples
+    --------
+    >>> [lateness(Flow(174, 0.020), Path(0.1, 0.02, loss_burst=burst)) for burst in (1, 2)]
+    [0.001, 0.0]
+    """
+    return 0.0 if _without_lateness(path) else min(flow.write_jitter, flow.interval)
+
+
+def _refused_lateness(flow: Flow, path: Path) -> Iterator[UnsupportedError]:
+    """Yield an error if writes are later than usual in a way that the chain has not been compared with."""
+    if what := _without_lateness(path):
+        yield from refused_lateness(flow, f"in the chain with {what}")
+    elif flow.write_jitter > max(flow.interval, TYPICAL_WRITE_JITTER):
         allowed = f"be at most {flow.interval:g} s, the interval, in the chain"
         yield UnsupportedError("write_jitter", flow.write_jitter, allowed, SIMULATED)
-        return
-    for uncompared, what in (
-        (stack.congestion_control == "bbr", "BBR"),
-        (path.loss_burst > 1, "loss bursts"),
-        (path.loss_pattern == "correlated", "correlated losses"),
-    ):
-        if uncompared:
-            yield from refused_lateness(flow, f"in the chain with {what}")
-            return
 
 
 def _refused_timeouts(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
@@ -521,5 +535,5 @@ def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
         rtt=load * flow.interval,
         interval=flow.interval,
         continuation=1.0,
-        write_jitter=flow.write_jitter / flow.interval,
+        write_jitter=lateness(flow, path) / flow.interval,
     )

@@ -20,6 +20,7 @@ from tcpdelay.ask import (
     Requested,
     Support,
     UnsupportedError,
+    ignored_lateness,
     refused_lateness,
     requested_figures,
     unknown_fields,
@@ -435,12 +436,13 @@ class QuicChain:
         source, path, stack = scenario.source, scenario.path, scenario.stack
         if not isinstance(stack, Quic):
             return Support(frozenset(), refused=(UnsupportedError("stack", stack, "be a Quic"),))
-        return Support(_HONOURED, refused=tuple(quic_chain_refusals(source, path, stack)))
+        return Support(_HONOURED, ignored_lateness(source), tuple(quic_chain_refusals(source, path, stack)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the chain's answer."""
-        answered = partial(Answer, scenario, requested, self.name)
-        for refused in self.supports(scenario).refused:
+        support = self.supports(scenario)
+        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
+        for refused in support.refused:
             return answered("unsupported", refusal=refused)
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Quic)
@@ -460,7 +462,7 @@ class QuicChain:
             mean=found.mean,
             sustainable=found.sustainable,
             truncated_mass=found.truncated_mass,
-            distribution=found,
+            distribution=replace(found, ignored=support.ignored),
             parts=_parts(found) if requested.parts else None,
             backlogged_time_fraction=found.backlogged,
             **requested_figures(found, requested),

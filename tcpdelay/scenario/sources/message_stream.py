@@ -29,6 +29,8 @@ PEAK_DURATION, PEAK_MESSAGES = 600.0, 1_000_000
 """Duration [s] and number of the messages in which the peak bitrate is searched, whichever ends first."""
 SHOWN_DURATION = 10.0
 """Duration that a chart shows by default [s]."""
+TYPICAL_WRITE_JITTER = 0.001
+"""Largest lateness of the writes of a program that waits in `epoll_wait`, whose timeout is in milliseconds [s]."""
 WriteJitter: TypeAlias = Annotated[
     float,
     Quantity(
@@ -68,7 +70,7 @@ class Source(ABC):
         """Largest lateness of a write [s]: of each it is uniform from 0 to this; writes keep their order.
 
         Timers of applications fire late: by up to a millisecond if a program waits in `epoll_wait`, whose timeout is in
-        milliseconds. A delay counts from the late write.
+        milliseconds, which is the default of sources with parameters. A delay counts from the late write.
         """
         return 0.0
 

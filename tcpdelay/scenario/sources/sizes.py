@@ -9,7 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tcpdelay.declare import Content, InvalidValueError, Quantity, as_numbers, described
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
+from tcpdelay.scenario.sources.message_stream import (
+    BLOCK,
+    TYPICAL_WRITE_JITTER,
+    Blocks,
+    Source,
+    WriteJitter,
+    message_array,
+    whole_bytes,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -267,7 +275,7 @@ class Messages(Source):
             type_name="LognormalSizes, ParetoSizes, EmpiricalSizes or int",
         ),
     ]
-    write_jitter: WriteJitter = 0.0
+    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 
     @property
     def message_rate(self) -> float:

@@ -106,14 +106,16 @@ class SourceSettings:
     >>> settings.source
     Video(bitrate=2500000.0)
     >>> settings.label
-    'video-bitrate2500000-seed7'
+    'video-bitrate2500000-writejitter0.001-seed7'
     """
 
     content: Source | TraceFile
     seed: int = 0
 
     @classmethod
-    def from_table(cls, table: object, folder: Path = Path(), highest_rate: float = HIGHEST_RATE) -> SourceSettings:
+    def from_table(
+        cls, table: object, folder: Path = Path(), highest_rate: float = HIGHEST_RATE, *, recorded: bool = False
+    ) -> SourceSettings:
         """Return the settings in a table of a TOML specification, or of a capture.
 
         Parameters
@@ -125,6 +127,8 @@ class SourceSettings:
             Folder of the specification.
         highest_rate : float
             Largest mean number of messages per second [1/s].
+        recorded : bool
+            Whether this is the table of a capture, which leaves out what has no effect.
 
         Raises
         ------
@@ -140,7 +144,10 @@ class SourceSettings:
             raise InvalidValueError("source.kind", kind, f"be one of {', '.join(map(repr, (*KINDS, TRACE)))}")
         require_whole("source.seed", seed, 0, MAX_SEED)
         try:
-            content = _trace_file(values, folder) if kind == TRACE else _described(KINDS[kind], kind, values)
+            if kind == TRACE:
+                content: Source | TraceFile = _trace_file(values, folder)
+            else:
+                content = _described(KINDS[kind], kind, {**(_left_out(KINDS[kind]) if recorded else {}), **values})
             settings = cls(content, seed)
             if "digest" not in values:
                 settings.check_rate(highest_rate)
@@ -193,6 +200,12 @@ class SourceSettings:
 
 def _word_of(words: Mapping[str, type], described: object) -> str:
     return next(word for word, cls in words.items() if type(described) is cls)
+
+
+def _left_out(cls: type[Any]) -> dict[str, Any]:
+    """Return the values that have no effect, which a record leaves out."""
+    declared = declarations(cls).items()
+    return {name: each.no_effect for name, each in declared if each.no_effect is not None}
 
 
 def _described(cls: type[Any], word: str, values: Mapping[str, object]) -> Any:
@@ -264,8 +277,8 @@ def _parameters(described: object) -> dict[str, Any]:
 
 
 def _labels(described: object) -> list[str]:
-    """Return the parameters that differ from their defaults, as parts of a file name."""
-    parts = []
+    """Return the parameters that differ from their defaults and have an effect, as parts of a file name."""
+    parts, effective, declared = [], effective_fields(described), declarations(type(described))
     for each in dataclasses.fields(described):  # type: ignore[arg-type]
         value = getattr(described, each.name)
         if isinstance(value, SizeDistribution):
@@ -273,6 +286,6 @@ def _labels(described: object) -> list[str]:
         elif isinstance(described, EmpiricalSizes):
             digest = hashlib.sha256(value.tobytes()).hexdigest()[:DIGEST]
             parts.append(f"{value[0]}B" if value.size == 1 else f"{value.size}sizes{digest}")
-        elif value != each.default:
+        elif each.name in effective and (declared[each.name].no_effect is not None or value != each.default):
             parts.append(each.name.replace("_", "") + (value if isinstance(value, str) else f"{value:.10g}"))
     return parts

@@ -9,7 +9,14 @@ from typing import Annotated, Self
 
 from tcpdelay.declare import Quantity, described
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array
+from tcpdelay.scenario.sources.message_stream import (
+    BLOCK,
+    TYPICAL_WRITE_JITTER,
+    Blocks,
+    Source,
+    WriteJitter,
+    message_array,
+)
 
 BURSTS = 256
 """Bursts that are drawn together."""
@@ -126,7 +133,7 @@ class Speech(_Bursts):
     interval: Annotated[float, _time("Time between two packets of a talk spurt.", 1e-4, 60.0, "20ms")]
     talk: Annotated[float, _time("Mean length of a talk spurt.", 0.001, 1000.0, "1s")] = 1.0
     silence: Annotated[float, _time("Mean length of a silence.", 0.001, 1000.0, "1350ms")] = 1.35
-    write_jitter: WriteJitter = 0.0
+    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -185,7 +192,7 @@ class Utterances(_Bursts):
     pause: Annotated[
         float, _time("Mean time from the end of a reply's audio to the next reply.", 0.001, 1000.0, "4s")
     ] = 4.0
-    write_jitter: WriteJitter = 0.0
+    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 
     @property
     def kinds(self) -> tuple[str, ...]:

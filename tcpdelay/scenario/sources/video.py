@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from tcpdelay.declare import Choice, InvalidValueError, Quantity, described
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
+from tcpdelay.scenario.sources.message_stream import (
+    BLOCK,
+    TYPICAL_WRITE_JITTER,
+    Blocks,
+    Source,
+    WriteJitter,
+    message_array,
+    whole_bytes,
+)
 from tcpdelay.scenario.sources.message_trace import Trace
 
 if TYPE_CHECKING:
@@ -117,7 +125,7 @@ class Video(Source):
             "the standard deviation is 1.24 times the mean.",
         ),
     ] = "lognormal"
-    write_jitter: WriteJitter = 0.0
+    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 
     def __post_init__(self) -> None:
         smallest = self.mean_sizes[0]

@@ -480,7 +480,7 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
         smallest = -(-LARGEST_FLIGHT * stack.mss // KEPT)
         raise InvalidValueError("packet_size", int(flow.message), f"be at least {smallest} bytes")
     path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
-    prepared, _ = new_connection(Flow(stack.mss, 1.0), path, stack, 0)
+    prepared, _ = new_connection(Flow(stack.mss, 1.0, write_jitter=0.0), path, stack, 0)
     settings = {name: prepared[name] for name in CONNECTION.names or ()}
     # The flow times the writes, so the connection keeps times of segments and no delays of packets.
     settings |= {"interval": 0, "next_write": NEVER, "deferred": 1, "leaping": 0, "until_loss": ALWAYS}

@@ -13,7 +13,7 @@ from tcpdelay.budget import SimulationBudget
 from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.applications import constant_rate
-from tcpdelay.scenario.source import is_exact
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import BLOCK
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.sim.network.bottleneck import LINK, Bottleneck, prepare_link
@@ -414,7 +414,8 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "stop": round(stop * SECOND),
         "first_timeout": round(FIRST_TIMEOUT * SECOND),
     }
-    if isinstance(source, ConstantRate) and is_exact(source.flow):
+    if isinstance(source, ConstantRate) and source.written_exactly:
+        assert isinstance(source.flow, Flow)
         settings |= {
             "application": CONSTANT_RATE,
             "message": source.flow.packet_size,

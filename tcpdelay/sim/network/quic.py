@@ -127,7 +127,7 @@ def end(flow: Any, c: Any) -> None:
 def prepare(stack: Quic, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
     """Prepare a connection: the shared link, and not the connection, delays and loses its packets."""
     path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
-    prepared, _ = new_connection(Flow(1, 1.0), path, stack, 0)
+    prepared, _ = new_connection(Flow(1, 1.0, write_jitter=0.0), path, stack, 0)
     settings = {name: prepared[name] for name in CONNECTION.names or ()}
     for name, value in (settings | {"scheduled": 1, "next_write": NEVER}).items():
         connection[name] = value

@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 
 from tcpdelay.argument_types import check_field_types
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.source import Flow, is_exact
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.network.bottleneck import SharedPath, check_range
@@ -122,8 +123,9 @@ class ConstantRate(Source):
     Parameters
     ----------
     flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
-        The messages, from the time `start` on. `Scp` carries only a `Flow` without `write_jitter`. With another source,
-        or with `write_jitter`, the parameters below, except `deadlines`, have no meaning, and are refused.
+        The messages, from the time `start` on. With a source that is no `Flow`, or with a `write_jitter` above 1 ms,
+        the parameters below, except `deadlines`, have no meaning, and are refused; `Scp` then refuses the source. With
+        any of these parameters, and with `Scp`, a `write_jitter` up to 1 ms is ignored.
     pieces : int
         Number of writes of equal size into which each packet is split, 1 to 64. All pieces are written at once, and
         the packet is read with its last piece.
@@ -197,9 +199,10 @@ class ConstantRate(Source):
         for name, mean in (("talk", self.talk), ("silence", self.silence)):
             if mean is not None:
                 check_range(name, mean, 0.001, 1000, "s")
-        if not is_exact(self.flow):
+        if not self.written_exactly:
             self._check_messages()
             return
+        assert isinstance(self.flow, Flow)
         self._check_keepalive(self.flow.packet_size)
         if self.forging and self.dispatched:
             self._refuse_forging()
@@ -218,12 +221,13 @@ class ConstantRate(Source):
             check_range(f"deadlines[{kind!r}]", deadline, LEAST_DEADLINE, LARGEST_DEADLINE, "s")
 
     def _check_messages(self) -> None:
-        """Raise InvalidValueError if a source that is no `Flow` with exact writes cannot be carried in this way."""
+        """Raise InvalidValueError if a source whose writes are a schedule cannot be carried in this way."""
+        usual = f"a write_jitter above {TYPICAL_WRITE_JITTER:g} s"
         if not self.supports("messages"):
-            what = "write_jitter" if isinstance(self.flow, Flow) else "a source that is no Flow"
+            what = usual if isinstance(self.flow, Flow) else "a source that is no Flow"
             raise InvalidValueError("stack", self.stack, f"be {' or '.join(stacks_with('messages'))} with {what}")
         if self.dispatched or self.keepalive_size is not None:
-            flow = "have no write_jitter" if isinstance(self.flow, Flow) else "be a Flow"
+            flow = f"not have {usual}" if isinstance(self.flow, Flow) else "be a Flow"
             allowed = f"{flow} where packets are split, discarded, suppressed or use parallel connections"
             raise InvalidValueError("flow", self.flow, allowed)
 
@@ -234,6 +238,14 @@ class ConstantRate(Source):
         if self.silence is None:
             raise InvalidValueError("keepalive_size", self.keepalive_size, "go with talk and silence")
         check_range("keepalive_size", self.keepalive_size, 1, packet_size, "bytes")
+
+    @property
+    def written_exactly(self) -> bool:
+        """Whether packets are written exactly on time: a lateness up to the usual one is ignored where it must be."""
+        if not isinstance(self.flow, Flow) or self.flow.write_jitter > TYPICAL_WRITE_JITTER:
+            return False
+        ignored = self.dispatched or self.keepalive_size is not None or not self.supports("messages")
+        return ignored or self.flow.write_jitter == 0
 
     @property
     def dispatched(self) -> bool:

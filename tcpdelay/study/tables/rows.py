@@ -18,6 +18,7 @@ from tcpdelay.declare import InvalidValueError, require_flag
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import KnownStack
 from tcpdelay.scenario.target import Target
@@ -135,8 +136,9 @@ class RowPredictor:
             raise ValueError(f"flow must be given, as the table has no {' and no '.join(missing)}")
         if demand.simulated and (len(missing) < len(FLOW) or demand.call is not None):
             table = "for a table with packet sizes or intervals, and for the rating of a call"
-            if isinstance(demand.flow, Flow) and demand.flow.write_jitter:
-                raise InvalidValueError("write_jitter", demand.flow.write_jitter, f"be 0 {table}")
+            if isinstance(demand.flow, Flow) and demand.flow.write_jitter > TYPICAL_WRITE_JITTER:
+                allowed = f"be at most {TYPICAL_WRITE_JITTER:g} s {table}"
+                raise InvalidValueError("write_jitter", demand.flow.write_jitter, allowed)
             if isinstance(demand.flow, Flow):
                 raise InvalidValueError(
                     "stack", type(demand.stack).__name__, f"be a TCP, or a QUIC that the chain knows, {table}"
@@ -227,12 +229,13 @@ class RowPredictor:
             values[name][rows] if name in values else np.full(rows.size, given)
             for name, given in zip((*FLOW, *TARGET), (*default, target.limit, target.quantile), strict=True)
         ]
+        lateness = TYPICAL_WRITE_JITTER if flow is None else flow.write_jitter
         source = flow if self.demand.simulated else None
         different, which = np.unique(np.stack(own, axis=1), axis=0, return_inverse=True)
         order = np.argsort(which.ravel(), kind="stable")
         parts = np.split(rows[order], np.cumsum(np.bincount(which.ravel()))[:-1])
         return [
-            (Flow(int(size), interval) if source is None else source, Target(limit, quantile), part)
+            (Flow(int(size), interval, lateness) if source is None else source, Target(limit, quantile), part)
             for (size, interval, limit, quantile), part in zip(different.tolist(), parts, strict=True)
         ]
 
