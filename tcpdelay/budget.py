@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from tcpdelay.declare import InvalidValueError, is_number
+from tcpdelay.declare import in_bytes, in_seconds
 
 # Giving up an answer that nobody waits for any more.
 #
@@ -68,10 +68,12 @@ LAST_RESORT = 20.0
 """Multiple of the estimated time after which the clock ends a simulation."""
 SLICE = 0.5
 """Estimated time of one call of a kernel [s], after which an interrupt is noticed."""
-SHORTEST, LONGEST = 0.01, 1e6
-"""Bounds of the time that an answer may be allowed [s]."""
-LEAST_MEMORY, MOST_ALLOWED = 2**20, 2**50
-"""Bounds of the memory that an answer may be allowed [bytes]."""
+TIME = in_seconds("Processor time of an answer, by an estimate.", 0.01, 1e6)
+"""Declaration of the time that an answer may be allowed."""
+MEMORY = in_bytes(
+    "Memory of the chain of an answer.", 2**20, 2**50, example="500MB", allowed="lie between 1 MiB and 1 PiB (in bytes)"
+)
+"""Declaration of the memory that an answer may be allowed."""
 
 
 class TooLargeError(ValueError):
@@ -80,11 +82,9 @@ class TooLargeError(ValueError):
 
 def checked_budget(max_seconds: float = MOST_SECONDS, max_memory: float | None = None) -> None:
     """Raise an error if an allowed time or memory is out of its range."""
-    if not is_number(max_seconds) or not SHORTEST <= max_seconds <= LONGEST:
-        raise InvalidValueError("max_seconds", max_seconds, f"lie between {SHORTEST:g} and {LONGEST:g} s")
-    if max_memory is not None and not (is_number(max_memory) and LEAST_MEMORY <= max_memory <= MOST_ALLOWED):
-        allowed = "lie between 1 MiB and 1 PiB (in bytes)"
-        raise InvalidValueError("max_memory", max_memory, allowed)
+    TIME.require("max_seconds", max_seconds)
+    if max_memory is not None:
+        MEMORY.require("max_memory", max_memory)
 
 
 @dataclass

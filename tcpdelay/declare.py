@@ -32,7 +32,7 @@ from typing import (
 
 import pydantic.dataclasses
 from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
-from pydantic import BeforeValidator, ConfigDict, ValidationError
+from pydantic import BeforeValidator, ConfigDict, PlainValidator, ValidationError
 
 from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_rate, parse_size, parse_time
 
@@ -166,13 +166,6 @@ def require_flag(name: str, value: object) -> None:
     """Raise InvalidValueError if an argument is neither True nor False."""
     if not isinstance(value, bool):
         raise InvalidValueError(name, value, "be True or False")
-
-
-def require_whole(name: str, value: object, low: int, high: int) -> int:
-    """Return a whole number of a configuration file; raise InvalidValueError if it is none, or out of its range."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidValueError(name, value, f"be a whole number from {low} to {high}")
-    return value
 
 
 def require_keys(table: Iterable[str], allowed: Collection[str], what: str, place: str = "") -> None:
@@ -385,18 +378,30 @@ class Quantity(Field):
         if isinstance(written, str) and self.kind in PARSERS:
             return self.parser(written, name, allow_zero=True)
         if not is_number(written) or _is_huge(written):
+            if self.allowed or self.kind not in PARSERS:
+                raise self.refusal(name, written)
             raise InvalidValueError(name, written, "be a number, or text with a unit")
         return int(written) if self.kind in WHOLE and float(written).is_integer() else float(written)
 
 
-SEED = Quantity(
-    kind="count",
-    meaning="Seed of all random numbers.",
-    low=0,
-    high=sys.float_info.max,
-    unit="",
-    example="1",
-    allowed="be a whole number, 0 or more",
+def in_seconds(meaning: str, low: float, high: float, **more: Any) -> Quantity:
+    """Declare a time in seconds; `more` are further fields of the declaration."""
+    return Quantity(kind="time", unit="s", meaning=meaning, low=low, high=high, **more)
+
+
+def in_bytes(meaning: str, low: float, high: float, **more: Any) -> Quantity:
+    """Declare a whole number of bytes; `more` are further fields of the declaration."""
+    return Quantity(kind="size", unit="bytes", meaning=meaning, low=low, high=high, **more)
+
+
+def whole_number(meaning: str, low: int, high: float, **more: Any) -> Quantity:
+    """Declare a whole number without a unit; `more` are further fields of the declaration."""
+    allowed = {"allowed": f"be a whole number from {low} to {high}"}
+    return Quantity(kind="count", unit="", meaning=meaning, low=low, high=high, **allowed | more)
+
+
+SEED = whole_number(
+    "Seed of all random numbers.", 0, sys.float_info.max, example="1", allowed="be a whole number, 0 or more"
 )
 """Declaration of the seed of a simulation."""
 
@@ -481,7 +486,7 @@ class Content(Field):
 
     def __iter__(self) -> Iterator[object]:
         """Yield the check for pydantic."""
-        yield BeforeValidator(self.check)
+        yield PlainValidator(self.check)
 
     def allows(self, value: object) -> bool:
         """Return whether the check accepts a value."""
@@ -504,6 +509,17 @@ class Content(Field):
         raise InvalidValueError(name, written, "be given in Python")
 
 
+def instance_of(name: str, *classes: type) -> Callable[[Any], Any]:
+    """Return a check of a `Content` that accepts only objects of some classes."""
+
+    def checked(value: Any) -> Any:
+        if not isinstance(value, classes):
+            raise InvalidValueError(name, value, f"be a {' or a '.join(each.__name__ for each in classes)}")
+        return value
+
+    return checked
+
+
 _DECLARATIONS: dict[type, Mapping[str, Field]] = {}
 _SECTION = re.compile(r"\n\n\w[\w ]*\n---")
 """The end of a docstring's text, where its first section begins."""
@@ -515,10 +531,23 @@ def declarations(described: type) -> Mapping[str, Field]:
     return _DECLARATIONS[described]
 
 
+def _ordered_fields(described: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a described class in the order of their declarations."""
+    fields = {field.name: field for field in dataclasses.fields(described)}
+    return [fields[name] for name in declarations(described)]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """Return the default of a field, or `dataclasses.MISSING`."""
+    factory = field.default_factory
+    return field.default if factory is dataclasses.MISSING else factory()
+
+
 def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
-    """Yield the names and declarations of the fields of a dataclass."""
-    hints = get_type_hints(described, include_extras=True)
-    for field in dataclasses.fields(described):
+    """Yield names and declarations of the fields: fields by position, inherited keywords, then its own keywords."""
+    hints, own = get_type_hints(described, include_extras=True), inspect.get_annotations(described)
+    by_order = sorted(dataclasses.fields(described), key=lambda each: (each.kw_only, each.kw_only and each.name in own))
+    for field in by_order:
         hint = hints[field.name]
         # The type of an optional field is a union of the declared type and None.
         declared = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Annotated), None)
@@ -532,8 +561,8 @@ def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
         declaration = next(entry for entry in declared.__metadata__ if isinstance(entry, Field))
         if isinstance(declaration, Choice):
             declaration = dataclasses.replace(declaration, words=get_args(declared.__origin__))
-        default = None if field.default is dataclasses.MISSING else field.default
-        yield field.name, dataclasses.replace(declaration, default=default)
+        default = _default(field)
+        yield field.name, dataclasses.replace(declaration, default=None if default is dataclasses.MISSING else default)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -563,23 +592,14 @@ def described(cls: type[Described]) -> type[Described]:
     return result
 
 
-def declared(cls: type[Described]) -> type[Described]:
-    """Keep the declarations of a dataclass that checks its values itself."""
-    fields: Any = cls
-    _DECLARATIONS[cls] = dict(_declared_fields(fields))
-    _show_plainly(cls)
-    _document(cls)
-    return cls
-
-
 def _document(described: Any) -> None:
     """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
     text = inspect.cleandoc(described.__doc__ or "")
     lines = ["", "", "Parameters", "----------"]
-    for field in dataclasses.fields(described):
+    for field in _ordered_fields(described):
         declared = declarations(described)[field.name]
         optional = ", optional" if field.default is None else ""
-        default = f"By default {declared.default!r}." if declared.default is not None else ""
+        default = f"By default {declared.default!r}." if declared.default not in (None, {}) else ""
         sentences = filter(None, (declared.meaning, declared.details, declared.allowed_in_words, default))
         lines += [f"{field.name} : {declared.type_in_words}{optional}", f"    {' '.join(sentences)}"]
     if "\nRaises\n---" not in text:
@@ -587,6 +607,22 @@ def _document(described: Any) -> None:
     first = _SECTION.search(text)
     place = len(text) if first is None else first.start()
     described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
+
+
+def read(described: type[Described], table: Mapping[str, object]) -> Described:
+    """Return an object of a described class whose fields are in a table of a file, with texts for units.
+
+    Examples
+    --------
+    >>> from tcpdelay.scenario.source import Flow
+    >>> read(Flow, {"packet_size": "174B", "interval": "20ms"})
+    Flow(packet_size=174, interval=0.02)
+    """
+    values = {}
+    for name, value in table.items():
+        declared = declarations(described)[name]
+        values[name] = value if isinstance(declared, Content) else declared.read(name, value)
+    return described(**values)
 
 
 def effective_fields(described: Any) -> dict[str, Any]:
@@ -610,9 +646,9 @@ def _repr(described: Any) -> str:
     """Return the call that makes this object, without arguments that have their default."""
     given = [
         f"{field.name}={value!r}"
-        for field in dataclasses.fields(described)
+        for field in _ordered_fields(type(described))
         for value in [getattr(described, field.name)]
-        if field.default is dataclasses.MISSING or value != field.default
+        if (default := _default(field)) is dataclasses.MISSING or value != default
     ]
     return f"{type(described).__qualname__}({', '.join(given)})"
 
@@ -623,20 +659,21 @@ def _show_plainly(described: Any) -> None:
     arguments = [
         inspect.Parameter(
             field.name,
-            inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            default=inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default,
+            inspect.Parameter.KEYWORD_ONLY if field.kw_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if (default := _default(field)) is dataclasses.MISSING else default,
             annotation=types[field.name],
         )
-        for field in dataclasses.fields(described)
+        for field in _ordered_fields(described)
     ]
     described.__signature__ = inspect.Signature(arguments)
-    described.__annotations__ = {field.name: types[field.name] for field in dataclasses.fields(described)}
+    described.__annotations__ = {field.name: types[field.name] for field in _ordered_fields(described)}
 
 
 def _first_fault(described: type, error: ValidationError) -> Exception:
     """Return the error to raise for the first fault that pydantic reports."""
     fault = error.errors(include_url=False)[0]
-    if isinstance(cause := fault.get("ctx", {}).get("error"), InvalidValueError):
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidValueError) or (isinstance(cause, ValueError) and not fault["loc"]):
         return cause
     name = fault["loc"][0] if fault["loc"] else ""
     if isinstance(name, int):

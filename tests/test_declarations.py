@@ -1,6 +1,5 @@
 """What follows from the one declaration of a field: option, sweep axis, column, units, `help`."""
 
-import dataclasses
 import inspect
 import re
 import shutil
@@ -28,7 +27,23 @@ ADDED = """
         Quantity(kind="time", meaning="Mean queueing delay.", low=0.0, high=2.0, unit="s", example="3ms"),
     ] = 0.004
 
-    def __post_init__"""
+    def _check_jitter"""
+TOPOLOGY = """
+[programs.client]
+run = "true"
+after = "server"
+[programs.server]
+run = "true"
+[[links]]
+between = ["client", "server"]
+rtt = "100ms"
+queueing = "3ms"
+"""
+CAMPAIGN = """
+name = "new"
+[[experiments]]
+queueing = "3ms"
+"""
 SHOWN = """
 import pyarrow
 from tcpdelay.cli.options import ScenarioOptions
@@ -39,6 +54,8 @@ from tcpdelay.study.execution import Results
 from tcpdelay.study.sweep.run import sweep_runs
 from tcpdelay.study.sweep.specification import read_sweep
 from tcpdelay.study.tables.columns import QUANTITIES, Source, read_column
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.specification import read_specification
 
 main(["predict", "--help-all"])
 main(["predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--queueing", "3s"])
@@ -52,20 +69,38 @@ runs = sweep_runs(sweep)
 print(labelled(runs, Results(runs.size, runs.row_type)).queueing.attrs, sweep.axes[0].values)
 batch = pyarrow.record_batch({"q": ["7 ms", "3 s"]})
 print(read_column(batch, QUANTITIES["queueing"], Source("q", 1.0)))
+main(["run", "--help"])
+main(["run", "--rtt", "100ms", "--queueing", "3ms", "--", "true", "--client", "true"])
+main(["run", "links.toml"])
+print(Experiment().to_json(), Experiment().name)
+try:
+    read_specification("campaign.toml")
+except ValueError as error:
+    print(error)
 """
 
 
 def test_a_new_field_of_the_path_needs_no_other_edit(tmp_path):
     copied = shutil.copytree(PACKAGE, tmp_path / "tcpdelay", ignore=shutil.ignore_patterns("__pycache__"))
-    declared = copied / "scenario" / "path.py"
-    declared.write_text(declared.read_text().replace("\n    def __post_init__", ADDED, 1))
+    declared = copied / "scenario" / "link.py"
+    declared.write_text(declared.read_text().replace("\n    def _check_jitter", ADDED, 1))
+    (tmp_path / "links.toml").write_text(TOPOLOGY)
+    (tmp_path / "campaign.toml").write_text(CAMPAIGN)
     done = subprocess.run(
         [sys.executable, "-c", SHOWN], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     printed = " ".join(done.stdout.split())
     assert "--queueing TIME Mean queueing delay. Example: 3ms. [default: (4ms)]" in printed
-    assert done.stderr == "tcpdelay predict: --queueing: must lie between 0 and 2 s, got 3\n"
+    assert done.stderr.splitlines() == [
+        "tcpdelay predict: --queueing: must lie between 0 and 2 s, got 3",
+        "tcpdelay run: --queueing: must be 0.004 in the testbed, got 0.003",
+        "tcpdelay run: links.toml: links 1: queueing must be 0.004 in the testbed, got 0.003",
+    ]
+    assert printed.count("--queueing TIME Mean queueing delay. Example: 3ms.") == 2
+    assert "campaign.toml: experiments 1: queueing must be 0.004 in the testbed, got 0.003" in printed
+    # Captures keep their names and their digests.
+    assert '"queueing"' not in printed
     assert " 0.005 {'long_name': 'mean queueing delay', 'units': 's'} (0.001, 0.002)" in printed
     assert "Cells(values=array([0.007, 3. ]), faults=array([0, 5], dtype=int8))" in printed
 
@@ -89,7 +124,7 @@ def test_the_help_of_a_class_shows_types_and_defaults_alone():
 def test_the_docstring_describes_every_field_once(described):
     parameters = described.__doc__.partition("Parameters\n----------\n")[2].partition("\n\nRaises\n")[0]
     names = [line.partition(" : ")[0] for line in parameters.splitlines() if not line.startswith(" ")]
-    assert names == [field.name for field in dataclasses.fields(described)]
+    assert names == list(declarations(described))
     for declaration in declarations(described).values():
         assert declaration.meaning in parameters
 

@@ -18,7 +18,7 @@ from tcpdelay.ask import Requested
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.models.predict import predict
 from tcpdelay.proxy.stream import Stream
-from tcpdelay.scenario.jitter import JitterDraw, jitter_table, mean_jitter
+from tcpdelay.scenario.jitter import jitter_table, mean_jitter
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.network.relay import over_udp
@@ -31,7 +31,7 @@ from tcpdelay.testbed.emulated_path import EmulatedPath, Link
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.queues import NetemOptions, set_netem
 from tcpdelay.testbed.specification import Specification
-from tcpdelay.testbed.trace_shaper import JitteredDelays
+from tcpdelay.testbed.trace_shaper import JitterDraw, JitteredDelays
 
 TABLES = ("normal", "pareto", "paretonormal")
 DISTRIBUTIONS = ("uniform", *TABLES)

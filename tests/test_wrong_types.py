@@ -124,7 +124,7 @@ RECORDS = {
     ids=lambda value: getattr(value, "name", None) or value.__name__,
 )
 def test_a_field_of_a_wrong_type_is_refused_in_one_line_that_names_it(record, field):
-    annotation = str(field.type)
+    annotation = str(inspect.signature(record).parameters[field.name].annotation).replace("Optional", "None")
     for kind, value in (WRONG | {"a broken number": 1.5}).items():
         number = isinstance(value, (int, float))
         allowed = (value is None and "None" in annotation) or (isinstance(value, str) and "str" in annotation)
@@ -133,7 +133,7 @@ def test_a_field_of_a_wrong_type_is_refused_in_one_line_that_names_it(record, fi
         with pytest.raises(InvalidValueError) as refused:
             record(**(RECORDS[record] | {field.name: value}))
         said = str(refused.value)
-        assert said.startswith(f"{field.name} must be ") or kind == "a number below 0", (kind, said)
+        assert said.startswith(f"{field.name} must "), (kind, said)
         assert "\n" not in said
 
 

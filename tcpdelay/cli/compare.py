@@ -10,22 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.budget import MOST_SECONDS
-from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
+from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting, print_warning
 from tcpdelay.cli.options import (
     OTHER_STACKS,
     OUTPUT,
     MaxSeconds,
     ScenarioOptions,
     chart_option,
+    declared_option,
+    described,
     format_option,
     link_trace_option,
-    make_option,
     number,
+    option_type,
     outage_every_option,
     outage_option,
     output_option,
     quantity,
     read_varying_link,
+    with_options,
     with_scenario,
 )
 from tcpdelay.cli.output import (
@@ -37,7 +40,8 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_scenario, with_source
-from tcpdelay.scenario.path_presets import Discipline
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.scenario.link import BURST, CAPACITY, DISCIPLINE, PEAK_RATE, QUEUE_TARGET, RATE
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.units import format_time
 
@@ -81,62 +85,55 @@ beside one, --loss may be left out, and the path loses nothing.
 """
 
 
+_OF_LINK = {
+    "link": ("rate", replace(RATE, default_words="unlimited")),
+    "queue": (
+        "capacity",
+        replace(
+            CAPACITY,
+            default_words="one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie, cake and dualpi2 "
+            "that of Linux; none for a policer",
+        ),
+    ),
+    "discipline": (
+        "discipline",
+        replace(
+            DISCIPLINE,
+            meaning=f"{DISCIPLINE.meaning} The transports of the literature are left out with codel, fq_codel, pie, "
+            "cake and dualpi2, which do not go with --link-trace or --outage.",
+        ),
+    ),
+    "queue_target": ("target", QUEUE_TARGET),
+    "burst": ("burst", replace(BURST, default_words="none")),
+    "peak_rate": ("peak_rate", PEAK_RATE),
+}
+"""The options of the shared link: the argument of `Bottleneck` and the declaration of each."""
+
+
+def _link_options() -> dict[str, Any]:
+    """Return the annotations of the options of the shared link by name; those of its trace follow its rate."""
+    options = {
+        name: Annotated[
+            option_type(declared) | None,
+            declared_option(name, declared, LINK, described(declared), declared.default_words),
+        ]
+        for name, (_, declared) in _OF_LINK.items()
+    }
+    varying = {
+        "link_trace": Annotated[Path | None, link_trace_option(LINK)],
+        "outage_every": Annotated[float | None, outage_every_option(LINK)],
+        "outage": Annotated[float | None, outage_option(LINK)],
+    }
+    return {"link": options.pop("link"), **varying, **options}
+
+
 @partial(with_scenario, left_out=OTHER_STACKS)
 @with_source
+@partial(with_options, bundle="shared", options=_link_options(), gather=dict)
 def compare(
     options: ScenarioOptions,
     source: SourceOptions,
-    link: Annotated[
-        float | None, quantity("--link", "rate", LINK, "Rate of the link. Example: 3Mbit/s.", "unlimited")
-    ] = None,
-    link_trace: Annotated[Path | None, link_trace_option(LINK)] = None,
-    outage_every: Annotated[float | None, outage_every_option(LINK)] = None,
-    outage: Annotated[float | None, outage_option(LINK)] = None,
-    queue: Annotated[
-        int | None,
-        make_option(
-            "--queue",
-            LINK,
-            "Longest queue.",
-            "one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie, cake and dualpi2 that of "
-            "Linux; none for a policer",
-            metavar="PACKETS",
-        ),
-    ] = None,
-    discipline: Annotated[
-        Discipline | None,
-        make_option(
-            "--discipline",
-            LINK,
-            "Packets that the queue drops: the last (drop-tail), some early (red), those beyond a threshold (dred), or "
-            "those that keep its delay short (codel, fq_codel, pie, cake, dualpi2; not with --link-trace or "
-            "--outage). The transports of the literature are left out with these five. A policer has no queue: it "
-            "drops what exceeds the token bucket of --burst.",
-            "drop-tail",
-        ),
-    ] = None,
-    queue_target: Annotated[
-        float | None,
-        quantity(
-            "--queue-target",
-            "time",
-            LINK,
-            "Queueing delay at which codel, fq_codel, pie, cake and dualpi2 aim.",
-            "5ms, or 15ms for pie and dualpi2",
-        ),
-    ] = None,
-    burst: Annotated[
-        int | None,
-        quantity(
-            "--burst", "size", LINK, "Token bucket of the link: bytes that leave at once after an idle time.", "none"
-        ),
-    ] = None,
-    peak_rate: Annotated[
-        float | None,
-        quantity(
-            "--peak-rate", "rate", LINK, "Rate at which the bytes of the token bucket leave.", "they leave at once"
-        ),
-    ] = None,
+    shared: dict[str, Any],
     bulk: Annotated[int, number("--bulk", LINK, "Number of long transfers on the link.")] = 0,
     web: Annotated[int, number("--web", LINK, "Number of web users on the link.")] = 0,
     cbr: Annotated[
@@ -172,9 +169,10 @@ def compare(
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
     chosen = output_format or format_by_suffix(output, SUFFIXES)
-    if link is not None and link_trace is not None:
+    link_trace = shared["link_trace"]
+    if shared["link"] is not None and link_trace is not None:
         raise typer.BadParameter("--link and --link-trace: give one of them")
-    if (outage_every is None) != (outage is None):
+    if (shared["outage_every"] is None) != (shared["outage"] is None):
         raise typer.BadParameter("--outage-every and --outage: give both or none")
     refuse_same_file(
         [*measurements(options), *source.files, ("--link-trace", link_trace)],
@@ -182,44 +180,31 @@ def compare(
     )
     refuse_missing_folder(output, "--output")
     path_is_known = options.path is not None or any(file for _, file in measurements(options))
-    if (link is not None or link_trace is not None) and not path_is_known:
+    if (shared["link"] is not None or link_trace is not None) and not path_is_known:
         # The queue of the link has losses of its own.
         options = options.changed(loss=options["loss"] or 0.0)
     scenario = read_scenario(options, source)
     if scenario.path_preset is not None:
-        scenario, link, queue, discipline, bulk = _with_preset(
-            scenario, scenario.path_preset, options, link, queue, discipline, bulk, link_trace is not None
-        )
-    shares_link = link is not None or link_trace is not None
-    trace = read_varying_link(link, link_trace, outage_every, outage) if shares_link else None
+        scenario, bulk = _with_preset(scenario, scenario.path_preset, options, shared, bulk)
+    shares_link = shared["link"] is not None or link_trace is not None
     if not shares_link:
-        of_link = {"--outage": outage, "--queue": queue, "--discipline": discipline, "--queue-target": queue_target}
-        of_link |= {"--burst": burst, "--peak-rate": peak_rate}
-        for name, given in (of_link | {"--bulk": bulk, "--web": web, "--cbr": cbr}).items():
+        others = {"bulk": bulk, "web": web, "cbr": cbr}
+        for name, given in ({name: shared[name] for name in ("outage", *_OF_LINK)} | others).items():
             if given is not None and given != 0:
-                raise typer.BadParameter(f"{name}: needs --link or --link-trace, the link that is shared")
+                raise typer.BadParameter(f"{option_name(name)}: needs --link or --link-trace, the link that is shared")
     with argument_errors():
-        rate = link if trace is None else trace.mean_rate
-        own = {"target": queue_target, "trace": trace, "burst": burst or 0, "peak_rate": peak_rate}
-        shared = None if rate is None else _link(rate, queue, discipline or "drop-tail", scenario, own)
-        others = _others(scenario, shared, bulk, web, cbr)
-        comparison = _compared(scenario, shared, others, duration, seed, parity, max_seconds)
+        bottleneck = _link(shared, scenario) if shares_link else None
+        sources = _others(scenario, bottleneck, bulk, web, cbr)
+        comparison = _compared(scenario, bottleneck, sources, duration, seed, parity, max_seconds)
     if chart is not None:
         write_chart(chart, _draw(comparison), "--chart")
     write(_rendered(comparison, chosen), output)
 
 
 def _with_preset(
-    scenario: RequestedScenario,
-    preset: PathPreset,
-    options: ScenarioOptions,
-    link: float | None,
-    queue: int | None,
-    discipline: Discipline | None,
-    bulk: int,
-    traced: bool,
-) -> tuple[RequestedScenario, float | None, int | None, Discipline | None, int]:
-    """Return the scenario, and rate, queue, discipline and long transfers of the link, as the preset has them.
+    scenario: RequestedScenario, preset: PathPreset, options: ScenarioOptions, shared: dict[str, Any], bulk: int
+) -> tuple[RequestedScenario, int]:
+    """Return the scenario and the long transfers of the link as the preset has them; put the preset's link in `shared`.
 
     The queue of the preset's link takes the place of the delays that stand for it.
     """
@@ -227,39 +212,35 @@ def _with_preset(
     if own is not None and "rtt" not in options.values:
         loss, jitter = options["loss"] or 0.0, options["jitter"] or 0.0
         path = path.without_jitter(rtt=own.rtt, one_way_delay=own.rtt / 2, loss=loss, jitter=jitter)
-        link = link if traced else link or own.rate
-        queue, discipline = own.queue if queue is None else queue, discipline or own.discipline
+        if shared["link_trace"] is None:
+            shared["link"] = shared["link"] or own.rate
+        shared["queue"] = own.queue if shared["queue"] is None else shared["queue"]
+        shared["discipline"] = shared["discipline"] or own.discipline
         bulk = bulk or own.bulk
     elif path.jitter and options["jitter"] is None:
         mean = path.mean_jitter
         path = path.without_jitter(rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean)
         print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
-    return replace(scenario, path=path), link, queue, discipline, bulk
+    return replace(scenario, path=path), bulk
 
 
-def _link(
-    rate: float, queue: int | None, discipline: Discipline, scenario: Scenario, settings: dict[str, Any]
-) -> Bottleneck:
-    """Return the shared link; `settings` are further arguments of `Bottleneck`."""
-    from tcpdelay.sim.network.bottleneck import FASTEST, LONGEST_QUEUE, MANAGED, SLOWEST, Bottleneck, check_range
+def _link(shared: dict[str, Any], scenario: Scenario) -> Bottleneck:
+    """Return the shared link of the options, of which one has a rate or a trace."""
+    from tcpdelay.sim.network.bottleneck import MANAGED, Bottleneck
 
-    check_range("link", rate, SLOWEST, FASTEST, "bit/s")
-    if discipline in (*MANAGED, "policer"):
-        return Bottleneck(rate=rate, capacity=queue, discipline=discipline, **settings)
-
-    product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
-    capacity = round(2 * product if discipline == "dred" else product) if queue is None else queue
-    check_range("queue", capacity, 1, LONGEST_QUEUE, "packets")
-    return Bottleneck(
-        rate=rate,
-        capacity=capacity,
-        discipline=discipline,
+    trace = read_varying_link(*(shared[name] for name in ("link", "link_trace", "outage_every", "outage")))
+    given = {of: shared[name] for name, (of, _) in _OF_LINK.items() if shared[name] is not None} | {"trace": trace}
+    rate = given["rate"] = shared["link"] if trace is None else trace.mean_rate
+    if given.get("discipline") not in (*MANAGED, "policer"):
+        product = max(rate * scenario.path.rtt / 8 / FULL_PACKET, FEWEST_QUEUED)
+        capacity = given.setdefault("capacity", round(2 * product if given.get("discipline") == "dred" else product))
         # Floyd and Jacobson: the upper threshold is at least twice the lower threshold, and well below the capacity.
-        min_th=capacity / 6,
-        max_th=capacity / 2,
-        bandwidth_delay_product=product,
-        **settings,
-    )
+        given |= {"min_th": capacity / 6, "max_th": capacity / 2, "bandwidth_delay_product": product}
+    try:
+        return Bottleneck(**given)
+    except InvalidValueError as error:
+        option = next((name for name, (of, _) in _OF_LINK.items() if of == error.name), error.name)
+        raise InvalidValueError(option, error.value, error.allowed, error.hint) from None
 
 
 def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cbr: float | None) -> list[Source]:

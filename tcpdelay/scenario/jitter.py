@@ -13,47 +13,13 @@ in the table. Every delay then has the same distribution as without correlation.
 from __future__ import annotations
 
 import math
-import random
 from array import array
 from functools import cache
 from statistics import NormalDist
-from typing import Annotated, Literal, TypeAlias
-
-from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity
+from typing import Literal
 
 JitterDistribution = Literal["uniform", "normal", "pareto", "paretonormal"]
 """Distributions of the additional delay; all but "uniform" are the tables of netem."""
-DistributionOfJitter: TypeAlias = Annotated[
-    JitterDistribution,
-    Choice(
-        meaning="Distribution of the additional delay: uniform from 0 to the jitter, or one of netem's tables, whose "
-        "mean and standard deviation are about half of the jitter.",
-        details="A delay from a table is up to 2.3 to 2.5 times the jitter, and a normal one may be negative; a "
-        "delay below 0 is 0.",
-    ),
-]
-CorrelationOfJitter: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="fraction",
-        meaning="Correlation between the additional delays of a segment and the segment ahead.",
-        details="Each delay has the same distribution as without correlation. netem's own correlation has no effect "
-        "on delays.",
-        low=0.0,
-        high=1.0,
-        high_excluded=True,
-        unit="correlation",
-        example="90%",
-        allowed="be a fraction from 0 to below 1",
-    ),
-]
-InOrder: TypeAlias = Annotated[
-    bool,
-    Flag(
-        meaning="Keep the order of segments despite the jitter: a segment waits for the segments ahead, as on radio "
-        "links and in queues."
-    ),
-]
 TABLE_SIZE, TABLE_SCALE = 4096, 8192
 """Entries of a table of netem, and its units in a standard deviation (NETEM_DIST_SCALE)."""
 SHORTEST, LONGEST = -(1 << 15), (1 << 15) - 1
@@ -73,23 +39,6 @@ long to wake the application, which would then read and acknowledge both togethe
 GRID = 0.00005
 """Step of the grid from -10 standard deviations on, on which iproute2 inverts the normal distribution."""
 PARETO_SHAPE = 3.0
-
-
-def check_jitter(jitter: float, distribution: str, correlation: float, in_order: bool, reordering: float = 0.0) -> None:
-    """Raise InvalidValueError if parameters of the jitter, each in its own range, contradict each other.
-
-    Examples
-    --------
-    >>> check_jitter(0.0, "normal", 0.0, False)
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: jitter_distribution must be 'uniform' without a jitter, got 'normal'
-    """
-    if jitter == 0 and distribution != "uniform":
-        raise InvalidValueError("jitter_distribution", distribution, "be 'uniform' without a jitter")
-    if jitter == 0 and correlation > 0:
-        raise InvalidValueError("jitter_correlation", correlation, "be 0 without a jitter")
-    if in_order and reordering > 0:
-        raise InvalidValueError("reordering", reordering, "be 0 where segments keep their order (in_order)")
 
 
 @cache
@@ -159,43 +108,3 @@ def largest_jitter(jitter: float, distribution: JitterDistribution) -> float:
     [0.01, 0.0226, 0.025]
     """
     return jitter if distribution == "uniform" else jitter / 2 * (1 + jitter_table(distribution)[-1] / TABLE_SCALE)
-
-
-class JitterDraw:
-    """Draws the delays of the packets of a link, for the testbed: in plain Python.
-
-    Parameters
-    ----------
-    delay, jitter : float
-        Constant delay, and jitter [s].
-    distribution : JitterDistribution
-        Distribution of the additional delay.
-    correlation : float
-        Correlation between the additional delays of successive packets, 0 to below 1.
-    seed : int or str
-        Seed of the random numbers.
-
-    Examples
-    --------
-    >>> draw = JitterDraw(0.050, 0.020, "normal", 0.9, seed=1)
-    >>> all(0 <= draw() <= 110_000_000 for _ in range(1000))
-    True
-    """
-
-    def __init__(
-        self, delay: float, jitter: float, distribution: JitterDistribution, correlation: float, seed: int | str
-    ) -> None:
-        self._delay, self._jitter = round(delay * 1e9), round(jitter * 1e9)
-        self._table = None if distribution == "uniform" else jitter_table(distribution)
-        self._correlation, self._independent = correlation, math.sqrt(1 - correlation**2)
-        self._random, self._normal = random.Random(seed), NormalDist()
-        self._state = self._random.gauss(0, 1)
-
-    def __call__(self) -> int:
-        """Return the delay of the next packet [ns]."""
-        self._state = self._correlation * self._state + self._independent * self._random.gauss(0, 1)
-        share = self._normal.cdf(self._state)
-        if self._table is None:
-            return self._delay + int(share * self._jitter)
-        entry = self._table[min(int(share * TABLE_SIZE), TABLE_SIZE - 1)]
-        return table_delay(self._delay + self._jitter // 2, self._jitter // 2, entry)

@@ -3,65 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, Literal
 
-from tcpdelay.declare import Choice, InvalidValueError, Quantity, described
-from tcpdelay.scenario.jitter import (
-    CorrelationOfJitter,
-    DistributionOfJitter,
-    InOrder,
-    check_jitter,
-    largest_jitter,
-    mean_jitter,
-)
+from tcpdelay.declare import Choice, InvalidValueError, described, in_seconds
+from tcpdelay.scenario.jitter import largest_jitter, mean_jitter
+from tcpdelay.scenario.link import LinkSettings, fraction
 from tcpdelay.scenario.path_presets import path_preset
 
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]
-_fraction = partial(Quantity, kind="fraction", low=0.0, high=1.0, high_excluded=True)
-
-
-BadTime: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="time",
-        meaning="Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and "
-        "cellular links.",
-        details="Above 0 the losses come from a Gilbert model in time: a good state without losses and a bad state "
-        "alternate, each with an exponentially distributed duration. Their mean durations are such that "
-        "`loss` is the mean loss over time.",
-        low=0.0,
-        high=60.0,
-        unit="s",
-        example="100ms",
-        hint="the duration is given in seconds: 100 ms is 0.100",
-    ),
-]
-
-
-def check_losses(loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> None:
-    """Raise InvalidValueError if parameters of the losses, each in its own range, contradict each other.
-
-    Examples
-    --------
-    >>> check_losses(0.5, loss_burst=1.0, bad_time=0.1, bad_loss=0.2)
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: loss must be below the bad_loss of 0.2, got 0.5
-    """
-    if loss_burst > 1 and loss > (largest := loss_burst / (1 + loss_burst)):
-        raise InvalidValueError("loss", loss, f"be at most {largest:g} with a loss_burst of {loss_burst:g}")
-    if bad_time > 0 and loss_burst > 1:
-        raise InvalidValueError("loss_burst", loss_burst, f"be 1 with a bad_time of {bad_time:g} s")
-    if bad_time > 0 and loss >= bad_loss:
-        raise InvalidValueError("loss", loss, f"be below the bad_loss of {bad_loss:g}")
-    if bad_time == 0 and bad_loss != 1:
-        raise InvalidValueError("bad_loss", bad_loss, "be 1 without a bad_time")
 
 
 @described
-class Path:
+class Path(LinkSettings):
     """The network between the two ends: round-trip time, loss and queue.
 
     A model may ignore or refuse some of the fields: the chains do not model lost acknowledgements, and only the chain
@@ -81,6 +36,10 @@ class Path:
     >>> Path(rtt=0.100, loss=0.02).forward_delay
     0.05
 
+    >>> Path(rtt=0.100, loss=0.5, bad_time=0.1, bad_loss=0.2)
+    Traceback (most recent call last):
+    tcpdelay.declare.InvalidValueError: loss must be below the bad_loss of 0.2, got 0.5
+
     A radio link that loses half of the segments for 100 ms in the mean, every 5 s:
 
     >>> round(Path(rtt=0.060, loss=0.01, bad_time=0.100, bad_loss=0.5).good_time, 3)
@@ -89,19 +48,17 @@ class Path:
 
     rtt: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Round-trip time.",
-            low=1e-6,
-            high=60.0,
-            unit="s",
+        in_seconds(
+            "Round-trip time.",
+            1e-6,
+            60.0,
             example="100ms",
             hint="the round-trip time is given in seconds: 100 ms is 0.100",
         ),
     ]
     loss: Annotated[
         float,
-        _fraction(
+        fraction(
             meaning="Probability that a data segment is lost.",
             details="With correlated losses, the probability that a segment is lost while no earlier segment of its "
             "round is lost; the share of lost segments is larger.",
@@ -127,83 +84,36 @@ class Path:
     one_way_delay: (
         Annotated[
             float,
-            Quantity(
-                kind="time",
-                meaning="Delay from sender to receiver without TCP.",
+            in_seconds(
+                "Delay from sender to receiver without TCP.",
+                0.0,
+                60.0,
                 details="At most `rtt`; half of it without a value.",
-                low=0.0,
-                high=60.0,
-                unit="s",
                 example="40ms",
                 default_words="half the round-trip time",
             ),
         ]
         | None
     ) = None
-    loss_burst: Annotated[
-        float,
-        Quantity(
-            kind="number",
-            meaning="Mean number of segments lost in a row, counted in segments, not in time: netem's Gilbert model. "
-            "For Wi-Fi and cellular links give a bad time instead.",
-            details="Such a burst only ends with further segments: it has no duration, and waits for the next "
-            "retransmission of an idle flow.",
-            low=1.0,
-            high=100.0,
-            unit="segments",
-            example="2",
-        ),
-    ] = 1.0
+    _: KW_ONLY
     ack_loss: Annotated[
         float,
-        _fraction(
+        fraction(
             meaning="Probability that an acknowledgement is lost.", unit="fraction of acknowledgements", example="1%"
-        ),
-    ] = 0.0
-    jitter: Annotated[
-        float,
-        Quantity(
-            kind="time",
-            meaning="Largest additional delay of a data segment: each delay is drawn uniformly from 0 to this maximum, "
-            "so the mean is half of it, and segments may overtake each other.",
-            details="With another distribution, half of this value is netem's jitter.",
-            low=0.0,
-            high=1.0,
-            unit="s",
-            example="5ms",
-            hint="the jitter is given in seconds: 5 ms is 0.005",
         ),
     ] = 0.0
     reordering: Annotated[
         float,
-        _fraction(
+        fraction(
             meaning="Share of the data segments that overtake the segment ahead.",
             unit="fraction of segments",
             example="1%",
         ),
     ] = 0.0
-    bad_time: BadTime = 0.0
-    bad_loss: Annotated[
-        float,
-        Quantity(
-            kind="fraction",
-            meaning="Probability that a segment is lost in the bad state. The good state loses nothing.",
-            details="It must be above `loss`.",
-            low=0.0,
-            low_excluded=True,
-            high=1.0,
-            unit="fraction of segments",
-            example="50%",
-            allowed="be a fraction above 0, up to 1",
-        ),
-    ] = 1.0
-    jitter_distribution: DistributionOfJitter = "uniform"
-    jitter_correlation: CorrelationOfJitter = 0.0
-    in_order: InOrder = False
 
     def __post_init__(self) -> None:
-        check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
-        check_jitter(self.jitter, self.jitter_distribution, self.jitter_correlation, self.in_order, self.reordering)
+        self._check_losses(self.loss)
+        self._check_jitter(self.reordering)
         if self.loss_pattern == "correlated":
             hint = "loss_pattern 'random' allows bursts of a given length"
             for name, value, single in (("loss_burst", self.loss_burst, 1), ("bad_time", self.bad_time, 0)):
@@ -256,11 +166,6 @@ class Path:
     def largest_jitter(self) -> float:
         """Largest additional delay of a segment [s]: the `jitter` if uniform."""
         return largest_jitter(self.jitter, self.jitter_distribution)
-
-    def without_jitter(self, **changes: Any) -> Path:
-        """Return the path with constant delays, and with other parameters changed."""
-        plain: dict[str, Any] = {"jitter_distribution": "uniform", "jitter_correlation": 0.0, "in_order": False}
-        return replace(self, **{"jitter": 0.0, **plain, **changes})
 
     @property
     def good_time(self) -> float:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from tcpdelay.declare import InvalidValueError
+from tcpdelay.scenario.link import Discipline
 
 WARNING = "real paths of this kind differ widely: measure yours with ping"
 """Said wherever a preset is used."""
-
-Discipline = Literal["drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2", "policer"]
-"""Queue disciplines of a link; `tcpdelay.sim.network.bottleneck.Bottleneck` describes them."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity, declarations, described
+from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity, declarations, described, in_bytes, in_seconds
 from tcpdelay.scenario.kernels import DELACK_MAX_OPTION, NEWEST_VALIDATED, RTO_MAX_OPTION, KernelRule, KernelVersion
 
 # The sizes of the packets of implementations of QUIC, which decide how much data a packet carries.
@@ -92,7 +92,7 @@ Hz: TypeAlias = Annotated[
 ]
 Mss: TypeAlias = Annotated[
     int,
-    Quantity(kind="size", meaning="Largest segment payload.", low=88, high=65495, unit="bytes", example="1448B"),
+    in_bytes("Largest segment payload.", 88, 65495, example="1448B"),
 ]
 WindowValidation: TypeAlias = Annotated[
     bool,
@@ -203,12 +203,10 @@ class Linux(Stack):
     hz: Hz = 250
     rto_min: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Minimum retransmission timeout beyond the round-trip time (RTO_MIN).",
-            low=0.001,
-            high=120.0,
-            unit="s",
+        in_seconds(
+            "Minimum retransmission timeout beyond the round-trip time (RTO_MIN).",
+            0.001,
+            120.0,
             example="200ms",
             hint=_TIMEOUT_HINT,
         ),
@@ -224,26 +222,22 @@ class Linux(Stack):
     ] = NEWEST_VALIDATED
     rto_max: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Maximum retransmission timeout (TCP_RTO_MAX_MS).",
+        in_seconds(
+            "Maximum retransmission timeout (TCP_RTO_MAX_MS).",
+            1.0,
+            120.0,
             details="The socket option, or the sysctl net.ipv4.tcp_rto_max_ms, of Linux 6.15.",
-            low=1.0,
-            high=120.0,
-            unit="s",
             example="5s",
             hint=_TIMEOUT_HINT,
         ),
     ] = 120.0
     delack_max: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Largest delay of an ACK (TCP_DELACK_MAX_US), with --delayed-ack.",
+        in_seconds(
+            "Largest delay of an ACK (TCP_DELACK_MAX_US), with --delayed-ack.",
+            0.001,
+            0.2,
             details="More than a tick. The socket option is of Linux 6.15.",
-            low=0.001,
-            high=0.2,
-            unit="s",
             example="20ms",
             hint="the delay is given in seconds",
         ),
@@ -287,13 +281,11 @@ class NewReno2008(Stack):
     initial_timeout: (
         Annotated[
             float,
-            Quantity(
-                kind="time",
-                meaning="First retransmission timeout.",
+            in_seconds(
+                "First retransmission timeout.",
+                1e-6,
+                120.0,
                 details="4 round-trip times without a value, as published.",
-                low=1e-6,
-                high=120.0,
-                unit="s",
                 example="1s",
                 hint=_TIMEOUT_HINT,
                 default_words="4 round-trip times",
@@ -359,13 +351,11 @@ class Quic(Stack):
     ] = "stream"
     max_ack_delay: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Largest delay of an ACK of QUIC (max_ack_delay).",
+        in_seconds(
+            "Largest delay of an ACK of QUIC (max_ack_delay).",
+            0.001,
+            1.0,
             details="RFC 9000, section 18.2.",
-            low=0.001,
-            high=1.0,
-            unit="s",
             example="25ms",
             hint="the delay is given in seconds",
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, overload
 
-from tcpdelay.declare import Quantity, as_numbers, described
+from tcpdelay.declare import Quantity, as_numbers, described, in_seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,13 +32,11 @@ class Target:
 
     limit: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Latest useful arrival: packets later than this count as late.",
-            low=0.0,
+        in_seconds(
+            "Latest useful arrival: packets later than this count as late.",
+            0.0,
+            1e300,
             low_excluded=True,
-            high=1e300,
-            unit="s",
             example="200ms",
             default_words="the limit of --app, or 200ms",
             allowed="be a number of seconds above 0",

@@ -130,7 +130,7 @@ def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = Fals
         "compression_delay": _compression_delay(stack.kernel, rtt),
         **path_settings(path, wire),
         **drop_tail_settings(path),
-        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+        **loss_settings(wire.record, path.loss, path),
     }
 
 

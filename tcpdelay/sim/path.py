@@ -9,6 +9,7 @@ import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.scenario.jitter import TABLE_SIZE, jitter_table, table_delay
+from tcpdelay.scenario.link import LossBursts
 from tcpdelay.scenario.path import Path
 from tcpdelay.sim.records import COLLAPSED, MASK, NEVER, Wire, uniform
 from tcpdelay.sim.tcp import constants as tcp
@@ -82,13 +83,13 @@ def path_settings(path: Path, wire: Wire) -> dict[str, float]:
     }
 
 
-def loss_settings(wire: Any, loss: float, loss_burst: float, bad_time: float, bad_loss: float) -> dict[str, float]:
+def loss_settings(wire: Any, loss: float, bursts: LossBursts) -> dict[str, float]:
     """Return the initial state of the losses, as fields of the record that `is_lost` reads."""
     return {
         "loss": loss,
-        "loss_burst": loss_burst,
-        "bad_time": bad_time * SECOND,
-        "bad_loss": bad_loss,
+        "loss_burst": bursts.loss_burst,
+        "bad_time": bursts.bad_time * SECOND,
+        "bad_loss": bursts.bad_loss,
         "until_loss": segments_until_loss(wire, loss),
         # After an infinite time, the first segment meets the stationary state.
         "state_time": -NEVER,

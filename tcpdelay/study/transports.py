@@ -23,6 +23,7 @@ from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.experience import Call, call_experience
 from tcpdelay.scenario.applications import APPLICATIONS, Application, source_of, target_of
+from tcpdelay.scenario.link import LossBursts
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.path_presets import PathPreset
 from tcpdelay.scenario.scenario import checked_arguments
@@ -98,9 +99,7 @@ def shared_path(path: Path) -> SharedPath:
         access_delay=path.forward_delay,
         return_delay=path.rtt - path.forward_delay,
         loss=path.loss,
-        loss_burst=path.loss_burst,
-        bad_time=path.bad_time,
-        bad_loss=path.bad_loss,
+        **{name: getattr(path, name) for name in declarations(LossBursts)},
     )
 
 

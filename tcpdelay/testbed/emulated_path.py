@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
-from tcpdelay.declare import Choice, Content, Flag, InvalidValueError, Quantity, described
-from tcpdelay.scenario.jitter import (
-    CorrelationOfJitter,
-    DistributionOfJitter,
-    InOrder,
-    JitterDistribution,
-    check_jitter,
-)
-from tcpdelay.scenario.path import BadTime, check_losses
+from tcpdelay.declare import Choice, Content, Flag, InvalidValueError, Quantity, described, in_seconds
+from tcpdelay.scenario.link import BURST, LINK_DEFAULTS, PEAK_RATE, QUEUE_TARGET, RATE, LinkSettings
 from tcpdelay.testbed.trace_shaper import Schedule
 
 if TYPE_CHECKING:
@@ -26,14 +19,18 @@ if TYPE_CHECKING:
 QueueKind = Literal["fifo", "codel", "fq_codel", "red", "pie", "cake", "dualpi2", "policer"]
 
 
+EMULATED = frozenset(
+    {"loss_burst", "bad_time", "bad_loss", "jitter", "jitter_distribution", "jitter_correlation", "in_order"}
+)
+"""Settings of a link that the testbed applies (`queues`, `network`). It refuses others unless they have no effect."""
+
+
 @dataclass(frozen=True)
-class Link:
+class Link(LinkSettings):
     """One direction of an emulated path: the settings of `EmulatedPath` and `Experiment`, which check them."""
 
     delay: float  # Constant delay [s], 0 to 274
     loss: float = 0.0
-    loss_burst: float = 1.0
-    jitter: float = 0.0
     rate: float | None = None
     queue: QueueKind = "fifo"
     # A fifo before a rate has one of the two limits.
@@ -45,12 +42,7 @@ class Link:
     burst: int | None = None
     peak_rate: float | None = None
     reordering: float = 0.0
-    bad_time: float = 0.0
-    bad_loss: float = 1.0
     trace: Schedule | None = None
-    jitter_distribution: JitterDistribution = "uniform"
-    jitter_correlation: float = 0.0
-    in_order: bool = False
 
     @classmethod
     def of(cls, settings: object, **changed: Any) -> Link:
@@ -94,53 +86,16 @@ def _checked_trace(value: object) -> LinkTrace | None:
 
 PathRtt: TypeAlias = Annotated[
     float,
-    Quantity(
-        kind="time",
-        meaning="Round-trip time.",
+    in_seconds(
+        "Round-trip time.",
+        1e-6,
+        10.0,
         details="Each direction has half of this delay, and the queues add to it.",
-        low=1e-6,
-        high=10.0,
-        unit="s",
         example="100ms",
         hint="the round-trip time is given in seconds: 100 ms is 0.100",
     ),
 ]
-LossBurst: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="number",
-        meaning="Mean number of packets lost in a row: netem's Gilbert model.",
-        low=1.0,
-        high=100.0,
-        unit="packets",
-        example="2",
-    ),
-]
-PathJitter: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="time",
-        meaning="Largest additional delay of a packet in each direction: each delay is drawn uniformly from 0 to "
-        "this maximum, so packets may overtake each other.",
-        low=0.0,
-        high=1.0,
-        unit="s",
-        example="5ms",
-        hint="the jitter is given in seconds: 5 ms is 0.005",
-    ),
-]
-Rate: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="rate",
-        meaning="Rate of a bottleneck in each direction.",
-        low=1e4,
-        high=1e9,
-        unit="bit/s",
-        example="5Mbit/s",
-        default_words="no limit",
-    ),
-]
+Rate: TypeAlias = Annotated[float, replace(RATE, meaning="Rate of a bottleneck.", low=1e4, high=1e9, example="5Mbit/s")]
 Queue: TypeAlias = Annotated[
     QueueKind,
     Choice(
@@ -163,49 +118,22 @@ QueuePackets: TypeAlias = Annotated[
     ),
 ]
 QueueTarget: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="time",
-        meaning="Queueing delay at which the queue aims; not for a fifo.",
-        details="Without it, 5 ms, and 15 ms for pie and dualpi2.",
-        low=0.001,
-        high=1.0,
-        unit="s",
-        example="5ms",
-        hint="the delay is given in seconds: 5 ms is 0.005",
-        default_words="5ms, or 15ms for pie and dualpi2",
-    ),
+    float, replace(QUEUE_TARGET, meaning="Queueing delay at which the queue aims; not for a fifo.", low=0.001, high=1.0)
 ]
 Ecn: TypeAlias = Annotated[
-    bool,
-    Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo."),
+    bool, Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo.")
 ]
 Burst: TypeAlias = Annotated[
     int,
-    Quantity(
-        kind="size",
-        meaning="Token bucket of the rate: after an idle time, so many bytes pass the bottleneck at once.",
+    replace(
+        BURST,
         details="One packet without it (net/sched/sch_tbf.c). Not with cake, which has no token bucket.",
         low=2000,
-        high=1_000_000,
-        unit="bytes",
-        example="20000B",
         default_words="one packet",
     ),
 ]
 PeakRate: TypeAlias = Annotated[
-    float,
-    Quantity(
-        kind="rate",
-        meaning="Rate at which the bytes of the token bucket leave.",
-        details="Above the rate of the bottleneck; without it they leave at once. Its own bucket holds one packet. It "
-        "needs a `burst`, and does not go with cake or a policer.",
-        low=1e4,
-        high=1e10,
-        unit="bit/s",
-        example="50Mbit/s",
-        default_words="they leave at once",
-    ),
+    float, replace(PEAK_RATE, details=f"{PEAK_RATE.details} Its own bucket holds one packet.", low=1e4, high=1e10)
 ]
 _loss = partial(
     Quantity,
@@ -218,8 +146,15 @@ _loss = partial(
 )
 
 
+def refuse_settings(settings: LinkSettings) -> None:
+    """Raise InvalidValueError for a setting of a link that the testbed does not apply."""
+    for name, default in LINK_DEFAULTS.items():
+        if name not in EMULATED and (value := getattr(settings, name)) != default:
+            raise InvalidValueError(name, value, f"be {default} in the testbed")
+
+
 @described
-class EmulatedPath:
+class EmulatedPath(LinkSettings):
     """The path between a client and a server in a guest. All values hold for each direction.
 
     Raises
@@ -248,29 +183,11 @@ class EmulatedPath:
         ]
         | None
     ) = None
-    loss_burst: LossBurst = 1.0
-    bad_time: BadTime = 0.0
-    bad_loss: Annotated[
-        float,
-        Quantity(
-            kind="fraction",
-            meaning="Probability that a packet is lost in the bad state. The good state loses nothing.",
-            details="It must be above `loss`, which is the mean loss over time.",
-            low=0.0,
-            low_excluded=True,
-            high=1.0,
-            unit="fraction of packets",
-            example="50%",
-        ),
-    ] = 1.0
-    jitter: PathJitter = 0.0
-    jitter_distribution: DistributionOfJitter = "uniform"
-    jitter_correlation: CorrelationOfJitter = 0.0
-    in_order: InOrder = False
+    _: KW_ONLY
     reordering: Annotated[
         float,
         _loss(
-            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight.",
+            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight."
         ),
     ] = 0.0
     rate: Rate | None = None
@@ -292,9 +209,10 @@ class EmulatedPath:
     ecn: Ecn = False
 
     def __post_init__(self) -> None:
+        refuse_settings(self)
         for loss in (self.loss, self.forward.loss, self.backward.loss):
-            check_losses(loss, self.loss_burst, self.bad_time, self.bad_loss)
-        check_jitter(self.jitter, self.jitter_distribution, self.jitter_correlation, self.in_order, self.reordering)
+            self._check_losses(loss)
+        self._check_jitter(self.reordering)
         if self.jitter_correlation > 0 and self.reordering > 0:
             raise InvalidValueError("reordering", self.reordering, "be 0 with correlated jitter")
         if self.trace is not None:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from tcpdelay.declare import (
-    WHOLE,
     Choice,
     Content,
     Flag,
     InvalidValueError,
     Quantity,
     declarations,
-    declared,
+    described,
+    in_bytes,
+    in_seconds,
+    instance_of,
     require_keys,
 )
 from tcpdelay.scenario.applications import constant_rate
-from tcpdelay.scenario.jitter import DistributionOfJitter, InOrder, check_jitter
-from tcpdelay.scenario.path import BadTime, Path, check_losses
+from tcpdelay.scenario.link import LINK_DEFAULTS, LinkSettings, link_settings
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.scenario.sources.video import KEY_FRAME
@@ -30,7 +31,6 @@ from tcpdelay.scenario.stack import Delivery
 from tcpdelay.testbed.emulated_path import (
     Burst,
     Ecn,
-    LossBurst,
     PathRtt,
     PeakRate,
     Queue,
@@ -38,6 +38,7 @@ from tcpdelay.testbed.emulated_path import (
     QueueTarget,
     Rate,
     check_buckets,
+    refuse_settings,
 )
 
 Application = Literal["cbr", "adaptive", "udp", "source", "quic"]
@@ -58,21 +59,14 @@ VIRTUAL_TIME_START = 1_700_000_000_000_000_000
 """Calendar time at the start of a run in virtual time [ns since 1970]; a repeated run needs the same time."""
 
 
-def _checked_source(value: object) -> SourceSettings | None:
-    if value is not None and not isinstance(value, SourceSettings):
-        raise InvalidValueError("source", value, "be the settings of a source")
-    return value
-
-
 _count = partial(Quantity, kind="count", low=1)
 _sysctl = partial(Quantity, kind="count", low=0, unit="(a sysctl)")
 _share = partial(Quantity, kind="fraction", low=0.0, high=0.5, unit="of the packets")
 _cross_flows = partial(Quantity, kind="count", low=0, high=MAX_CROSS_FLOWS)
 
 
-@declared
-@dataclass(frozen=True, kw_only=True)
-class Experiment:
+@described
+class Experiment(LinkSettings):
     """Measured flows of one kind over one path; times in s, sizes in bytes, rates in bit/s.
 
     Raises
@@ -87,6 +81,7 @@ class Experiment:
     'cbr-174B-20ms-rtt100ms-loss2pct-reno'
     """
 
+    _: KW_ONLY
     application: Annotated[
         Application,
         Choice(
@@ -96,26 +91,22 @@ class Experiment:
             "writes one packet per interval, or the messages of `source`, over QUIC.",
         ),
     ] = "cbr"
-    source: Annotated[
-        SourceSettings | None,
-        Content(
-            meaning='The source of the messages, for "source" and "quic", in place of `packet_size` and `interval`.',
-            check=_checked_source,
-            type_name="SourceSettings",
-        ),
-    ] = None
-    packet_size: Annotated[
-        int, Quantity(kind="size", meaning="Application bytes per packet.", low=1, high=65_000, unit="bytes")
-    ] = 174
+    source: (
+        Annotated[
+            SourceSettings,
+            Content(
+                meaning='The source of the messages, for "source" and "quic", in place of `packet_size` and '
+                "`interval`.",
+                check=instance_of("source", SourceSettings),
+                type_name="SourceSettings",
+            ),
+        ]
+        | None
+    ) = None
+    packet_size: Annotated[int, in_bytes("Application bytes per packet.", 1, 65_000)] = 174
     interval: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Time between two packets; an adaptive source ignores it.",
-            low=0.001,
-            high=60,
-            unit="s",
-        ),
+        in_seconds("Time between two packets; an adaptive source ignores it.", 0.001, 60),
     ] = 0.020
     pieces: Annotated[int, _count(meaning="Writes into which a packet is split.", high=16, unit="writes")] = 1
     connections: Annotated[
@@ -135,12 +126,8 @@ class Experiment:
     notsent_lowat: (
         Annotated[
             int,
-            Quantity(
-                kind="size",
-                meaning="TCP_NOTSENT_LOWAT of an adaptive source; without it, the source fills the send buffer.",
-                low=1,
-                high=10_000_000,
-                unit="bytes",
+            in_bytes(
+                "TCP_NOTSENT_LOWAT of an adaptive source; without it, the source fills the send buffer.", 1, 10_000_000
             ),
         ]
         | None
@@ -168,55 +155,19 @@ class Experiment:
     ] = 1
     rtt: PathRtt = 0.100
     loss: Annotated[float, _share(meaning="Probability that a data segment is dropped.")] = 0.0
-    loss_burst: LossBurst = 1.0
-    bad_time: BadTime = 0.0
-    bad_loss: Annotated[
-        float,
-        _share(
-            meaning="Probability that a packet is lost in the bad state, above `loss`, which a timer sets.",
-            high=1.0,
-        ),
-    ] = 1.0
     ack_loss: Annotated[
         float, _share(meaning="Probability that a packet from the receiver to the sender is dropped.")
     ] = 0.0
-    jitter: Annotated[
-        float,
-        Quantity(
-            kind="time",
-            meaning="Largest additional delay of a packet from the sender to the receiver: each is drawn uniformly "
-            "from 0 to this, so packets may overtake each other.",
-            low=0.0,
-            high=1.0,
-            unit="s",
-        ),
-    ] = 0.0
-    jitter_distribution: DistributionOfJitter = "uniform"
-    jitter_correlation: Annotated[
-        float,
-        Quantity(
-            kind="fraction",
-            meaning="Correlation between the additional delays of a packet and the packet ahead.",
-            details="A process in a node of its own adds such delays, because netem's correlation has no effect on "
-            "delays.",
-            low=0.0,
-            high=0.999,
-            unit="(a correlation)",
-        ),
-    ] = 0.0
-    in_order: InOrder = False
     bottleneck_rate: Rate | None = None
     queue_packets: QueuePackets | None = None
     queue_bytes: (
         Annotated[
             int,
-            Quantity(
-                kind="size",
-                meaning="Limit of the queue in bytes.",
+            in_bytes(
+                "Limit of the queue in bytes.",
+                1514,
+                100_000_000,
                 details="A fifo needs exactly one of the two limits; the other queues have none in bytes.",
-                low=1514,
-                high=100_000_000,
-                unit="bytes",
             ),
         ]
         | None
@@ -265,15 +216,14 @@ class Experiment:
     rto_min: (
         Annotated[
             float,
-            Quantity(
-                kind="time",
-                meaning="Smallest time that the retransmission timeout of the measured flows adds to the round-trip "
+            in_seconds(
+                "Smallest time that the retransmission timeout of the measured flows adds to the round-trip "
                 "time; the kernel's default is 0.2.",
-                details="The socket option TCP_RTO_MIN_US, and a metric of the route with a kernel that lacks it or "
+                0.001,
+                10,
+                details="The socket option TCP_RTO_MIN_US, and a "
+                "metric of the route with a kernel that lacks it or "
                 "refuses the value.",
-                low=0.001,
-                high=10,
-                unit="s",
             ),
         ]
         | None
@@ -282,36 +232,13 @@ class Experiment:
     web_flows: Annotated[int, _cross_flows(meaning="Web users beside the measured flows.", unit="users")] = 0
     duration: Annotated[
         float,
-        Quantity(kind="time", meaning="Time during which packets are written.", low=1, high=MAX_DURATION, unit="s"),
+        in_seconds("Time during which packets are written.", 1, MAX_DURATION),
     ] = 60.0
 
     def __post_init__(self) -> None:
-        for name, declaration in declarations(Experiment).items():
-            value = getattr(self, name)
-            if value is None and declaration.default is None:
-                continue
-            if isinstance(declaration, Quantity):
-                self._check_number(name, value, declaration)
-            elif not declaration.allows(value):
-                is_flag = isinstance(declaration, Flag)
-                raise (
-                    InvalidValueError(name, value, "be true or false") if is_flag else declaration.refusal(name, value)
-                )
-        self._check_combination()
-
-    def _check_number(self, name: str, value: object, declaration: Quantity) -> None:
-        whole = declaration.kind in WHOLE
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            raise InvalidValueError(name, value, f"be a {'whole number' if whole else 'number'} of {declaration.unit}")
-        low, high = declaration.low, declaration.high
-        if not (low <= value <= high and math.isfinite(value)):
-            raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {declaration.unit}")
-        if not whole:
-            object.__setattr__(self, name, float(value))
-
-    def _check_combination(self) -> None:
-        check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
-        check_jitter(self.jitter, self.jitter_distribution, self.jitter_correlation, self.in_order)
+        refuse_settings(self)
+        self._check_losses(self.loss)
+        self._check_jitter()
         self._check_queue()
         if self.application == "source" and self.source is None:
             raise ValueError("the application 'source' needs a source")
@@ -401,7 +328,8 @@ class Experiment:
         """
         require_keys(table, sorted(declarations(cls)), "setting of an experiment")
         if table.get("application") == "quic":
-            control = QUIC_CONGESTION_CONTROLS.get(table.get("implementation", cls.implementation), ("reno",))[0]
+            implementation = table.get("implementation", _DEFAULTS["implementation"])
+            control = QUIC_CONGESTION_CONTROLS.get(implementation, ("reno",))[0]
             table = {"congestion_control": control, **table}
         source = table.get("source")
         if source is None:
@@ -435,18 +363,7 @@ class Experiment:
     @property
     def lossy_path(self) -> Path:
         """The configured path with jitter, bursts of losses and lost acknowledgements, for the simulator."""
-        return Path(
-            self.rtt,
-            self.loss,
-            loss_burst=self.loss_burst,
-            ack_loss=self.ack_loss,
-            jitter=self.jitter,
-            jitter_distribution=self.jitter_distribution,
-            jitter_correlation=self.jitter_correlation,
-            in_order=self.in_order,
-            bad_time=self.bad_time,
-            bad_loss=self.bad_loss,
-        )
+        return Path(self.rtt, self.loss, ack_loss=self.ack_loss, **link_settings(self))
 
     @property
     def name(self) -> str:
@@ -460,10 +377,9 @@ class Experiment:
         parts += [f"rtt{1e3 * self.rtt:g}ms", f"loss{100 * self.loss:g}pct"]
         if self.application != "udp":
             parts.append(self.congestion_control)
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name in _LABELS and value != field.default:
-                parts.append(_LABELS[field.name].format(_shown(value)))
+        for name, label in _LABELS.items():
+            if (value := getattr(self, name)) != _DEFAULTS[name]:
+                parts.append(label.format(_shown(value)))
         return "-".join(parts)
 
     @property
@@ -473,7 +389,7 @@ class Experiment:
 
     def to_json(self) -> str:
         """Return all settings that have an effect as one line of JSON."""
-        settings = {field.name: getattr(self, field.name) for field in fields(self)}
+        settings = {name: getattr(self, name) for name in _DEFAULTS}
         unused: tuple[str, ...] = ("source",) if self.source is None else _OF_PACKETS
         unused += _OF_TCP if self.application == "quic" else _OF_QUIC
         unused += tuple(name for name in _ADDED_LATER if getattr(self, name) == _DEFAULTS[name])
@@ -495,14 +411,16 @@ _OF_PACKETS = ("packet_size", "interval")
 _OF_QUIC = ("implementation", "delivery", "group")
 _OF_QUEUE = ("queue", "queue_target", "ecn", "l4s")
 _OF_BUCKET = ("burst", "peak_rate")
-_OF_JITTER = ("jitter_distribution", "jitter_correlation", "in_order")
-_ADDED_LATER = ("rto_min", "jitter", "l4s", "cross_control", *_OF_BUCKET, *_OF_JITTER)
+_ADDED_LATER = (
+    *("rto_min", "l4s", "cross_control", *_OF_BUCKET),
+    *(name for name in LINK_DEFAULTS if name not in ("loss_burst", "bad_time", "bad_loss")),
+)
 """Settings that earlier captures lack: without an effect they stay out, so that names and hashes do not change."""
 _OF_TCP = (
     *("pieces", "connections", "scheduling", "nodelay", "notsent_lowat", "delayed_ack", "sack"),
     *("slow_start_after_idle", "recovery", "early_retrans", "rto_min", "bulk_flows", "web_flows", "cross_control"),
 )
-_DEFAULTS = {field.name: field.default for field in fields(Experiment)}
+_DEFAULTS = {name: declaration.default for name, declaration in declarations(Experiment).items()}
 _LABELS = {
     "pieces": "split{}",
     "connections": "par{}",
@@ -538,3 +456,4 @@ _LABELS = {
     "bulk_flows": "bulk{}",
     "web_flows": "web{}",
 }
+_LABELS |= {name: f"{name.replace('_', '')}{{}}" for name in LINK_DEFAULTS if name not in _LABELS}

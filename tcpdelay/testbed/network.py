@@ -16,13 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.ethtool.ethtool import Ethtool
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.jitter import JitterDraw
 from tcpdelay.scenario.path import Path
 from tcpdelay.testbed.emulated_path import DEVICE_LIMIT, DuplexLink, Link
 from tcpdelay.testbed.event_loop import (
@@ -36,7 +34,7 @@ from tcpdelay.testbed.event_loop import (
 )
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.queues import NETEM_LIMIT, add_bottleneck, packet_counts, set_netem
-from tcpdelay.testbed.trace_shaper import Crossing, Departures, JitteredDelays, Shaper
+from tcpdelay.testbed.trace_shaper import Crossing, Departures, JitterDraw, JitteredDelays, Shaper
 
 # Losses in time: a timer switches the loss of an experiment's path between a good and a bad state.
 
@@ -419,8 +417,7 @@ def _part_of_netem(way: Link) -> Link:
     """Return what netem does of a direction: with correlated jitter only the losses, as a process adds the delays."""
     if way.jitter_correlation == 0:
         return way
-    plain: dict[str, Any] = {"jitter_distribution": "uniform", "jitter_correlation": 0.0, "in_order": False}
-    return replace(way, delay=0.0, jitter=0.0, **plain)
+    return way.without_jitter(delay=0.0)
 
 
 def _sysctls(experiment: Experiment) -> dict[str, str]:

@@ -9,27 +9,49 @@ import re
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from tcpdelay.declare import PARSERS, InvalidValueError, Quantity, declarations, require_keys, require_whole
+from tcpdelay.declare import (
+    InvalidValueError,
+    Quantity,
+    declarations,
+    described,
+    in_seconds,
+    read,
+    require_keys,
+    whole_number,
+)
+from tcpdelay.scenario.link import fraction
 from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.store import read_toml
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
 from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, check_version
-from tcpdelay.units import parse_fraction, parse_time
 
 MAX_EXPERIMENTS = 10_000
 
 
-@dataclass(frozen=True)
+def _below_1(meaning: str) -> Quantity:
+    """Return the declaration of a share above 0 and below 1."""
+    return fraction(meaning=meaning, low_excluded=True, unit="", allowed="lie between 0 and 1")
+
+
+@described
 class Precision:
     """The precision up to which an experiment is prolonged."""
 
-    # Largest half width of the 95 % interval of the 95th percentile, relative to the percentile, above 0 and below 1.
-    half_width: float
-    utilization: float  # Largest connection utilization at which the precision is required, above 0 and below 1
-    max_duration: float  # Total time of all runs [s] after which an experiment is not prolonged
+    half_width: Annotated[
+        float,
+        _below_1("Largest half width of the 95 % interval of the 95th percentile, relative to the percentile."),
+    ]
+    utilization: Annotated[float, _below_1("Largest connection utilization at which the precision is required.")]
+    # A round is at most as long as all earlier rounds, and no round may exceed an experiment's longest duration.
+    max_duration: Annotated[
+        float,
+        in_seconds(
+            "Total time of all runs after which an experiment is not prolonged.", 0, 2 * MAX_DURATION, low_excluded=True
+        ),
+    ]
 
 
 @dataclass(frozen=True)
@@ -107,9 +129,9 @@ def _specification(content: dict[str, Any], folder: Path) -> Specification:
         name,
         tuple(_experiments(content.get("experiments"), source, folder)),
         backend,
-        tuple(require_whole("hz", tick, 100, 1000) for tick in ticks),
-        require_whole("seed", content.get("seed", Specification.seed), 0, MAX_SEED),
-        require_whole("side_by_side", content.get("side_by_side", Specification.side_by_side), 1, 64),
+        tuple(whole_number("", 100, 1000).require("hz", tick) for tick in ticks),
+        whole_number("", 0, MAX_SEED).require("seed", content.get("seed", Specification.seed)),
+        whole_number("", 1, 64).require("side_by_side", content.get("side_by_side", Specification.side_by_side)),
         content.get("pcap", False),
         _precision(content["precision"]) if "precision" in content else None,
         tuple(kernels),
@@ -127,18 +149,13 @@ def _different(name: str, content: dict[str, Any], default: tuple[Any, ...], one
 
 
 def _precision(table: object) -> Precision:
-    names = [field.name for field in fields(Precision)]
+    names = declarations(Precision)
     if not isinstance(table, dict) or sorted(table) != sorted(names):
         raise InvalidValueError("precision", table, f"have the keys {', '.join(names)}")
-    values = {}
-    for name in names:
-        # A round is at most as long as all earlier rounds, and no round may exceed an experiment's longest duration.
-        highest, parse = (2 * MAX_DURATION, parse_time) if name == "max_duration" else (1, parse_fraction)
-        value = parse(table[name], f"precision.{name}") if isinstance(table[name], str) else table[name]
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < highest:
-            raise ValueError(f"precision.{name} must lie between 0 and {highest:g}, got {table[name]!r}")
-        values[name] = value
-    return Precision(**values)
+    try:
+        return read(Precision, table)
+    except ValueError as error:
+        raise ValueError(f"precision.{error}") from None
 
 
 def _experiments(tables: object, source: SourceSettings | None, folder: Path) -> list[Experiment]:
@@ -182,13 +199,11 @@ def _combinations(table: object, folder: Path) -> list[dict[str, Any]]:
 
 
 def _value(name: str, value: Any, folder: Path) -> Any:
-    """Return a value; a text with a unit is converted to a number, and the table of a source is read."""
+    """Return the value of a setting, from a text with a unit or a plain value; the table of a source is read."""
     if name == "source":
         return SourceSettings.from_table(value, folder)
     declaration = declarations(Experiment).get(name)
-    if isinstance(declaration, Quantity) and declaration.kind in PARSERS and isinstance(value, str):
-        return declaration.parser(value, name)
-    return value
+    return value if declaration is None else declaration.read(name, value)
 
 
 def shortened(specification: Specification, duration: float) -> Specification:

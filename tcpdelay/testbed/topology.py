@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tcpdelay.declare import InvalidValueError, declarations, require_keys, require_whole
+from tcpdelay.declare import InvalidValueError, declarations, in_seconds, require_keys, whole_number
 from tcpdelay.store import read_toml
 from tcpdelay.testbed.emulated_path import DuplexLink, EmulatedPath
 from tcpdelay.units import parse_time
@@ -20,7 +20,8 @@ MOST_LINKS = 32
 """Largest number of links: each has up to four segments, whose numbers are below 160 (`network`)."""
 NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 ALLOWED_NAME = "be a small letter, then up to 30 small letters, digits and hyphens"
-LATEST_START = 3600.0
+PORT = whole_number("Port that tells that a program is ready.", 1, 65_535)
+START = in_seconds("Time from when a program may start until it does.", 0, 3600)
 _PROGRAM_KEYS = ("run", "host", "after", "port", "start")
 _VARYING_KEYS = ("link_trace", "outage_every", "outage")
 """Keys of a link whose rate varies, as the options of `tcpdelay run`."""
@@ -188,11 +189,8 @@ def _program(name: str, table: object) -> Program:
     after = [after] if isinstance(after, str) else after
     if not isinstance(after, list) or not all(isinstance(other, str) for other in after):
         raise InvalidValueError(f"{place}.after", after, "be the name of a program, or a list of names")
-    port = require_whole(f"{place}.port", content["port"], 1, 65_535) if "port" in content else None
-    start = content.get("start", "0s")
-    start = parse_time(start, f"{place}.start", allow_zero=True) if isinstance(start, str) else start
-    if isinstance(start, bool) or not isinstance(start, int | float) or not 0 <= start <= LATEST_START:
-        raise InvalidValueError(f"{place}.start", start, f"lie between 0 and {LATEST_START:g} s")
+    port = PORT.require(f"{place}.port", content["port"]) if "port" in content else None
+    start = START.require(f"{place}.start", START.read(f"{place}.start", content.get("start", 0.0)))
     return Program(name, command, host, after, port, float(start))
 
 

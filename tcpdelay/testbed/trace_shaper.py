@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import mmap
+import random
 import socket
 import struct
 import time
@@ -11,8 +13,16 @@ from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import NormalDist
 
-from tcpdelay.scenario.jitter import RELEASE_OVERHEAD, RELEASE_RATE, JitterDraw
+from tcpdelay.scenario.jitter import (
+    RELEASE_OVERHEAD,
+    RELEASE_RATE,
+    TABLE_SIZE,
+    JitterDistribution,
+    jitter_table,
+    table_delay,
+)
 from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
 
 # When the packets of a queue leave a link whose rate varies, in plain Python: the guest has no compiled kernels.
@@ -93,6 +103,35 @@ class Departures:
                 return min(now + round(bits / rates[place] * NANOSECONDS), end), self._schedule.delays[place]
             bits -= carried
             now = end
+
+
+class JitterDraw:
+    """Draws the delays [ns] of the packets of a link from its delay and jitter [s].
+
+    Examples
+    --------
+    >>> draw = JitterDraw(0.050, 0.020, "normal", 0.9, seed=1)
+    >>> all(0 <= draw() <= 110_000_000 for _ in range(1000))
+    True
+    """
+
+    def __init__(
+        self, delay: float, jitter: float, distribution: JitterDistribution, correlation: float, seed: int | str
+    ) -> None:
+        self._delay, self._jitter = round(delay * 1e9), round(jitter * 1e9)
+        self._table = None if distribution == "uniform" else jitter_table(distribution)
+        self._correlation, self._independent = correlation, math.sqrt(1 - correlation**2)
+        self._random, self._normal = random.Random(seed), NormalDist()
+        self._state = self._random.gauss(0, 1)
+
+    def __call__(self) -> int:
+        """Return the delay of the next packet [ns]."""
+        self._state = self._correlation * self._state + self._independent * self._random.gauss(0, 1)
+        share = self._normal.cdf(self._state)
+        if self._table is None:
+            return self._delay + int(share * self._jitter)
+        entry = self._table[min(int(share * TABLE_SIZE), TABLE_SIZE - 1)]
+        return table_delay(self._delay + self._jitter // 2, self._jitter // 2, entry)
 
 
 class JitteredDelays:

@@ -19,7 +19,7 @@ from tcpdelay.declare import (
     effective_fields,
     is_number,
     require_keys,
-    require_whole,
+    whole_number,
 )
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.source import Flow
@@ -142,7 +142,7 @@ class SourceSettings:
         kind, seed = values.pop("kind", None), values.pop("seed", cls.seed)
         if not isinstance(kind, str) or kind not in (*KINDS, TRACE):
             raise InvalidValueError("source.kind", kind, f"be one of {', '.join(map(repr, (*KINDS, TRACE)))}")
-        require_whole("source.seed", seed, 0, MAX_SEED)
+        whole_number("", 0, MAX_SEED).require("source.seed", seed)
         try:
             if kind == TRACE:
                 content: Source | TraceFile = _trace_file(values, folder)

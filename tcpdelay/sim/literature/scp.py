@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.declare import InvalidValueError
-from tcpdelay.sim.network.bottleneck import DROPPED, SharedPath, check_range
+from tcpdelay.declare import InvalidValueError, Quantity
+from tcpdelay.sim.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.sim.network.records import BULK, add_return_jitter, cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.sim.network.stacks import Scp
 from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
@@ -380,7 +380,7 @@ def _checked(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the rates, and the differences of the flows' errors [s], as arrays of one shape."""
     rates, errors, others = (np.asarray(value, np.float64) for value in (rate, error, other_error))
-    check_range("backlog", backlog, 0.1, 1000, "packets")
+    Quantity(kind="number", meaning="", low=0.1, high=1000, unit="packets").require("backlog", backlog)
     if not np.all(rates > 0):
         raise InvalidValueError(name, rate, "be above 0 packets/s")
     for argument, values in (("error", errors), ("other_error", others)):

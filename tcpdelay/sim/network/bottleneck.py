@@ -14,16 +14,37 @@ References
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import KW_ONLY, replace
+from functools import partial
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-from tcpdelay.argument_types import check_field_types
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.declare import InvalidValueError, is_number
-from tcpdelay.scenario.path import check_losses
-from tcpdelay.scenario.path_presets import Discipline
+from tcpdelay.declare import (
+    Choice,
+    Content,
+    Flag,
+    InvalidValueError,
+    Quantity,
+    described,
+    in_bytes,
+    in_seconds,
+    instance_of,
+)
+from tcpdelay.scenario.link import (
+    BURST,
+    CAPACITY,
+    DISCIPLINE,
+    LONGEST_QUEUE,
+    PEAK_RATE,
+    QUEUE_TARGET,
+    RATE,
+    SMALLEST_PACKET,
+    Discipline,
+    LossBursts,
+    fraction,
+)
 from tcpdelay.sim.network.link_trace import TRACE_INTEGERS, LinkTrace, trace_departure
 from tcpdelay.sim.queues.codel import DEFAULT_LIMIT
 from tcpdelay.sim.queues.waiting import (
@@ -178,87 +199,31 @@ def _mark_beyond_threshold(link: Any) -> int:
 
 Unit = Literal["packets", "bytes"]
 
-FASTEST, SLOWEST = 1e12, 1e2
-LONGEST_QUEUE = 65_000
-PEAK_BURST = 2000
-"""Default token bucket of the peak rate [bytes]: one packet, so that packets leave one by one."""
-SMALLEST_PACKET = 40
-"""Size of the smallest packet [bytes]; a queue limited in bytes holds up to `LONGEST_QUEUE` such packets."""
+_share = partial(fraction, unit="", low_excluded=True, high_excluded=False, allowed="be a fraction above 0, up to 1")
+_LENGTH = replace(CAPACITY, kind="number", details="In `unit`.", low=0, default_words="")
+_DELAY = in_seconds("Constant delay before the link.", 0, 60, example="50ms")
 
 
-def check_range(name: str, value: object, low: float, high: float, unit: str) -> None:
-    """Raise InvalidValueError unless a value is a number within the range."""
-    if not is_number(value) or not low <= value <= high:
-        raise InvalidValueError(name, value, f"lie between {low:g} and {high:g} {unit}")
-
-
-@dataclass(frozen=True, slots=True)
+@described
 class Bottleneck:
     """The shared link, with a bounded queue.
 
-    Parameters
-    ----------
-    rate : float
-        Rate of the link [bit/s], 100 to 1e12.
-    capacity : int, optional
-        Largest queue length, including the packet that is being sent [`unit`]: 1 to 65 000 packets, or 1 to 2 600 000
-        bytes; absent with "policer". Of "codel", "fq_codel", "pie", "cake" and "dualpi2": 1 to 10 240 packets, by
-        default as in Linux, which is 1000 packets, 10 240 for "fq_codel", 10 000 for "dualpi2", and 4 MiB of memory for
-        "cake", taken for 1820 packets.
-    unit : {"packets", "bytes"}
-        Unit of the queue length.
-    discipline : {"drop-tail", "red", "dred", "codel", "fq_codel", "pie", "cake", "dualpi2", "policer"}
-        Which packets are dropped before the queue is full, or marked if the sender understands marks (ECN).
-        "drop-tail": none. "red": by random early detection. "dred": a tenth of the packets once one bandwidth-delay
-        product is queued; the share rises linearly to 1 at two of them, beyond which every packet is dropped.
-        "codel": packets that leave, while all have waited longer than `target` for an `interval`. "fq_codel": the same
-        in a queue for each connection, and the queues take turns. "pie": packets that arrive, with a probability that
-        holds the queueing delay at `target`. "cake": as "fq_codel" with rules of its own; a packet leaves the link when
-        its transmission begins, as CAKE is a shaper before a faster link. "dualpi2": packets of sources with `l4s` go
-        first and are marked early, and others are dropped or marked so that the queueing delay is held at `target` and
-        both kinds of senders have equal rates. Only `Linux`, `Dctcp`, `Quic` and `Udp` send over these five. "policer":
-        no queue; packets for which the token bucket of `burst` bytes has no tokens are dropped, and all others pass at
-        once.
-    min_th, max_th : float
-        RED: average queue lengths [`unit`] above which packets are marked, and dropped; 0 or more, `max_th` above
-        `min_th`.
-    max_p : float
-        RED: share of the packets that are marked when the average reaches `max_th`, above 0 to 1.
-    w_q : float
-        RED: weight of the present queue length in the average, above 0 to 1.
-    gentle : bool
-        RED: above `max_th` the share rises linearly to 1 at twice `max_th`, instead of at once.
-    mean_packet_size : int
-        RED: size of a typical packet [bytes], 40 to 65 535. It sets the decay of the average while the link is idle.
-        With a queue in bytes, packets of this size are marked with the share `max_p`.
-    bandwidth_delay_product : float, optional
-        Dred: one bandwidth-delay product [`unit`], above 0.
-    burst : int
-        Size of the link's token bucket [bytes], 0 to 1e6: bytes that may leave at once after a pause. 0 with "cake". Of
-        "policer": 1 to 1e6 bytes.
-    peak_rate : float, optional
-        Rate at which the bytes of the token bucket leave [bit/s], above `rate`; by default they leave at once. Linux
-        has it as `tbf ... peakrate`. It needs a `burst`, and does not go with "policer".
-    peak_burst : int
-        Size of the token bucket of the peak rate [bytes], 1514 to 1e6: the `minburst` of `tbf`.
-    trace : LinkTrace, optional
-        A rate that varies (`tcpdelay.sim.network.link_trace`); `rate` is then its mean. Not with a `burst`.
-    target : float, optional
-        Queueing delay at which "codel", "fq_codel", "pie", "cake" and "dualpi2" aim [s], 0.0001 to 5. By default 5 ms,
-        and 15 ms for "pie" and "dualpi2". "cake" aims at the time of one and a half full packets if this is longer.
-    interval : float, optional
-        Time within which a sender reacts, for "codel", "fq_codel" and "cake" [s], 0.001 to 100; by default 20 times
-        `target`, which is 100 ms. For "pie" and "dualpi2" the time between two updates of the probability, by default
-        15 ms and 16 ms.
-    quantum : int
-        Bytes that a queue of "fq_codel" may send per turn, 256 to 65 535. "cake" derives them from the rate.
-    flows : int
-        Number of queues of "fq_codel" and "cake", 1 to 1024.
+    The disciplines drop packets before the queue is full, or mark them if the sender understands marks (ECN):
 
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
+    - "drop-tail": none. "red": by random early detection.
+    - "dred": a tenth of the packets once one bandwidth-delay product is queued; the share rises linearly to 1 at two of
+      them, beyond which every packet is dropped.
+    - "codel": packets that leave, while all have waited longer than `target` for an `interval`. "fq_codel": the same in
+      a queue for each connection, and the queues take turns.
+    - "pie": packets that arrive, with a probability that holds the queueing delay at `target`.
+    - "cake": as "fq_codel" with rules of its own; a packet leaves the link when its transmission begins, as CAKE is a
+      shaper before a faster link.
+    - "dualpi2": packets of sources with `l4s` go first and are marked early, and others are dropped or marked so that
+      the queueing delay is held at `target` and both kinds of senders have equal rates.
+    - "policer": no queue; packets for which the token bucket of `burst` bytes has no tokens are dropped, and all others
+      pass at once.
+
+    Only `Linux`, `Dctcp`, `Quic` and `Udp` send over "codel", "fq_codel", "pie", "cake" and "dualpi2".
 
     References
     ----------
@@ -274,66 +239,126 @@ class Bottleneck:
     0.015
     """
 
-    rate: float
-    capacity: int | None = None
-    unit: Unit = "packets"
-    discipline: Discipline = "drop-tail"
-    min_th: float = 5.0
-    max_th: float = 15.0
-    max_p: float = 0.02
-    w_q: float = 0.002
-    gentle: bool = True
-    mean_packet_size: int = 1000
-    bandwidth_delay_product: float | None = None
-    burst: int = 0
-    peak_rate: float | None = None
-    peak_burst: int = PEAK_BURST
-    trace: LinkTrace | None = None
-    target: float | None = None
-    interval: float | None = None
-    quantum: int = FULL_PACKET
-    flows: int = MOST_QUEUES
+    rate: Annotated[float, replace(RATE, default_words="")]
+    capacity: Annotated[int, CAPACITY] | None = None
+    unit: Annotated[Unit, Choice(meaning="Unit of the queue length.")] = "packets"
+    discipline: Annotated[Discipline, DISCIPLINE] = "drop-tail"
+    min_th: Annotated[float, replace(_LENGTH, meaning="RED: average length above which packets are marked.")] = 5.0
+    max_th: Annotated[float, replace(_LENGTH, meaning="RED: average length above which packets are dropped.")] = 15.0
+    max_p: Annotated[
+        float, _share(meaning="RED: share of the packets that are marked when the average reaches `max_th`.")
+    ] = 0.02
+    w_q: Annotated[float, _share(meaning="RED: weight of the present queue length in the average.")] = 0.002
+    gentle: Annotated[
+        bool, Flag(meaning="RED: above `max_th` the share rises linearly to 1 at twice `max_th`, instead of at once.")
+    ] = True
+    mean_packet_size: Annotated[
+        int,
+        in_bytes(
+            "RED: size of a typical packet.",
+            SMALLEST_PACKET,
+            65_535,
+            details="It sets the decay of the average while the link is idle. With a queue in bytes, packets of this "
+            "size are marked with the share `max_p`.",
+        ),
+    ] = 1000
+    bandwidth_delay_product: (
+        Annotated[
+            float,
+            replace(
+                _LENGTH,
+                meaning="Dred: one bandwidth-delay product.",
+                low_excluded=True,
+                high=1e15,
+                allowed="be above 0",
+            ),
+        ]
+        | None
+    ) = None
+    burst: Annotated[int, replace(BURST, details="0 with cake, and at least 1 with a policer.")] = 0
+    peak_rate: (
+        Annotated[float, replace(PEAK_RATE, details=f"{PEAK_RATE.details} Linux has it as `tbf ... peakrate`.")] | None
+    ) = None
+    peak_burst: Annotated[
+        int,
+        replace(
+            BURST,
+            meaning="Token bucket of the peak rate: the `minburst` of `tbf`, by default one packet.",
+            low=FULL_PACKET,
+            example="2000B",
+        ),
+    ] = 2000
+    trace: (
+        Annotated[
+            LinkTrace,
+            Content(
+                meaning="A rate that varies (`tcpdelay.sim.network.link_trace`); `rate` is then its mean.",
+                details="Not with a `burst`.",
+                check=instance_of("trace", LinkTrace),
+                type_name="LinkTrace",
+            ),
+        ]
+        | None
+    ) = None
+    target: (
+        Annotated[
+            float,
+            replace(QUEUE_TARGET, details='"cake" aims at the time of one and a half full packets if this is longer.'),
+        ]
+        | None
+    ) = None
+    interval: (
+        Annotated[
+            float,
+            in_seconds(
+                "Time within which a sender reacts, for codel, fq_codel and cake.",
+                1e-3,
+                100,
+                details="By default 20 times `target`, which is 100 ms. For pie and dualpi2 the time between two "
+                "updates of the probability, by default 15 ms and 16 ms.",
+            ),
+        ]
+        | None
+    ) = None
+    quantum: Annotated[
+        int, in_bytes("Bytes that a queue of fq_codel may send per turn; cake derives them from the rate.", 256, 65_535)
+    ] = FULL_PACKET
+    flows: Annotated[
+        int,
+        Quantity(
+            kind="count", meaning="Number of queues of fq_codel and cake.", low=1, high=MOST_QUEUES, unit="queues"
+        ),
+    ] = MOST_QUEUES
 
     def __post_init__(self) -> None:
-        check_field_types(self)
-        scale = SMALLEST_PACKET if self.unit == "bytes" else 1
-        check_range("rate", self.rate, SLOWEST, FASTEST, "bit/s")
-        check_range("quantum", self.quantum, 256, 65_535, "bytes")
-        check_range("flows", self.flows, 1, MOST_QUEUES, "queues")
         if self.managed:
             self._check_managed()
-        else:
-            if self.discipline != "policer":
-                check_range("capacity", self.capacity, 1, LONGEST_QUEUE * scale, self.unit)
-            for name in ("target", "interval"):
-                if getattr(self, name) is not None:
-                    raise InvalidValueError(name, getattr(self, name), f"go with {', '.join(map(repr, MANAGED))}")
+        elif self.discipline != "policer" or self.capacity is not None:
+            most = LONGEST_QUEUE * (SMALLEST_PACKET if self.unit == "bytes" else 1)
+            replace(CAPACITY, high=most, unit=self.unit).require("capacity", self.capacity)
+            replace(_LENGTH, high=most, unit=self.unit).require("min_th", self.min_th)
+        for name in () if self.managed else ("target", "interval"):
+            if getattr(self, name) is not None:
+                raise InvalidValueError(name, getattr(self, name), f"go with {', '.join(map(repr, MANAGED))}")
         if self.trace is not None and self.discipline not in ("drop-tail", "red", "dred"):
             raise InvalidValueError("discipline", self.discipline, "be 'drop-tail', 'red' or 'dred' with a trace")
         self._check_buckets()
-        check_range("max_p", self.max_p, 1e-9, 1, "of the packets")
-        check_range("w_q", self.w_q, 1e-9, 1, "of the length")
-        check_range("mean_packet_size", self.mean_packet_size, SMALLEST_PACKET, 65_535, "bytes")
-        check_range("min_th", self.min_th, 0, LONGEST_QUEUE * scale, self.unit)
         if not self.min_th < self.max_th:
             raise InvalidValueError("max_th", self.max_th, f"be above min_th, {self.min_th:g} {self.unit}")
-        if self.discipline == "dred" and not (self.bandwidth_delay_product or 0) > 0:
-            raise InvalidValueError(
-                "bandwidth_delay_product", self.bandwidth_delay_product, f"be above 0 {self.unit} with 'dred'"
-            )
+        if self.discipline == "dred" and self.bandwidth_delay_product is None:
+            raise InvalidValueError("bandwidth_delay_product", None, f"be above 0 {self.unit} with 'dred'")
 
     def _check_buckets(self) -> None:
         policer = self.discipline == "policer"
-        check_range("burst", self.burst, 1 if policer else 0, 1e6, "bytes")
+        if policer:
+            replace(BURST, low=1).require("burst", self.burst)
         if self.trace is not None and self.burst:
             raise InvalidValueError("burst", self.burst, "be 0 bytes with a trace")
         if policer and (self.capacity is not None or self.unit != "packets"):
             name = "unit" if self.capacity is None else "capacity"
             raise InvalidValueError(name, getattr(self, name), "be absent with 'policer', which has no queue")
-        check_range("peak_burst", self.peak_burst, FULL_PACKET, 1e6, "bytes")
         if self.peak_rate is None:
             return
-        check_range("peak_rate", self.peak_rate, SLOWEST, FASTEST, "bit/s")
         if self.peak_rate <= self.rate:
             raise InvalidValueError("peak_rate", self.peak_rate, f"be above the rate, {self.rate:g} bit/s")
         if not self.burst or policer:
@@ -342,9 +367,7 @@ class Bottleneck:
     def _check_managed(self) -> None:
         if self.unit != "packets":
             raise InvalidValueError("unit", self.unit, f"be 'packets' with {self.discipline!r}")
-        check_range("capacity", self.limit, 1, LARGEST_LIMIT, "packets")
-        check_range("target", self.queue_target, 1e-4, 5, "s")
-        check_range("interval", self.queue_interval, 1e-3, 100, "s")
+        replace(CAPACITY, high=LARGEST_LIMIT, unit="packets").require("capacity", self.limit)
         if self.discipline == "cake" and self.burst:
             raise InvalidValueError("burst", self.burst, "be 0 bytes with 'cake', which has no token bucket")
 
@@ -371,35 +394,9 @@ class Bottleneck:
         return UPDATES.get(self.discipline, INTERVAL_OVER_TARGET * self.queue_target)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedPath:
+@described
+class SharedPath(LossBursts):
     """The path of one flow to the shared link, from there to the receiver, and back.
-
-    Parameters
-    ----------
-    access_delay, exit_delay : float
-        Constant delay before the link and after it [s], 0 to 60.
-    return_delay : float, optional
-        Constant delay of the acknowledgements [s], 0 to 60; by default `access_delay` + `exit_delay`.
-    return_jitter : float
-        Largest random delay of an acknowledgement beyond `return_delay` [s], 0 to 1. The random delay is uniformly
-        distributed from 0 to this value, and the order of acknowledgements is kept. A small value prevents the phase
-        effects of flows on exactly periodic paths.
-    loss : float
-        Probability that a packet is lost before it reaches the link, a fraction from 0 to 0.999.
-    loss_burst : float
-        Mean number of packets lost in a row, 1 to 100; above 1 the losses follow netem's Gilbert model.
-    in_host : bool
-        Whether packets spend the access delay in a queue of the sender's host, as in the testbed. `Linux` does not
-        retransmit a segment that has not left the host, not even as a tail loss probe (`skb_still_in_host_queue`).
-    bad_time, bad_loss : float
-        Gilbert model in time, as in `tcpdelay.Path`: mean duration of the bad state [s], 0 to 60, and probability of a
-        loss in it, above `loss` to 1.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
 
     Examples
     --------
@@ -407,27 +404,49 @@ class SharedPath:
     0.05
     """
 
-    access_delay: float
-    exit_delay: float = 0.0
-    return_delay: float | None = None
-    return_jitter: float = 0.0
-    loss: float = 0.0
-    loss_burst: float = 1.0
-    in_host: bool = False
-    bad_time: float = 0.0
-    bad_loss: float = 1.0
+    access_delay: Annotated[float, _DELAY]
+    exit_delay: Annotated[float, replace(_DELAY, meaning="Constant delay after the link.")] = 0.0
+    return_delay: (
+        Annotated[
+            float,
+            replace(
+                _DELAY, meaning="Constant delay of the acknowledgements; by default `access_delay` + `exit_delay`."
+            ),
+        ]
+        | None
+    ) = None
+    return_jitter: Annotated[
+        float,
+        in_seconds(
+            "Largest random delay of an acknowledgement beyond `return_delay`.",
+            0,
+            1,
+            details="The random delay is uniformly distributed from 0 to this value, and the order of "
+            "acknowledgements is kept. A small value prevents the phase effects of flows on exactly periodic paths.",
+        ),
+    ] = 0.0
+    loss: Annotated[
+        float,
+        fraction(
+            meaning="Probability that a packet is lost before it reaches the link.",
+            high=0.999,
+            high_excluded=False,
+            unit="of the packets",
+        ),
+    ] = 0.0
+    _: KW_ONLY
+    in_host: Annotated[
+        bool,
+        Flag(
+            meaning="Whether packets spend the access delay in a queue of the sender's host, as in the testbed.",
+            details="`Linux` does not retransmit a segment that has not left the host, not even as a tail loss probe "
+            "(`skb_still_in_host_queue`).",
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
-        check_field_types(self)
-        check_range("access_delay", self.access_delay, 0, 60, "s")
-        check_range("exit_delay", self.exit_delay, 0, 60, "s")
-        check_range("return_delay", self.back, 0, 60, "s")
-        check_range("return_jitter", self.return_jitter, 0, 1, "s")
-        check_range("loss", self.loss, 0, 0.999, "of the packets")
-        check_range("loss_burst", self.loss_burst, 1, 100, "packets")
-        check_range("bad_time", self.bad_time, 0, 60, "s")
-        check_range("bad_loss", self.bad_loss, 0, 1, "of the packets")
-        check_losses(self.loss, self.loss_burst, self.bad_time, self.bad_loss)
+        _DELAY.require("return_delay", self.back)
+        self._check_losses(self.loss)
 
     @property
     def there(self) -> float:

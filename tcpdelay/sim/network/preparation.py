@@ -406,7 +406,7 @@ def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
         "header": source.header_size,
         "receiver_forges": int(source.forging),
         "ecn": ECT_1 if source.l4s else ECT_0 if source.ecn else NOT_ECT,
-        **loss_settings(flow, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+        **loss_settings(flow, path.loss, path),
         "section": 1,
         "pieces": 1,
         "first_write": start,

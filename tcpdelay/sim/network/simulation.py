@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.budget import SimulationBudget, checked_budget
-from tcpdelay.declare import SEED, InvalidValueError, is_number
+from tcpdelay.declare import SEED, InvalidValueError, in_seconds, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.sim.batches import UNKNOWN, read_share
-from tcpdelay.sim.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck, check_range
+from tcpdelay.sim.network.bottleneck import LINK_RING, NANOSECONDS, Bottleneck
 from tcpdelay.sim.network.preparation import Network, prepare
 from tcpdelay.sim.network.records import SCHEDULED
 from tcpdelay.sim.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays
@@ -26,6 +26,7 @@ SLICES = 64
 DRAIN = 120.0
 """Time after the last write within which packets may still be read [s]."""
 MOST_FLOWS = 1000
+DURATION = in_seconds("Simulated time.", 1e-6, 1e7)
 LONGEST_SIMULATION = 600.0
 """Processor time that a simulation may take by default [s]."""
 TOTALS = (
@@ -108,7 +109,7 @@ def simulate_network(
     sources = checked_sources("sources", sources)
     if not 1 <= len(sources) <= MOST_FLOWS:
         raise InvalidValueError("sources", len(sources), f"be 1 to {MOST_FLOWS}")
-    check_range("duration", duration, 1e-6, 1e7, "s")
+    DURATION.require("duration", duration)
     if not is_number(warm_up) or not 0 <= warm_up < duration:
         raise InvalidValueError("warm_up", warm_up, f"lie between 0 and duration, {duration:g} s")
     seed = SEED.require("seed", seed)

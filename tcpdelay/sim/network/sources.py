@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import KW_ONLY, field
+from functools import partial
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from tcpdelay.argument_types import check_field_types
-from tcpdelay.declare import InvalidValueError
+from tcpdelay.declare import (
+    Choice,
+    Content,
+    Flag,
+    InvalidValueError,
+    Quantity,
+    declarations,
+    described,
+    in_bytes,
+    in_seconds,
+    instance_of,
+)
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.sources.message_stream import Source as MessageSource
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.sim.network.bottleneck import SharedPath, check_range
+from tcpdelay.sim.network.bottleneck import SharedPath
 from tcpdelay.sim.network.dispatching import MOST_CONNECTIONS
 from tcpdelay.sim.network.linux import MinBuf
-from tcpdelay.sim.network.stacks import LARGEST_DEADLINE, LEAST_DEADLINE, Dctcp
+from tcpdelay.sim.network.stacks import Dctcp, TimeLined
 from tcpdelay.sim.network.transport import Feature, Transport, segment_size
 from tcpdelay.sim.network.transports import stacks_with, transport_of
 
@@ -25,59 +36,106 @@ Scheduling = Literal["blind", "intelligent"]
 
 LARGEST_MESSAGE = 1_000_000
 MOST_PIECES = 64
+_count = partial(Quantity, kind="count", low=1)
+_MinBuf: TypeAlias = Annotated[
+    MinBuf,
+    Content(
+        meaning="Limit of the send buffer that follows the window.",
+        details="A packet of a constant rate is not written, and counts as lost, if no segment fits; the rest of a "
+        "packet of several segments follows as the buffer drains.",
+        check=instance_of("min_buf", MinBuf),
+        type_name="MinBuf",
+    ),
+]
+_FILE_SIZE = in_bytes("Mean size of a file.", 1, 1e6)
+_SHAPE = Quantity(
+    kind="number",
+    meaning="Shape of the Pareto distribution of the sizes; without it all files have the mean size.",
+    low=1,
+    low_excluded=True,
+    high=10,
+    unit="",
+    allowed="be above 1 and at most 10",
+)
+_PAUSE = in_seconds("Mean of the exponentially distributed pause between two files.", 0, 1e5)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _state(name: str) -> Quantity:
+    """Return the declaration of the mean length of talk or silence."""
+    details = "Exponentially distributed. Packets are written during talk only; by default there is no silence."
+    return in_seconds(f"Mean length of {name}.", 0.001, 1000, details=details)
+
+
+@described
 class Source:
-    """The parameters that all sources have.
-
-    Parameters
-    ----------
-    path : SharedPath
-        Path of its packets over the shared link.
-    stack : Stack
-        Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, `Udp`, or a stack
-        given to `tcpdelay.sim.network.transports.register`. `Udp` and `TimeLined` do not carry bulk data, and `Udp`,
-        `TimeLined` and `Scp` do not carry transfers.
-    start, stop : float
-        Time of the first write, and time after which nothing is written [s], 0 or more; `stop` is infinite by default.
-    header : int, optional
-        Bytes of all headers of a packet on the link, 0 to 1000; by default the headers from IP on.
-    ecn : bool
-        Whether the queue may mark its packets instead of dropping them, and the sender reduces its window then.
-    l4s : bool
-        Whether its packets are those of an L4S sender (ECT(1)): `ecn`, and "dualpi2" puts them into its L4S queue.
-        `Dctcp` and `Udp` have it.
-    forging : bool
-        Whether the receiver is that of TCP-RC (McCreary et al. 2005). When later segments have overtaken a segment by
-        three mean times between arrivals, it hands a forged segment to the application and goes on; each message with
-        a byte of the segment counts as lost. Only with a `Classic` that acknowledges at once, and a single connection.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range; a ValueError.
-    """
+    """The parameters that all sources have."""
 
     feature: ClassVar[Feature | None] = None
     """What a transport must be able to carry."""
 
-    path: SharedPath
-    stack: Stack
-    start: float = 0.0
-    stop: float = math.inf
-    header: int | None = None
-    ecn: bool = False
-    l4s: bool = False
-    forging: bool = False
+    _: KW_ONLY
+    path: Annotated[
+        SharedPath,
+        Content(
+            meaning="Path of its packets over the shared link.",
+            check=instance_of("path", SharedPath),
+            type_name="SharedPath",
+        ),
+    ]
+    stack: Annotated[
+        Stack,
+        Content(
+            meaning="Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, "
+            "`Udp`, or a stack given to `tcpdelay.sim.network.transports.register`.",
+            details="`Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and `Scp` do not carry "
+            "transfers.",
+            check=instance_of("stack", Stack),
+            type_name="Stack",
+        ),
+    ]
+    start: Annotated[float, in_seconds("Time of the first write.", 0, 1e7)] = 0.0
+    stop: Annotated[
+        float,
+        in_seconds(
+            "Time after which nothing is written.", 0, math.inf, allowed="be a number of seconds later than start"
+        ),
+    ] = math.inf
+    header: (
+        Annotated[
+            int, in_bytes("Bytes of all headers of a packet on the link; by default the headers from IP on.", 0, 1000)
+        ]
+        | None
+    ) = None
+    ecn: Annotated[
+        bool,
+        Flag(
+            meaning="Whether the queue may mark its packets instead of dropping them, and the sender reduces its "
+            "window then."
+        ),
+    ] = False
+    l4s: Annotated[
+        bool,
+        Flag(
+            meaning="Whether its packets are those of an L4S sender (ECT(1)): `ecn`, and dualpi2 puts them into its "
+            "L4S queue.",
+            details="`Dctcp` and `Udp` have it.",
+        ),
+    ] = False
+    forging: Annotated[
+        bool,
+        Flag(
+            meaning="Whether the receiver is that of TCP-RC (McCreary et al. 2005).",
+            details="When later segments have overtaken a segment by three mean times between arrivals, it hands a "
+            "forged segment to the application and goes on; each message with a byte of the segment counts as lost. "
+            "Only with a `Classic` that acknowledges at once, and a single connection.",
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
-        check_field_types(self)
         transport = transport_of(self.stack)
         if transport is None or (self.feature is not None and self.feature not in transport.features):
             names = " or ".join(stacks_with(self.feature))
             raise InvalidValueError(f"stack of {type(self).__name__}", self.stack, f"be {names}")
-        check_range("start", self.start, 0, 1e7, "s")
         if not self.stop > self.start:
             raise InvalidValueError("stop", self.stop, f"be later than start, {self.start:g} s")
         flags: tuple[Feature, ...] = ("ecn", "l4s")
@@ -86,8 +144,6 @@ class Source:
                 raise InvalidValueError(name, getattr(self, name), f"be False with {type(self.stack).__name__}")
         if isinstance(self.stack, Dctcp) and not (self.ecn or self.l4s):
             raise InvalidValueError("ecn", self.ecn, "be True with Dctcp, unless l4s is")
-        if self.header is not None:
-            check_range("header", self.header, 0, 1000, "bytes")
         if self.forging and not (self.supports("forging") and getattr(self.stack, "ack_delay", 0.0) == 0):
             self._refuse_forging()
 
@@ -114,48 +170,11 @@ class Source:
         return feature in self.transport.features
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@described
 class ConstantRate(Source):
     """The messages of an application, at a constant rate or as of a video, speech or a trace; see also `Source`.
 
     A packet of a `Flow` is a message. A message is sent in as many segments or datagrams as it needs.
-
-    Parameters
-    ----------
-    flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
-        The messages, from the time `start` on. With a source that is no `Flow`, or with a `write_jitter` above 1 ms,
-        the parameters below, except `deadlines`, have no meaning, and are refused; `Scp` then refuses the source. With
-        any of these parameters, and with `Scp`, a `write_jitter` up to 1 ms is ignored.
-    pieces : int
-        Number of writes of equal size into which each packet is split, 1 to 64. All pieces are written at once, and
-        the packet is read with its last piece.
-    connections : int
-        Number of parallel connections, 1 to 64. Each packet is written to one of them; the packets are read in the
-        order of writing.
-    scheduling : {"blind", "intelligent"}
-        How the connection of a packet is chosen. "blind": the connections take turns. "intelligent": the connection
-        with the fewest bytes not acknowledged; a connection in a timeout is used only if all are.
-    discard_after : float, optional
-        Playout delay [s], 0 to 60. A packet with a larger expected delay (see
-        `tcpdelay.sim.network.dispatching.expected_delay`) is not written, and counts as lost. A connection without
-        unacknowledged data gets the packet in any case: its window and its round-trip time change only if it sends.
-    min_buf : MinBuf, optional
-        Limit of the send buffer that follows the window. A packet is not written, and counts as lost, if no segment
-        fits. The rest of a packet of several segments follows as the buffer drains.
-    talk, silence : float, optional
-        Mean lengths of talk and of silence [s], 0.001 to 1000, both exponentially distributed. Packets are written
-        during talk only. By default there is no silence.
-    keepalive_size : int, optional
-        Bytes written in place of a packet during silence, 1 to the packet's size, so that the window stays in use; they
-        are not counted as messages. By default nothing is written.
-    deadlines : mapping of str to float, optional
-        Time after its write until which a message of a kind may be sent [s], 0.001 to 1e5, by the kinds of `flow`, with
-        `TimeLined` only. The deadline of the stack applies to other kinds.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of its range, or cannot be combined with the source or the stack; a ValueError.
 
     References
     ----------
@@ -171,34 +190,94 @@ class ConstantRate(Source):
 
     feature: ClassVar[Feature | None] = "constant rate"
 
-    flow: Flow | MessageSource
-    pieces: int = 1
-    connections: int = 1
-    scheduling: Scheduling = "blind"
-    discard_after: float | None = None
-    min_buf: MinBuf | None = None
-    talk: float | None = None
-    silence: float | None = None
-    keepalive_size: int | None = None
-    deadlines: Mapping[str, float] = field(default_factory=dict)
+    _: KW_ONLY
+    flow: Annotated[
+        MessageSource,
+        Content(
+            meaning="The messages, from the time `start` on.",
+            details="With a source that is no `Flow`, or with a `write_jitter` above 1 ms, the parameters below, "
+            "except `deadlines`, have no meaning, and are refused; `Scp` then refuses the source. With any of these "
+            "parameters, and with `Scp`, a `write_jitter` up to 1 ms is ignored.",
+            check=instance_of("flow", MessageSource),
+            type_name="Flow, Video, Speech, Utterances, Messages, Trace or another source",
+        ),
+    ]
+    pieces: Annotated[
+        int,
+        _count(
+            meaning="Number of writes of equal size into which each packet is split.",
+            details="All pieces are written at once, and the packet is read with its last piece.",
+            high=MOST_PIECES,
+            unit="writes",
+        ),
+    ] = 1
+    connections: Annotated[
+        int,
+        _count(
+            meaning="Number of parallel connections.",
+            details="Each packet is written to one of them; the packets are read in the order of writing.",
+            high=MOST_CONNECTIONS,
+            unit="connections",
+        ),
+    ] = 1
+    scheduling: Annotated[
+        Scheduling,
+        Choice(
+            meaning="How the connection of a packet is chosen.",
+            details='"blind": the connections take turns. "intelligent": the connection with the fewest bytes not '
+            "acknowledged; a connection in a timeout is used only if all are.",
+        ),
+    ] = "blind"
+    discard_after: (
+        Annotated[
+            float,
+            in_seconds(
+                "Playout delay: a packet with a larger expected delay is not written, and counts as lost.",
+                0,
+                60,
+                details="See `tcpdelay.sim.network.dispatching.expected_delay`. A connection without unacknowledged "
+                "data gets the packet in any case: its window and its round-trip time change only if it sends.",
+            ),
+        ]
+        | None
+    ) = None
+    min_buf: _MinBuf | None = None
+    talk: Annotated[float, _state("talk")] | None = None
+    silence: Annotated[float, _state("silence")] | None = None
+    keepalive_size: (
+        Annotated[
+            int,
+            in_bytes(
+                "Bytes written in place of a packet during silence, up to the packet's size, so that the "
+                "window stays in use.",
+                1,
+                LARGEST_MESSAGE,
+                details="They are not counted as messages. Without it nothing is written.",
+            ),
+        ]
+        | None
+    ) = None
+    deadlines: Annotated[
+        Mapping[str, float],
+        Content(
+            meaning="Time after its write until which a message of a kind may be sent, by the kinds of `flow`.",
+            details="In seconds, 0.001 to 1e5, with `TimeLined` only. The deadline of the stack applies to other "
+            "kinds.",
+            check=instance_of("deadlines", Mapping),
+            type_name="mapping of str to float",
+        ),
+    ] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # `super()` without arguments does not work in a dataclass with slots.
         Source.__post_init__(self)
-        pieces = MOST_PIECES
         if isinstance(self.flow, Flow):
-            check_range("packet_size", self.flow.packet_size, 1, LARGEST_MESSAGE, "bytes")
-            pieces = min(pieces, self.flow.packet_size)
-        check_range("pieces", self.pieces, 1, pieces, "writes")
-        check_range("connections", self.connections, 1, MOST_CONNECTIONS, "connections")
-        if self.discard_after is not None:
-            check_range("discard_after", self.discard_after, 0, 60, "s")
+            size = self.flow.packet_size
+            in_bytes("", 1, LARGEST_MESSAGE).require("packet_size", size)
+            _count(meaning="", high=min(MOST_PIECES, size), unit="writes").require("pieces", self.pieces)
         self._check_deadlines(self.flow.kinds)
         if (self.talk is None) != (self.silence is None):
             raise InvalidValueError("talk and silence", (self.talk, self.silence), "be given together")
-        for name, mean in (("talk", self.talk), ("silence", self.silence)):
-            if mean is not None:
-                check_range(name, mean, 0.001, 1000, "s")
         if not self.written_exactly:
             self._check_messages()
             return
@@ -218,7 +297,7 @@ class ConstantRate(Source):
         for kind, deadline in self.deadlines.items():
             if kind not in kinds:
                 raise InvalidValueError("deadlines", kind, f"have only the kinds {', '.join(kinds)}")
-            check_range(f"deadlines[{kind!r}]", deadline, LEAST_DEADLINE, LARGEST_DEADLINE, "s")
+            declarations(TimeLined)["deadline"].require(f"deadlines[{kind!r}]", deadline)
 
     def _check_messages(self) -> None:
         """Raise InvalidValueError if a source whose writes are a schedule cannot be carried in this way."""
@@ -237,7 +316,7 @@ class ConstantRate(Source):
             return
         if self.silence is None:
             raise InvalidValueError("keepalive_size", self.keepalive_size, "go with talk and silence")
-        check_range("keepalive_size", self.keepalive_size, 1, packet_size, "bytes")
+        in_bytes("", 1, packet_size).require("keepalive_size", self.keepalive_size)
 
     @property
     def written_exactly(self) -> bool:
@@ -254,19 +333,12 @@ class ConstantRate(Source):
         return self.pieces > 1 or self.connections > 1 or discards or self.silence is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@described
 class Sections(Source):
     """A large section of data per interval, such as a part of a stored film; see also `Source`.
 
     A section is written at once and sent in packets of one full segment each; the last packet is padded. Each packet
     counts as a message.
-
-    Parameters
-    ----------
-    size : int
-        Size of a section [bytes], 1 to 1e8.
-    interval : float
-        Time between two sections [s], 0.001 to 1e5.
 
     Examples
     --------
@@ -277,13 +349,9 @@ class Sections(Source):
 
     feature: ClassVar[Feature | None] = "sections"
 
-    size: int
-    interval: float
-
-    def __post_init__(self) -> None:
-        Source.__post_init__(self)
-        check_range("size", self.size, 1, 1e8, "bytes")
-        check_range("interval", self.interval, 0.001, 1e5, "s")
+    _: KW_ONLY
+    size: Annotated[int, in_bytes("Size of a section.", 1, 1e8)]
+    interval: Annotated[float, in_seconds("Time between two sections.", 0.001, 1e5)]
 
     @property
     def packets(self) -> int:
@@ -291,26 +359,9 @@ class Sections(Source):
         return -(-self.size // segment_size(self.stack))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@described
 class Bulk(Source):
     """A source that always has data and writes when the send buffer accepts a packet; see also `Source`.
-
-    Parameters
-    ----------
-    packet_size : int, optional
-        Bytes of a write, 500 to 65 495; a full segment by default.
-    send_buffer : int, optional
-        Size of the send buffer [bytes], 1000 to 4 MiB: the largest amount written and not acknowledged. By default
-        `Linux` makes it twice the window, and `Classic` two receiver windows. `Scp` has no send buffer: a packet is
-        written when it is sent. With `Linux` the source waits for `poll` before each packet, which reports room while a
-        third of the buffer is free.
-    min_buf : MinBuf, optional
-        Limit of the send buffer that follows the window; `send_buffer` is then as large as possible by default.
-    notsent_lowat : int, optional
-        TCP_NOTSENT_LOWAT [bytes], 1 to 4 MiB, with `Linux` only: `poll` also requires that less than half of this is
-        unsent.
-    wake_up : float
-        Time until the process of the source is scheduled and writes, after the send buffer has room [s], 0 to 1.
 
     Examples
     --------
@@ -322,49 +373,59 @@ class Bulk(Source):
 
     feature: ClassVar[Feature | None] = "bulk"
 
-    packet_size: int | None = None
-    send_buffer: int | None = None
-    min_buf: MinBuf | None = None
-    notsent_lowat: int | None = None
-    wake_up: float = 0.0
+    _: KW_ONLY
+    packet_size: Annotated[int, in_bytes("Bytes of a write; a full segment by default.", 500, 65_495)] | None = None
+    send_buffer: (
+        Annotated[
+            int,
+            in_bytes(
+                "Size of the send buffer: the largest amount written and not acknowledged.",
+                1000,
+                4 << 20,
+                details="By default `Linux` makes it twice the window, `Classic` two receiver windows, and with "
+                "`min_buf` it is as large as possible. `Scp` has no send buffer: a packet is written when it is sent. "
+                "With `Linux` the source waits for `poll` before each packet, which reports room while a third of the "
+                "buffer is free.",
+            ),
+        ]
+        | None
+    ) = None
+    min_buf: _MinBuf | None = None
+    notsent_lowat: (
+        Annotated[
+            int,
+            in_bytes(
+                "TCP_NOTSENT_LOWAT, with `Linux` only: `poll` also requires that less than half of this is unsent.",
+                1,
+                4 << 20,
+            ),
+        ]
+        | None
+    ) = None
+    wake_up: Annotated[
+        float,
+        in_seconds(
+            "Time until the process of the source is scheduled and writes, after the send buffer has room.", 0, 1
+        ),
+    ] = 0.0
 
     def __post_init__(self) -> None:
         Source.__post_init__(self)
-        if self.packet_size is not None:
-            check_range("packet_size", self.packet_size, 500, 65_495, "bytes")
-        check_range("wake_up", self.wake_up, 0, 1, "s")
         for name, absent in (("send_buffer", None), ("min_buf", None), ("wake_up", 0.0)):
             if getattr(self, name) != absent and not self.supports("send buffer"):
                 allowed = f"be {absent} with {type(self.stack).__name__}, which has no send buffer"
                 raise InvalidValueError(name, getattr(self, name), allowed)
-        if self.send_buffer is not None:
-            check_range("send_buffer", self.send_buffer, 1000, 4 << 20, "bytes")
-        if self.notsent_lowat is not None:
-            check_range("notsent_lowat", self.notsent_lowat, 1, 4 << 20, "bytes")
-            if not self.supports("notsent_lowat") or self.min_buf is not None:
-                names = " or ".join(stacks_with("notsent_lowat"))
-                raise InvalidValueError("notsent_lowat", self.notsent_lowat, f"go with {names} and without min_buf")
+        followed = self.supports("notsent_lowat") and self.min_buf is None
+        if self.notsent_lowat is not None and not followed:
+            names = " or ".join(stacks_with("notsent_lowat"))
+            raise InvalidValueError("notsent_lowat", self.notsent_lowat, f"go with {names} and without min_buf")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@described
 class Transfers(Source):
     """Files, one after another, each over a new connection; a delay is that of a whole file. See also `Source`.
 
     The packets of the handshake, which consist of headers only, cross the link before the file.
-
-    Parameters
-    ----------
-    mean_size : int
-        Mean size of a file [bytes], 1 to 1e6.
-    shape : float, optional
-        Shape of the Pareto distribution of the sizes, above 1 to 10; by default all files have the mean size.
-    largest_size : float
-        Upper limit of this distribution [bytes], 1 to 2e6.
-    mean_pause : float
-        Mean of the exponentially distributed pause between two files [s], 0 to 1e5; no pause by default.
-    opened_by : {"receiver", "sender"}
-        Which host opens the connection. If the receiver does, the sender's SYN-ACK crosses the link; if the sender
-        does, its SYN and its ACK cross the link.
 
     Examples
     --------
@@ -375,22 +436,24 @@ class Transfers(Source):
 
     feature: ClassVar[Feature | None] = "transfers"
 
-    mean_size: int = 20_000
-    shape: float | None = None
-    largest_size: float = 1_000_000
-    mean_pause: float = 0.0
-    opened_by: Opener = "receiver"
+    _: KW_ONLY
+    mean_size: Annotated[int, _FILE_SIZE] = 20_000
+    shape: Annotated[float, _SHAPE] | None = None
+    largest_size: Annotated[
+        float, Quantity(kind="number", meaning="Upper limit of this distribution.", low=1, high=2e6, unit="bytes")
+    ] = 1_000_000
+    mean_pause: Annotated[float, _PAUSE] = 0.0
+    opened_by: Annotated[
+        Opener,
+        Choice(
+            meaning="Which host opens the connection.",
+            details="If the receiver does, the sender's SYN-ACK crosses the link; if the sender does, its SYN and its "
+            "ACK cross the link.",
+        ),
+    ] = "receiver"
 
-    def __post_init__(self) -> None:
-        Source.__post_init__(self)
-        check_range("mean_size", self.mean_size, 1, 1e6, "bytes")
-        check_range("largest_size", self.largest_size, 1, 2e6, "bytes")
-        check_range("mean_pause", self.mean_pause, 0, 1e5, "s")
-        if self.shape is not None and not 1 < self.shape <= 10:
-            raise InvalidValueError("shape", self.shape, "be above 1 and at most 10")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@described
 class Web(Transfers):
     """A web user: files of Pareto-distributed size, with pauses to read them; it has the parameters of `Transfers`.
 
@@ -399,9 +462,10 @@ class Web(Transfers):
     Crovella, Bestavros, "Self-Similarity in World Wide Web Traffic", IEEE/ACM Transactions on Networking, 1997.
     """
 
-    mean_size: int = 12_000
-    shape: float | None = 1.2
-    mean_pause: float = 1.0
+    _: KW_ONLY
+    mean_size: Annotated[int, _FILE_SIZE] = 12_000
+    shape: Annotated[float, _SHAPE] | None = 1.2
+    mean_pause: Annotated[float, _PAUSE] = 1.0
 
 
 def checked_sources(name: str, sources: object) -> tuple[Source, ...]:

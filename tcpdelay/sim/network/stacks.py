@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from tcpdelay.declare import Choice, Flag, Quantity, described
+from tcpdelay.declare import Choice, Flag, Quantity, described, in_bytes, in_seconds
+from tcpdelay.scenario.link import SMALLEST_PACKET
 from tcpdelay.scenario.stack import DelayedAck, Hz, Mss, Stack
-from tcpdelay.sim.network.bottleneck import SMALLEST_PACKET
 
 Recovery = Literal["reno", "newreno", "sack"]
 
@@ -27,7 +27,7 @@ LEAST_DEADLINE, LARGEST_DEADLINE = 0.001, 1e5
 
 def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
     """Return the declaration of a time."""
-    return Quantity(kind="time", meaning=meaning, low=low, high=high, unit="s", example=example)
+    return in_seconds(meaning, low, high, example=example)
 
 
 def _segments(meaning: str, high: int, example: str) -> Quantity:
@@ -36,15 +36,7 @@ def _segments(meaning: str, high: int, example: str) -> Quantity:
 
 
 SegmentSize: TypeAlias = Annotated[
-    int,
-    Quantity(
-        kind="size",
-        meaning="Size of a segment.",
-        low=SMALLEST_PACKET,
-        high=LARGEST_SEGMENT,
-        unit="bytes",
-        example="1460B",
-    ),
+    int, in_bytes("Size of a segment.", SMALLEST_PACKET, LARGEST_SEGMENT, example="1460B")
 ]
 MinimumTimeout: TypeAlias = Annotated[float, _time("Minimum retransmission timeout.", 0.001, 120, "1s")]
 FirstTimeout: TypeAlias = Annotated[
@@ -186,13 +178,11 @@ class Udp(Stack):
 
     largest_payload: Annotated[
         int,
-        Quantity(
-            kind="size",
-            meaning="Largest payload of a datagram.",
+        in_bytes(
+            "Largest payload of a datagram.",
+            SMALLEST_PACKET,
+            LARGEST_DATAGRAM,
             details="The default is that of an MTU of 1500 bytes.",
-            low=SMALLEST_PACKET,
-            high=LARGEST_DATAGRAM,
-            unit="bytes",
             example="1472B",
         ),
     ] = 1472

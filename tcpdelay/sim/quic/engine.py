@@ -97,7 +97,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "free_piece": NONE,
         **path_settings(path, wire),
         **drop_tail_settings(path),
-        **loss_settings(wire.record, path.loss, path.loss_burst, path.bad_time, path.bad_loss),
+        **loss_settings(wire.record, path.loss, path),
     }
     if is_exact(source):
         interval = round(source.interval * SECOND)

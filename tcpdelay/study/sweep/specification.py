@@ -6,18 +6,18 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 
-from tcpdelay.budget import MOST_SECONDS, checked_budget
+from tcpdelay.budget import MEMORY, MOST_SECONDS, TIME
 from tcpdelay.declare import (
     WHOLE,
     Choice,
@@ -27,7 +27,10 @@ from tcpdelay.declare import (
     Quantity,
     Value,
     declarations,
-    require_whole,
+    described,
+    is_number,
+    read,
+    whole_number,
 )
 from tcpdelay.models.heuristics import MOST_CONNECTIONS, MOST_PIECES, piece_of, share_of
 from tcpdelay.models.predict import supports
@@ -40,7 +43,7 @@ from tcpdelay.scenario.sources.source_settings import KINDS, SourceSettings
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, profiles_with
 from tcpdelay.sim.simulation import LARGEST_MESSAGE_RATE
 from tcpdelay.store import read_toml
-from tcpdelay.units import parse_fraction, parse_size, parse_time
+from tcpdelay.units import parse_fraction, parse_time
 
 # A point of a sweep, and its parameters: the fields of source, path and stack, and the heuristics.
 
@@ -58,11 +61,6 @@ class Parameter:
     declaration: Field  # Values, unit and meaning of the parameter
 
 
-def _whole_up_to(most: int, meaning: str) -> Parameter:
-    declaration = Quantity(kind="count", meaning=meaning, low=1, high=most, unit="", example="2")
-    return Parameter("heuristics", replace(declaration, allowed=f"be a whole number from 1 to {most}"))
-
-
 def _parameters() -> Iterator[tuple[str, Parameter]]:
     """Yield the parameters of each table, in the order of their declarations."""
     further: dict[Table, dict[str, Parameter]] = {
@@ -71,8 +69,11 @@ def _parameters() -> Iterator[tuple[str, Parameter]]:
             "profile": Parameter("stack", Choice(meaning="TCP model.", words=tuple(PROFILES), default=DEFAULT_PROFILE))
         },
         "heuristics": {
-            "connections": _whole_up_to(MOST_CONNECTIONS, "Number of connections that the packets take turns on."),
-            "pieces": _whole_up_to(MOST_PIECES, "Number of writes per packet."),
+            name: Parameter("heuristics", whole_number(meaning, 1, most, example="2"))
+            for name, meaning, most in (
+                ("connections", "Number of connections that the packets take turns on.", MOST_CONNECTIONS),
+                ("pieces", "Number of writes per packet.", MOST_PIECES),
+            )
         },
     }
     for table in TABLES:
@@ -213,25 +214,49 @@ class Axis:
     values: tuple[Value, ...]  # The different values: seconds, bytes, bit/s, fractions, words or flags
 
 
-@dataclass(frozen=True)
+def _several(name: str, parse: Callable[..., float], below: float, values: Any) -> tuple[float, ...]:
+    """Return several ascending numbers above 0, or texts with their units."""
+    if not isinstance(values, list | tuple) or len(values) > MOST_QUANTILES:
+        raise InvalidValueError(name, values, f"be a list of at most {MOST_QUANTILES} values")
+    found = [parse(value, name) if isinstance(value, str) else value for value in values]
+    for value in found:
+        if not is_number(value) or not 0 < value < below:
+            allowed = "seconds above 0" if below == math.inf else "fractions above 0 and below 1"
+            raise InvalidValueError(name, value, f"be {allowed}")
+    if any(later <= earlier for earlier, later in pairwise(found)):
+        raise InvalidValueError(name, values, "ascend")
+    return tuple(float(value) for value in found)
+
+
+@described
 class Evaluation:
     """The figures that are predicted at each point, and the method."""
 
-    method: Method = "chain"  # The model
-    quantiles: tuple[float, ...] = (0.5, 0.95, 0.99)  # Quantiles of the delay, above 0 and below 1
-    late_after: tuple[float, ...] = (0.2,)  # Delays [s] beyond which packets count as late
-    packets: int = 100_000  # Number of packets of a simulation, 1000 to 1e9
-    seed: int = 0  # Seed from which the seeds of all simulations are derived, 0 to 2⁶³ - 1
-    replications: int = 1  # Number of simulations at each point, 1 to 10 000, each with its own seed
-    # Processor time that a chain may take [s], 0.01 to 1e6, by an estimate; points that need more are refused.
-    max_seconds: float = MOST_SECONDS
-    max_memory: float | None = None  # Memory that a chain may take [bytes], 2**20 to 2**50; by default 1 GiB
+    method: Annotated[Method, Choice(meaning="The model.")] = "chain"
+    quantiles: Annotated[
+        tuple[float, ...],
+        Content(meaning="Quantiles of the delay.", check=partial(_several, "quantiles", parse_fraction, 1.0)),
+    ] = (0.5, 0.95, 0.99)
+    late_after: Annotated[
+        tuple[float, ...],
+        Content(
+            meaning="Delays [s] beyond which packets count as late.",
+            check=partial(_several, "late_after", parse_time, math.inf),
+        ),
+    ] = (0.2,)
+    packets: Annotated[int, whole_number("Number of packets of a simulation.", 1000, 10**9)] = 100_000
+    seed: Annotated[int, whole_number("Seed from which the seeds of all simulations are derived.", 0, 2**63 - 1)] = 0
+    replications: Annotated[
+        int, whole_number("Number of simulations at each point, each with its own seed.", 1, 10_000)
+    ] = 1
+    max_seconds: Annotated[float, TIME] = MOST_SECONDS
+    max_memory: Annotated[float, MEMORY] | None = None
 
 
 HOMES: Mapping[str, str] = {
     **{name: "source" for kind in KINDS.values() for name in ("kind", *declarations(kind))},
     **{name: parameter.table for name, parameter in PARAMETERS.items()},
-    **dict.fromkeys(asdict(Evaluation()), "evaluate"),
+    **dict.fromkeys(declarations(Evaluation), "evaluate"),
     "file": "output",
 }
 """The table in which each key belongs; a key of `[source]` that other tables have too belongs there."""
@@ -449,7 +474,7 @@ def _span(name: str, table: Any, declaration: Field) -> tuple[Value, ...]:
     if unknown or missing:
         wrong = f"unknown key {unknown[0]!r:.64}" if unknown else f"{missing[0]} is missing"
         raise ValueError(f"{name}: {wrong}; a range has {', '.join(_SPAN_KEYS)}")
-    points = require_whole(f"{name}.points", table["points"], 2, MOST_VALUES)
+    points = whole_number("", 2, MOST_VALUES).require(f"{name}.points", table["points"])
     spacing = table.get("spacing", "linear")
     if spacing not in get_args(Spacing):
         raise ValueError(f"{name}.spacing must be 'linear' or 'log', got {spacing!r:.64}")
@@ -498,42 +523,13 @@ def _require_known_profile(fixed: Mapping[str, Value], axes: tuple[Axis, ...]) -
 
 
 def _evaluation(table: Mapping[str, Any]) -> Evaluation:
-    _require_keys(table, tuple(asdict(Evaluation())))
-    method = table.get("method", "chain")
-    if method not in get_args(Method):
-        raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, get_args(Method)))}")
+    _require_keys(table, tuple(declarations(Evaluation)))
+    found = read(Evaluation, table)
     for owner, keys in _KEYS_OF.items():
         for key in keys:
-            if key in table and method != owner:
-                raise ValueError(f"{key}: goes with method = {owner!r}, not with {method!r}")
-    settings: dict[str, Any] = {"method": method}
-    if "quantiles" in table:
-        settings["quantiles"] = _numbers("quantiles", table["quantiles"], parse_fraction, 1.0)
-    if "late_after" in table:
-        settings["late_after"] = _numbers("late_after", table["late_after"], parse_time, math.inf)
-    for key, low, high in (("packets", 1000, 10**9), ("seed", 0, 2**63 - 1), ("replications", 1, 10_000)):
-        if key in table:
-            settings[key] = require_whole(key, table[key], low, high)
-    for key, parse in (("max_seconds", parse_time), ("max_memory", parse_size)):
-        if key in table:
-            settings[key] = parse(table[key], key) if isinstance(table[key], str) else table[key]
-            checked_budget(**{key: settings[key]})
-            settings[key] = float(settings[key])
-    return Evaluation(**settings)
-
-
-def _numbers(name: str, values: object, parse: Any, below: float) -> tuple[float, ...]:
-    """Return a list of ascending numbers above 0."""
-    if not isinstance(values, list | tuple) or len(values) > MOST_QUANTILES:
-        raise InvalidValueError(name, values, f"be a list of at most {MOST_QUANTILES} values")
-    read = [parse(value, name) if isinstance(value, str) else value for value in values]
-    for value in read:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < below:
-            allowed = "seconds above 0" if below == math.inf else "fractions above 0 and below 1"
-            raise InvalidValueError(name, value, f"be {allowed}")
-    if any(later <= earlier for earlier, later in pairwise(read)):
-        raise InvalidValueError(name, values, "ascend")
-    return tuple(float(value) for value in read)
+            if key in table and found.method != owner:
+                raise ValueError(f"{key}: goes with method = {owner!r}, not with {found.method!r}")
+    return found
 
 
 def _file(table: Mapping[str, Any]) -> str | None:
