@@ -1,44 +1,12 @@
-"""The types of arguments and of fields that have no declaration: what is allowed, in one line."""
+"""The types of arguments that have no declaration: what is allowed, in one line."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
-import sys
 import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
-from tcpdelay.declare import InvalidValueError, is_number
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-def check_field_types(record: DataclassInstance) -> None:
-    """Refuse a field of a wrong type in one line: numbers, switches, choices, mappings and objects.
-
-    The types are those of the dataclass's annotations. Types that are imported for type checkers only are not checked.
-    """
-    for name, alternatives in _field_types(type(record)).items():
-        value = getattr(record, name)
-        if not any(is_of_type(value, declared) for declared in alternatives):
-            raise InvalidValueError(name, value, f"be {types_in_words(alternatives)}")
-
-
-@functools.cache
-def _field_types(cls: type[DataclassInstance]) -> Mapping[str, tuple[Any, ...]]:
-    """Return the allowed types of each field of a dataclass."""
-    found = {}
-    for field in dataclasses.fields(cls):
-        owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
-        try:
-            declared = eval(str(field.type), vars(sys.modules[owner.__module__]))
-        except NameError:
-            continue
-        found[field.name] = alternatives_of(declared)
-    return found
+from tcpdelay.declare import is_number
 
 
 def alternatives_of(declared: Any) -> tuple[Any, ...]:

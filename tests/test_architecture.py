@@ -55,7 +55,7 @@ BUDGETS = {
     **{
         "units": 300,
         "declare": 700,
-        "argument_types": 100,
+        "argument_types": 50,
         "statistics": 300,
         "store": 150,
         "http_service": 250,

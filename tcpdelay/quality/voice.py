@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.argument_types import check_field_types
-from tcpdelay.declare import InvalidValueError, bounds, is_number
+from tcpdelay.declare import Content, InvalidValueError, Quantity, bounds, described, instance_of, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import (
     SCALE,
@@ -407,21 +407,9 @@ def best_playout_delay(
     return _best(delays, distribution.late_fraction(delays), codec, burst_ratio, transmission)
 
 
-@dataclass(frozen=True)
+@described
 class CallTarget:
     """A demand on a call over TCP.
-
-    Parameters
-    ----------
-    codec : str or Codec
-        A name in `tcpdelay.quality.CODECS`, or your own codec. Each packet is assumed to hold one interval of speech.
-    mos : float, optional
-        Smallest mean opinion score, 1 to 4.5; by default, the best score is searched for.
-
-    Raises
-    ------
-    ValueError
-        If a value is outside its range.
 
     References
     ----------
@@ -433,15 +421,33 @@ class CallTarget:
     0.04
     """
 
-    codec: str | Codec = "g711"
-    mos: float | None = None
+    codec: Annotated[
+        str | Codec,
+        Content(
+            meaning="A name in `tcpdelay.quality.CODECS`, or your own codec.",
+            details="Each packet is assumed to hold one interval of speech.",
+            check=instance_of("codec", str, Codec),
+            type_name="str or Codec",
+        ),
+    ] = "g711"
+    mos: (
+        Annotated[
+            float,
+            Quantity(
+                kind="number",
+                meaning="Smallest mean opinion score; by default, the best score is searched for.",
+                low=1,
+                high=4.5,
+                unit="",
+                allowed="lie between 1 and 4.5",
+            ),
+        ]
+        | None
+    ) = None
 
     def __post_init__(self) -> None:
-        check_field_types(self)
         if isinstance(self.codec, str):
             codec_named(self.codec)
-        if self.mos is not None and not 1 <= self.mos <= 4.5:
-            raise InvalidValueError("mos", self.mos, "lie between 1 and 4.5")
 
     def codec_of(self, interval: float) -> Codec:
         """Return the codec with packets of `interval` [s], 0.0025 to 1."""

@@ -198,7 +198,6 @@ def _mark_beyond_threshold(link: Any) -> int:
 
 
 Unit = Literal["packets", "bytes"]
-
 _share = partial(fraction, unit="", low_excluded=True, high_excluded=False, allowed="be a fraction above 0, up to 1")
 _LENGTH = replace(CAPACITY, kind="number", details="In `unit`.", low=0, default_words="")
 _DELAY = in_seconds("Constant delay before the link.", 0, 60, example="50ms")
