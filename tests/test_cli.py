@@ -208,7 +208,7 @@ def test_every_argument_of_the_library_is_an_option():
         )
     )
     assert given.flow == td.Flow(100, 0.01)
-    assert given.path == td.Path(0.1, 0.02, "correlated", "bytes", 0.02, 1.0, 0.03, 0.004)
+    assert given.path == td.Path(0.1, 0.02, "correlated", "bytes", 0.02, ack_loss=0.03, jitter=0.004)
     assert given.stack == NewReno2008("sack", True, True, 1.0, 1000, "published")
     assert given.target == td.Target(0.3, 0.9)
     linux = {"congestion_control": "reno", "delayed_ack": True, "window_validation": False, "hz": 1000, "rto_min": 0.1}
