@@ -84,7 +84,7 @@ def test_alone_on_a_fast_link_each_message_of_a_source_is_as_late_as_on_a_path(n
 
 
 def test_a_trace_of_a_flow_has_the_results_of_the_flow_beside_other_flows():
-    flow = td.Flow(3000, 0.030)
+    flow = td.Flow(3000, 0.030, write_jitter=0)
     packets = next(flow.blocks(size=2000))
     trace = td.Trace(packets["time"], packets["size"], period=60.0)
     path = SharedPath(0.03, loss=0.01)
