@@ -51,7 +51,7 @@ def test_estimates_add_up_to_a_refusal():
 
 @pytest.mark.parametrize("seconds", [0, -1.0, np.nan, "10", 10**400, np.timedelta64(1, "s"), True])
 def test_a_time_out_of_range_is_refused_in_one_line(seconds):
-    with pytest.raises(InvalidValueError, match=r"max_seconds must lie between 0.01 and 1e\+06 s, got"):
+    with pytest.raises(InvalidValueError, match=r"max_seconds must .*, got"):
         checked_budget(seconds, None)
 
 
@@ -268,7 +268,7 @@ def test_a_simulation_of_requested_packets_has_a_budget(clock, monkeypatch):
     assert f"not settled after {early.packets} packets, where its budget ended the simulation" in repr(early)
     # Each packet would be sent a million times.
     with pytest.raises(TooLargeError, match="has only reached 0 packets in the time"):
-        td.simulate(td.Flow(174, 1.0), td.Path(rtt=0.1, loss=0.999999), packets=2000, max_seconds=0.1)
+        td.simulate(td.Flow(174, 1.0, write_jitter=0), td.Path(rtt=0.1, loss=0.999999), packets=2000, max_seconds=0.1)
 
 
 def test_a_leg_of_a_relay_has_a_budget(monkeypatch):

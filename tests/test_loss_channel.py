@@ -188,8 +188,11 @@ def test_a_channel_that_cannot_be_is_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bad_time": 61}, "bad_time must lie between 0 and 60 s, got 61"),
-        ({"bad_time": 0.1, "bad_loss": 1.1}, "bad_loss must lie between 0 and 1 of the packets, got 1.1"),
+        (
+            {"bad_time": 61},
+            "bad_time must lie between 0 and 60 s, got 61; the duration is given in seconds: 100 ms is 0.100",
+        ),
+        ({"bad_time": 0.1, "bad_loss": 1.1}, "bad_loss must be a fraction above 0, up to 1, got 1.1"),
         ({"bad_time": 0.1, "bad_loss": 0.01}, "loss must be below the bad_loss of 0.01, got 0.02"),
     ],
 )

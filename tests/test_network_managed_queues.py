@@ -66,7 +66,7 @@ def steady(flow, interval, length, packets, first=0):
 @pytest.mark.parametrize("stack", [Stack.linux(), Stack.quic(), Udp()])
 def test_codel_without_drops_is_drop_tail(stack):
     # Packets that wait and packets whose departure is known at once take different ways through the engine.
-    video = ConstantRate(flow=Video(500_000), path=PATH, stack=stack)
+    video = ConstantRate(flow=Video(500_000, write_jitter=0), path=PATH, stack=stack)
     sources = [video, Bulk(path=PATH, stack=Stack.linux(), stop=4.0), Web(path=PATH, stack=Stack.linux())]
     links = (
         Bottleneck(rate=3e6, capacity=60, burst=2000),
@@ -273,7 +273,7 @@ def test_marks_take_the_place_of_drops(discipline):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"discipline": "drop-tail"}, r"capacity must lie between 1 and 65000 packets, got None"),
+        ({"discipline": "drop-tail"}, r"capacity must be a number in packets, got None"),
         ({"discipline": "drop-tail", "capacity": 9, "target": 0.01}, r"target must go with 'codel', .*, got 0\.01"),
         ({"capacity": 10_241}, r"capacity must lie between 1 and 10240 packets, got 10241"),
         ({"unit": "bytes"}, r"unit must be 'packets' with 'codel', got 'bytes'"),

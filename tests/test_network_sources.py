@@ -248,7 +248,7 @@ def carried(flow=VIDEO, stack=LINUX, **options):
         (lambda: carried(talk=1.0, silence=1.0), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(keepalive_size=1), "flow must be a Flow where packets are split, .*, got Video"),
         (lambda: carried(forging=True), "forging must be False, got True; it needs a single connection of Classic"),
-        (lambda: carried(flow="live-video"), "flow must be a Flow or a Source, got 'live-video'"),
+        (lambda: carried(flow="live-video"), "flow must be a Source, got 'live-video'"),
         (
             lambda: simulate_network([carried(td.Trace([0.0] * (AHEAD + 1), [9] * (AHEAD + 1)))], FAST, duration=1),
             "flow must write at most 4096 messages in a microsecond, got Trace",

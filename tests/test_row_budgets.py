@@ -49,7 +49,7 @@ def test_the_budget_of_a_sweep_has_units_and_tells_kept_runs_apart():
         ({"max_seconds": 0}, "max_seconds must lie between 0.01 and 1e+06 s, got 0"),
         ({"max_seconds": "1 ms"}, "max_seconds must lie between 0.01 and 1e+06 s, got 0.001"),
         ({"max_seconds": "2"}, "max_seconds: '2' has no unit; write 2ms or 2s"),
-        ({"max_seconds": [2]}, "max_seconds must lie between 0.01 and 1e+06 s, got [2]"),
+        ({"max_seconds": [2]}, "max_seconds must be a number, or text with a unit, got [2]"),
         ({"max_memory": "1kB"}, "max_memory must lie between 1 MiB and 1 PiB (in bytes), got 1000"),
         ({"max_memory": "much"}, "max_memory: 'much' is no size; write 174, 1448B or 1.4kB"),
         ({"max_seconds": 2, "method": "simulation"}, "max_seconds: goes with method = 'chain', not with 'simulation'"),

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
+from tcpdelay.declare import declarations
 from tcpdelay.delays import LONGEST_PLAYOUT
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import Interval
@@ -155,7 +156,9 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
 
     def case(measured: MeasuredDelay, implementation: str) -> tuple[str, str, Experiment]:
-        known = replace(measured.experiment, implementation="aioquic", duration=Experiment.duration)
+        known = replace(
+            measured.experiment, implementation="aioquic", duration=declarations(Experiment)["duration"].default
+        )
         return measured.collection, implementation, known
 
     captured = measure_all(arguments.captures, sys.exit)

@@ -41,7 +41,7 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_scenario, with_source
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.link import BURST, CAPACITY, DISCIPLINE, PEAK_RATE, QUEUE_TARGET, RATE
+from tcpdelay.scenario.link import BURST, CAPACITY, DISCIPLINE, LONGEST_QUEUE, PEAK_RATE, QUEUE_TARGET, RATE
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.units import format_time
 
@@ -91,6 +91,9 @@ _OF_LINK = {
         "capacity",
         replace(
             CAPACITY,
+            high=LONGEST_QUEUE,
+            unit="packets",
+            details="Of codel, fq_codel, pie, cake and dualpi2 1 to 10 240 packets.",
             default_words="one bandwidth-delay product, 10 packets or more; for codel, fq_codel, pie, cake and dualpi2 "
             "that of Linux; none for a policer",
         ),

@@ -20,6 +20,7 @@ from tcpdelay.capture.flow_capture import (
     FlowRun,
     capture_files,
 )
+from tcpdelay.declare import declarations
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.path import Bottleneck, Path
@@ -134,7 +135,7 @@ class MeasuredDelay:
         The congestion control is that of this experiment if it is based on losses, else CUBIC.
         """
         experiment = self.experiment
-        control = experiment.congestion_control
+        control, default = experiment.congestion_control, declarations(Experiment)["congestion_control"].default
         return Experiment(
             application="cbr" if experiment.source is None else "source",
             source=experiment.source,
@@ -142,7 +143,7 @@ class MeasuredDelay:
             interval=experiment.interval,
             rtt=experiment.rtt,
             loss=experiment.loss,
-            congestion_control=control if control in LOSS_BASED_CONTROLS else Experiment.congestion_control,
+            congestion_control=control if control in LOSS_BASED_CONTROLS else default,
             duration=experiment.duration,
         )
 
