@@ -57,7 +57,7 @@ def test_delays_are_those_of_captures():
     ],
 )
 def test_delays_are_those_of_the_simulator(size, interval, rtt, loss):
-    flow, path = td.Flow(size, interval), td.Path(rtt, loss)
+    flow, path = td.Flow(size, interval, write_jitter=0), td.Path(rtt, loss)
     chain = td.predict_delay(flow, path, BBR)
     simulated = td.simulate(flow, path, BBR, packets=max(300_000, round(3600 / interval)), seed=1)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.05)

@@ -27,7 +27,11 @@ class Traced:
 
     def __init__(self, stack, size, interval, packets, path=PATH, seed=0, lost=None, **options):
         source = ConstantRate(
-            flow=td.Flow(size, interval), path=path, stack=stack, stop=(packets - 0.5) * interval, **options
+            flow=td.Flow(size, interval, write_jitter=0),
+            path=path,
+            stack=stack,
+            stop=(packets - 0.5) * interval,
+            **options,
         )
         self.network = prepare([source], FAST, seed, 0.0, 1e5)
         self.flow, self.wire = self.network.flows[0], self.network.wires[0]
@@ -255,5 +259,7 @@ def test_a_forging_receiver_reads_bulk_data_and_files(kind):
 def test_packets_of_a_few_bytes_are_refused():
     with pytest.raises(ValueError, match=r"packet_size must be at least 23 bytes with this window, got 22"):
         simulate_network(
-            [ConstantRate(flow=td.Flow(22, 0.02), path=SharedPath(0.05), stack=Classic.of_2008())], FAST, duration=1
+            [ConstantRate(flow=td.Flow(22, 0.02, write_jitter=0), path=SharedPath(0.05), stack=Classic.of_2008())],
+            FAST,
+            duration=1,
         )

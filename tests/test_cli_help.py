@@ -108,4 +108,4 @@ def test_the_help_says_which_jitter_is_meant_and_that_packets_are_reordered(run)
     _, printed, _ = run("predict", "--help-all")
     said = " ".join(printed.split())
     assert "each delay is drawn uniformly from 0 to this maximum, so the mean is half of it" in said
-    assert "segments may overtake each other" in said
+    assert "data may overtake earlier data" in said

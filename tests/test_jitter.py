@@ -14,7 +14,7 @@ from tcpdelay.chain.linux.delays import constant_paths, with_jitter
 from tcpdelay.models.predict import capacity, carries, predict
 from tcpdelay.scenario.scenario import Scenario
 
-VOICE, PATH = td.Flow(174, 0.020), td.Path(rtt=0.101, loss=0.02)
+VOICE, PATH = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.101, loss=0.02)
 DISTRIBUTIONS = st.builds(
     lambda delays, shares: td.DelayDistribution(
         np.array(sorted(delays)), np.array(shares[: len(delays)]) / sum(shares[: len(delays)]), min(delays)
@@ -59,7 +59,7 @@ def test_each_delay_gets_a_uniform_delay(distributions, jitter):
 )
 @settings(deadline=None, max_examples=25)
 def test_what_holds_in_any_scenario(packet_size, interval, rtt, loss, share, control):
-    flow, stack = td.Flow(packet_size, interval), td.Stack.linux(control)
+    flow, stack = td.Flow(packet_size, interval, write_jitter=0), td.Stack.linux(control)
     path = td.Path(rtt, loss, jitter=share * interval)
     answer = by_chain(path, flow, stack, parts=True)
     if not answer.sustainable:

@@ -96,7 +96,9 @@ def test_the_interval_of_a_count_has_a_fortieth_beyond_each_end(count):
 
 
 def test_without_losses_a_video_starts_after_its_buffer_and_never_stalls():
-    found = td.video_stalls(td.Video(2e5, key_ratio=1), td.Path(0.1, 0), player=td.Player(1.0), session=60, hours=2)
+    found = td.video_stalls(
+        td.Video(2e5, key_ratio=1, write_jitter=0), td.Path(0.1, 0), player=td.Player(1.0), session=60, hours=2
+    )
     assert found.startup_delay.value == pytest.approx(1.0 + 0.05, abs=1e-4)
     assert found.stalls_per_hour == pytest.approx((0, 0, -math.log(0.025) / 2), rel=1e-6)
     assert found.stalled_share.high == 0

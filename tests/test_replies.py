@@ -31,7 +31,9 @@ def test_bursts_play_as_chunk_by_chunk(bursts, buffer):
         assert required == pytest.approx(without_wait)
 
 
-@pytest.mark.parametrize("source", [td.Speech(174, 0.020), td.Utterances(960, 0.020, speed=2)])
+@pytest.mark.parametrize(
+    "source", [td.Speech(174, 0.020, write_jitter=0), td.Utterances(960, 0.020, speed=2, write_jitter=0)]
+)
 def test_without_losses_nothing_has_to_wait(source):
     found = td.playout_without_gaps(source, td.Path(0.1, 0), bursts=1000)
     assert found.value.value == pytest.approx(0, abs=2e-6)

@@ -8,7 +8,7 @@ from tcpdelay.sim.records import MOST_EVENTS
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.tcp.window import KINDS
 
-FLOW = td.Flow(174, 0.020)
+FLOW = td.Flow(174, 0.020, write_jitter=0)
 
 
 def traced(packets=10_000, loss=0.02, **path):

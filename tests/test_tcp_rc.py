@@ -30,7 +30,7 @@ class Receiver:
 
     def __init__(self, recovery="newreno", sent=100):
         source = ConstantRate(
-            flow=td.Flow(SIZE, INTERVAL / 1e6),
+            flow=td.Flow(SIZE, INTERVAL / 1e6, write_jitter=0),
             path=SharedPath(ONE_WAY / 1e6),
             stack=Classic(recovery=recovery),
             forging=True,
@@ -267,7 +267,9 @@ def test_without_losses_nothing_changes():
 
 def kernel_after(answers):
     """Return a kernel's sender after answers: time [ms], packets acknowledged, packet reported, echo [ms]."""
-    connection, wire = new_connection(td.Flow(1000, 0.010), td.Path(rtt=0.060, loss=0.0), td.Stack.linux("reno"), 1)
+    connection, wire = new_connection(
+        td.Flow(1000, 0.010, write_jitter=0), td.Path(rtt=0.060, loss=0.0), td.Stack.linux("reno"), 1
+    )
     connection.coalescing = 0
     connection.snd_cwnd = connection.snd_ssthresh = 20
     record = np.zeros(1, ACKNOWLEDGEMENT).view(np.recarray)[0]

@@ -33,7 +33,7 @@ from tcpdelay.study.validation.predictions import (
 )
 
 PACKETS = 30_000
-FLOW, PATH = Flow(174, 0.020), Path(0.020, 0.03)
+FLOW, PATH = Flow(174, 0.020, write_jitter=0), Path(0.020, 0.03)
 ROOT = FilePath(__file__).parents[1]
 RESULTS = ROOT / "validation" / "results"
 

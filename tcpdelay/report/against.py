@@ -30,7 +30,7 @@ def changes_content(changes: Changes) -> Content:
     >>> from tcpdelay import compare_guidelines, guideline
     >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
     >>> changes_content(compare_guidelines(guideline(loss=0.02, **call), guideline(loss=0.01, **call))).headline
-    'p95 140 ms → 90 ms, 50 ms sooner'
+    'p95 140 ms → 90.4 ms, 50 ms sooner'
     """
     before, after = changes.before, changes.after
     differences = differences_table(changes)

@@ -261,7 +261,7 @@ def compare_guidelines(before: JudgedDelays, after: JudgedDelays) -> GuidelineCo
     >>> call = {"rtt": 0.100, "loss": 0.02, "packet_size": 174, "interval": 0.020}
     >>> then, now = guideline(stack=Stack.newreno_2008(), **call), guideline(**call)
     >>> print(compare_guidelines(then, now).to_markdown().splitlines()[0])
-    # p95 190 ms → 140 ms, 50 ms sooner
+    # p95 190 ms → 140 ms, 49.7 ms sooner
     """
     if not isinstance(before, Findings) or not isinstance(after, Findings):
         name, found = ("after", after) if isinstance(before, Findings) else ("before", before)

@@ -39,7 +39,7 @@ def in_markdown(report: Content) -> str:
     >>> from tcpdelay import guideline
     >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
     >>> in_markdown(found.content()).splitlines()[0]
-    '# Works, with 60 ms to spare'
+    '# Works, with 59.7 ms to spare'
     """
     return _environment().get_template("report.md.j2").render(report=report)
 

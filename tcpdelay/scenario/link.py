@@ -204,6 +204,7 @@ def link_settings(link: object) -> dict[str, Any]:
 
     Examples
     --------
+    >>> from tcpdelay.scenario.path import Path
     >>> link_settings(Path(0.1, 0.02, jitter=0.005))["jitter"]
     0.005
     """

@@ -150,7 +150,7 @@ class Lattice:
     >>> lattice = Lattice(question("voip", None, None, None))
     >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
     >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
-    ([0.05, 0.14, 0.18, 0.061, 0.004, 0.003, 0.006], True)
+    ([0.05, 0.14, 0.18, 0.062, 0.004, 0.003, 0.007], True)
     """
 
     def __init__(self, asked: Question) -> None:
