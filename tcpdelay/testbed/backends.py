@@ -339,16 +339,8 @@ class UmlBackend:
 class VirtualTimeBackend(UmlBackend):
     """A guest whose clock jumps to the next event whenever all its processes sleep.
 
-    Parameters
-    ----------
-    hz : int
-        Timer interrupts per second of the kernel, 100 to 1000.
-    kernel : str
-        Version of Linux: two numbers, of at least 5.15.
-    patience : float
-        Time of this machine without progress after which a guest is stopped [s], above 0.
-    charges_work : bool
-        Whether computation takes as long in virtual time as on this machine. Runs are then not repeatable.
+    It is stopped after `patience` seconds without progress. If it `charges_work`, computation takes as long in virtual
+    time as on this machine, and runs are not repeatable.
     """
 
     name: BackendName = "uml-virtual"
@@ -396,13 +388,7 @@ def _console(directory: Path) -> str:
 
 
 def kernel_refusal(error: Exception) -> str:
-    """Return what the kernel refused, from an error of the system or of netlink: its number and its text.
-
-    Examples
-    --------
-    >>> kernel_refusal(OSError(2, "No such file or directory")).partition("; ")[0]
-    'this kernel refuses a namespace with veth and netem (No such file or directory)'
-    """
+    """Return what the kernel refused, from an error of the system or of netlink: its number and its text."""
     reason = error.args[1] if len(error.args) > 1 else error
     return f"this kernel refuses a namespace with veth and netem ({reason}); the module sch_netem is often missing"
 

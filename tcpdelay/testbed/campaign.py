@@ -148,21 +148,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a campaign.
+    """The progress of a campaign."""
 
-    Attributes
-    ----------
-    round : int
-        0 while every experiment runs for the first time, then the number of the round that prolongs experiments.
-    done : float
-        Number of finished runs of this round; a running experiment counts with its finished share.
-    total : int
-        Number of runs of this round.
-    """
-
-    round: int
-    done: float
-    total: int
+    round: int  # 0 while every experiment runs for the first time, then the number of the round that prolongs some
+    done: float  # Number of finished runs of this round; a running experiment counts with its finished share
+    total: int  # Number of runs of this round
 
 
 def targets_of(specification: Specification) -> list[Target]:

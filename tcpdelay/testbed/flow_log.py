@@ -38,17 +38,11 @@ SUFFIX = ".flow"
 
 
 class PacketLog:
-    """Write and read times of the packets of one flow, in the order of writing [ns, monotonic clock].
-
-    Attributes
-    ----------
-    written, read : array of int
-        The times; `NOT_READ` if a packet has not been read.
-    """
+    """Write and read times of the packets of one flow, in the order of writing [ns, monotonic clock]."""
 
     def __init__(self) -> None:
         self.written = array("q")
-        self.read = array("q")
+        self.read = array("q")  # `NOT_READ` for a packet that has not been read
         self.outstanding = 0
 
     def write(self, when: int) -> int:
@@ -66,13 +60,7 @@ class PacketLog:
 
 
 class StreamPackets:
-    """The packets in one byte stream; the number of received bytes shows which are complete.
-
-    Parameters
-    ----------
-    log : PacketLog
-        The log of the arrivals.
-    """
+    """The packets in one byte stream; the number of received bytes shows which are complete."""
 
     def __init__(self, log: PacketLog) -> None:
         self._log = log

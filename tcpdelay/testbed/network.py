@@ -40,19 +40,7 @@ from tcpdelay.testbed.trace_shaper import Crossing, Departures, JitterDraw, Jitt
 
 
 class LossChannel:
-    """Gilbert's channel with exponentially distributed times in its states (`tcpdelay.Path`, `bad_time`).
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    path : Path
-        Path with a `bad_time` and with losses.
-    set_loss : callable
-        Called with the probability of a loss, 0 to 1, whenever it changes.
-    seed : str
-        Seed of the times.
-    """
+    """Gilbert's channel with exponentially distributed times in its states (`tcpdelay.Path`, `bad_time`)."""
 
     def __init__(self, loop: EventLoop, path: Path, set_loss: Callable[[float], None], seed: str) -> None:
         self._loop = loop
@@ -87,19 +75,7 @@ class LossChannel:
 
 
 class LossSwitch:
-    """A process that switches the losses of a device from now on; it ends with its parent.
-
-    It must be made in the namespace of the device, whose root queue is netem.
-
-    Parameters
-    ----------
-    device : int
-        Index of the device.
-    link : Link
-        Link with a `bad_time` and with losses.
-    seed : str
-        Seed of the times.
-    """
+    """A process that switches the losses of a device, whose root is netem, from now on; it ends with its parent."""
 
     def __init__(self, device: int, link: Link, seed: str) -> None:
         self._process = start_process(lambda: self._switch(device, link, seed))
@@ -221,38 +197,17 @@ class Segment:
 
 
 class Network:
-    """Hosts and routers, joined by links.
+    """Hosts and routers, joined by up to 32 links; a node with one link is a host. It needs root, and netem.
 
     A separate node in each link applies delay and loss, and not the hosts' own devices. On a real path too, a segment
     leaves its host at once. A sender whose own device still holds a segment knows this: it does not retransmit the
     segment (`TCPSpuriousRtxHostQueues`), and does not collapse it into a retransmission. A trace at a host shows only
     the packets that leave the queue of its device.
-
-    Parameters
-    ----------
-    links : sequence of DuplexLink
-        The links, 32 at most. A node with one link is a host.
-    sysctls : dict
-        Settings of the kernel for all namespaces, beside those that all networks have.
-    seed : int or str
-        Seed of the losses, delays and reordering of all links.
-
-    Attributes
-    ----------
-    nodes : dict of str to Node
-        Hosts and routers by name.
-    addresses : dict of str to str
-        Addresses of the hosts, by name.
-
-    Raises
-    ------
-    OSError, pyroute2.NetlinkError
-        If the kernel refuses because a privilege or a module is missing.
     """
 
     def __init__(self, links: Sequence[DuplexLink], sysctls: dict[str, str], seed: int | str = 0) -> None:
         self.nodes: dict[str, Node] = {}
-        self.addresses: dict[str, str] = {}
+        self.addresses: dict[str, str] = {}  # Of the hosts alone
         self._between: list[Node] = []
         self._segments: list[Segment] = []
         self._queues: dict[str, tuple[Node, int]] = {}
@@ -505,20 +460,7 @@ def kernel_counters(node: Node) -> dict[str, int]:
 
 
 class PacketTraces:
-    """Traces the packets of the devices of all hosts, until stopped.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    path : Path
-        Path of the traces, without the suffixes, such as `.sender.pcap`; time stamps are in nanoseconds.
-
-    Raises
-    ------
-    OSError
-        If tcpdump cannot be run.
-    """
+    """Traces the packets of the devices of all hosts, until stopped, into files such as `PATH.sender.pcap`."""
 
     def __init__(self, network: Network, path: FilePath) -> None:
         program = shutil.which("tcpdump", path="/usr/bin:/usr/sbin:/bin:/sbin")

@@ -98,7 +98,7 @@ PROGRAMS: Mapping[Implementation, QuicProgram] = {
 
 
 def build_quic_program(implementation: Implementation) -> Path:
-    """Build the program of an implementation, unless it has been built from the same sources, and return its path.
+    """Build the program of an implementation unless it has been built from the same sources, and return its path.
 
     The first build fetches the library from Go's module proxy or crates.io, and checks it against `go.sum` or
     `Cargo.lock`. It takes a minute or two.
