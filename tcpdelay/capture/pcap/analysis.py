@@ -302,13 +302,7 @@ def analyze_directions(
 
 
 class _LateCopiesError(Exception):
-    """Packets occur twice, but not among the first segments.
-
-    Attributes
-    ----------
-    copies : list of Copies
-        The copies in each file.
-    """
+    """Packets occur twice, but not among the first segments; `copies` are the copies in each file."""
 
     def __init__(self, copies: list[Copies]) -> None:
         super().__init__()
@@ -386,14 +380,7 @@ def _measured(
 
 
 def check_message_size(message_size: int | None, framing: Framing) -> None:
-    """Raise ValueError if a size of all messages [bytes] is out of range, or cannot be combined with the framing.
-
-    Examples
-    --------
-    >>> check_message_size(174, "rfc4571")
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: message_size must be left out with the framing 'rfc4571', got 174
-    """
+    """Raise ValueError if a size of all messages [bytes] is out of range, or cannot be combined with the framing."""
     if message_size is None:
         return
     if framing != "auto":

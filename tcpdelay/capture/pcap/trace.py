@@ -220,13 +220,6 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
 
 
 def expanded(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on.
-
-    Examples
-    --------
-    >>> owner, number = expanded(np.array([5, 0, 8]), np.array([2, 0, 3]))
-    >>> owner.tolist(), number.tolist()
-    ([0, 0, 2, 2, 2], [5, 6, 8, 9, 10])
-    """
+    """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on."""
     owner = np.repeat(np.arange(counts.size), counts)
     return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
