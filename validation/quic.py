@@ -34,20 +34,8 @@ ERRORS = (*QUANTITIES, "added")
 def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay | None) -> dict[str, object]:
     """Return the delays of a capture [s], those of the simulator, and the errors of two predictions of the capture.
 
-    Parameters
-    ----------
-    measured : MeasuredDelay
-        The capture.
-    predictions : Predictions
-        The predictions of the simulator.
-    other : MeasuredDelay, optional
-        The capture of the other implementation with the same source, delivery and path, as a prediction.
-
-    Returns
-    -------
-    dict
-        The row of the table. Errors are beyond the capture's interval, relative to the measured value; NaN where it is
-        infinite.
+    The other prediction is the capture of the other implementation with the same source, delivery and path. Errors are
+    beyond the capture's interval, relative to the measured value; NaN where it is infinite.
     """
     experiment = measured.experiment
     one_way = measured.path.forward_delay + experiment.jitter / 2
