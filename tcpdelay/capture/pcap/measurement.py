@@ -450,5 +450,5 @@ def scales_of(trace: Trace) -> tuple[int, int] | None:
     """Return the scales of the windows, 0 unless both ends offer a scale (RFC 7323, 2.2); None without handshake."""
     if trace.sender.time is None or trace.receiver.time is None:
         return None
-    of_sender, of_receiver = trace.sender.window_scale, trace.receiver.window_scale
+    of_sender, of_receiver = trace.sender.options.window_scale, trace.receiver.options.window_scale
     return (0, 0) if of_sender is None or of_receiver is None else (of_sender, of_receiver)

@@ -106,10 +106,11 @@ class ConnectionSegments:
     def mss(self) -> tuple[int, bool]:
         """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs; else, the largest seen."""
         sender, receiver = self.shakes[True], self.shakes[False]
-        options = [shake.mss for shake in (sender, receiver) if shake.mss]
+        options = [shake.options.mss for shake in (sender, receiver) if shake.options.mss]
         mss = self._largest if self._largest <= _DEFAULT_MSS + _TIMESTAMPS_LENGTH else _DEFAULT_MSS
         if options and sender.time is not None and receiver.time is not None:
-            mss = min(options) - _TIMESTAMPS_LENGTH * (sender.timestamps and receiver.timestamps)
+            stamped = sender.options.timestamps is not None and receiver.options.timestamps is not None
+            mss = min(options) - _TIMESTAMPS_LENGTH * stamped
         return max(mss, 1), bool(options)
 
     def batches(self) -> Iterator[Batch]:
@@ -146,14 +147,7 @@ class ConnectionSegments:
             forward = segment.source == sender
             options = options_of(segment.options)
             if segment.flags & TH_SYN and self.shakes[forward].time is None:
-                self.shakes[forward] = Handshake(
-                    packet.time,
-                    options.mss,
-                    options.window_scale,
-                    options.sack_permitted,
-                    options.timestamps is not None,
-                    bool(segment.flags & TH_ACK),
-                )
+                self.shakes[forward] = Handshake(packet.time, options, bool(segment.flags & TH_ACK))
             if framer is not None and forward and segment.length:
                 payload = packet.data[segment.payload : segment.payload + segment.length]
                 try:
@@ -494,6 +488,10 @@ class StretchSource:
         data, acks, segments = self._data, self._acks, self._segments
         mss, known = segments.mss
         position = acks["position"].copy()
+        of_data = {name: data[name].copy() for name in ("time", "start", "tsval", "tsecr", "stamped")}
+        of_acks = {name: acks[name].copy() for name in ("time", "tsval", "tsecr", "stamped")}
+        of_acks |= {name: acks[name].astype(np.int64) for name in ("blocks", "window", "length", "seq")}
+        of_acks |= {side: placed(acks[side], position[:, None], segments.base) for side in ("left", "right")}
         return Trace(
             segments.name,
             self.first,
@@ -501,29 +499,13 @@ class StretchSource:
             segments.shakes[False],
             self._handshake_end,
             DataSegments(
-                data["time"].copy(),
-                data["start"].copy(),
-                data["start"] + data["length"],
-                data["tsval"].copy(),
-                data["tsecr"].copy(),
-                data["ip_id"].astype(np.int64),
-                data["flags"] & TH_PUSH != 0,
-                data["stamped"].copy(),
-                self._reached,
+                **of_data,
+                end=data["start"] + data["length"],
+                ip_id=data["ip_id"].astype(np.int64),
+                push=data["flags"] & TH_PUSH != 0,
+                reached=self._reached,
             ),
-            Acknowledgements(
-                acks["time"].copy(),
-                position,
-                placed(acks["left"], position[:, None], segments.base),
-                placed(acks["right"], position[:, None], segments.base),
-                acks["blocks"].astype(np.int64),
-                acks["window"].astype(np.int64),
-                acks["length"].astype(np.int64),
-                acks["seq"].astype(np.int64),
-                acks["tsval"].copy(),
-                acks["tsecr"].copy(),
-                acks["stamped"].copy(),
-            ),
+            Acknowledgements(**of_acks, ack=position),
             segments.base,
             mss,
             known,
