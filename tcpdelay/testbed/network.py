@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections import deque
@@ -153,6 +154,11 @@ class Node:
         finally:
             enter_network(before)
             os.close(before)
+
+    def open_socket(self, kind: int) -> socket.socket:
+        """Return a new non-blocking socket in this namespace."""
+        with self.entered():
+            return socket.socket(type=kind | socket.SOCK_NONBLOCK)
 
     def close(self) -> None:
         """Close the namespace."""
