@@ -37,7 +37,7 @@ MODELS = (LINUX, SIMULATOR)
 
 def case(measured: MeasuredDelay) -> tuple[Experiment, int]:
     """Return the settings without the duration, which changes only the precision, and the timer rate."""
-    return replace(measured.experiment, duration=Experiment.duration), measured.hz
+    return replace(measured.experiment, duration=Experiment().duration), measured.hz
 
 
 def kernel_name(measured: MeasuredDelay) -> str:

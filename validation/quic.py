@@ -143,7 +143,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
 
     def case(measured: MeasuredDelay, implementation: str) -> tuple[str, str, Experiment]:
-        known = replace(measured.experiment, implementation="aioquic", duration=Experiment.duration)
+        known = replace(measured.experiment, implementation="aioquic", duration=Experiment().duration)
         return measured.collection, implementation, known
 
     captured = measure_all(arguments.captures, sys.exit)
