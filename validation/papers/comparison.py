@@ -55,6 +55,12 @@ def interval_over_seeds(values: Sequence[float]) -> Interval:
     return mean_interval([np.array(values)], batches=len(values))
 
 
+def with_interval(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the mean over the seeds and its 95 % interval as columns."""
+    mean, low, high = interval_over_seeds(values)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+
 def write_comparison(paper: str, ours: Mapping[Figure, Interval], reasons: Mapping[str, str]) -> Path:
     """Write each published figure beside ours; `reasons` maps an item to the likely reason of its distances."""
     return write_table(
