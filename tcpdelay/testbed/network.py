@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path as FilePath
 
@@ -75,26 +76,16 @@ class LossChannel:
         self._stopped = True
 
 
-class LossSwitch:
-    """A process that switches the losses of a device, whose root is netem, from now on; it ends with its parent."""
+def switch_losses(device: int, link: Link, seed: str) -> None:
+    """Switch the losses of a device, whose root is netem, from now on and for ever."""
+    netlink, loop = IPRoute(), EventLoop()
 
-    def __init__(self, device: int, link: Link, seed: str) -> None:
-        self._process = start_process(lambda: self._switch(device, link, seed))
+    def set_loss(loss: float) -> None:
+        set_netem(netlink, "change", device, replace(link, loss=loss))
 
-    @staticmethod
-    def _switch(device: int, link: Link, seed: str) -> None:
-        netlink, loop = IPRoute(), EventLoop()
-
-        def set_loss(loss: float) -> None:
-            set_netem(netlink, "change", device, replace(link, loss=loss))
-
-        path = Path(1.0, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
-        LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
-        loop.run(lambda: False)
-
-    def close(self) -> None:
-        """End the process."""
-        end_process(self._process)
+    path = Path(1.0, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
+    LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
+    loop.run(lambda: False)
 
 
 # The network of an experiment: namespaces joined by veth pairs, their queueing disciplines, and packet traces.
@@ -218,7 +209,7 @@ class Network:
         self._segments: list[Segment] = []
         self._queues: dict[str, tuple[Node, int]] = {}
         self._shapers: dict[str, Shaper] = {}
-        self._switches: list[LossSwitch] = []
+        self._switches: list[int] = []
         self._seed = seed
         self._forward = _part_of_netem(links[0].forward)
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -281,7 +272,7 @@ class Network:
             set_netem(node.netlink, "add", device, good, random.Random(seed).getrandbits(64))
             if way.bad_time > 0 and way.loss > 0:
                 with node.entered():
-                    self._switches.append(LossSwitch(device, own, seed))
+                    self._switches.append(start_process(partial(switch_losses, device, own, seed)))
         before = f"{link.name}_" if link.name else ""
         if correlated:
             entry, exit_ = chain[1], chain[2]
@@ -360,7 +351,7 @@ class Network:
         for shaper in self._shapers.values():
             shaper.close()
         for switch in self._switches:
-            switch.close()
+            end_process(switch)
         for node in (*self.nodes.values(), *self._between):
             node.close()
 

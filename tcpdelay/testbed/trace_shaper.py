@@ -23,11 +23,10 @@ from tcpdelay.scenario.jitter import (
     jitter_table,
     table_delay,
 )
-from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, EventLoop, end_process, start_process
 
 # When the packets of a queue leave a link whose rate varies, in plain Python: the guest has no compiled kernels.
 
-NANOSECONDS = 1_000_000_000
 OPPORTUNITY = 1500
 """Bytes that an opportunity carries."""
 

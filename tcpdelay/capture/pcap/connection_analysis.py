@@ -24,6 +24,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_trace import Trace as MessageTrace
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 from tcpdelay.sim.batches import Histogram, merge, to_digits
+from tcpdelay.statistics import BATCHES, mean_interval
 
 MOST_VALUES = 2**17
 """Number of values of a series, or of different values of a distribution, above which it is condensed."""
@@ -375,8 +376,6 @@ class ConnectionAnalysis:
         ValueError
             If the captures hold no sample of the round-trip time.
         """
-        from tcpdelay.statistics import BATCHES, mean_interval
-
         samples = self.rtt_samples
         if not math.isfinite(self.rtt_base) or self.rtt_base <= 0:
             raise ValueError("the captures hold no acknowledgement that shows the round-trip time")
