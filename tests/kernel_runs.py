@@ -77,7 +77,7 @@ def chain_figures(flow, path, stack):
     return {
         "mean": found.mean,
         "median": float(found.quantile(0.5)),
-        "late": [float(found.late_fraction(limit)) for limit in (0.05, 0.1, 0.3)],
+        "late": [float(found.late_fraction(limit)) for limit in (0.0503, 0.1003, 0.3003)],
         "states": len(model.states),
         "entries": model.transition_matrix.nnz,
         "stationary": [float(value) for value in model.stationary_distribution[:50]],

@@ -65,9 +65,9 @@ BUDGETS = {
     **{"ask": 480, "compiling": 920, "scenario": 4300, "accuracy": 1120, "sim": 13_700, "chain": 10_630, "models": 765},
     **{
         "quality": 1350,
-        "capture": 6500,
-        "testbed": 7200,
-        "proxy": 900,
+        "capture": 6020,
+        "testbed": 6700,
+        "proxy": 800,
         "study": 9980,
         "advice": 2325,
         "report": 6780,
@@ -81,7 +81,6 @@ MOST_ARGUMENTS = 7
 MORE_ARGUMENTS = {
     *("linux", "best_interval"),  # public names, whose arguments are fixed
     *("solve_within", "solve_by_sweeps", "_cells", "_predict_flow", "_delays"),
-    *("tcpdelay.testbed.aioquic_flow", "tcpdelay.testbed.quic_program"),  # constructors
 }
 CHAIN_CLASSES = {
     "DelayModel",

@@ -11,7 +11,6 @@ import pytest
 
 from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.declare import declarations
 from tcpdelay.testbed import quic_program
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.campaign import run_campaign
@@ -21,7 +20,7 @@ from tcpdelay.testbed.specification import Specification
 
 HZ = 250
 RTT = 0.040
-INTERVAL = declarations(Experiment)["interval"].default
+INTERVAL = Experiment().interval
 LOSS, VIDEO_LOSS = 0.05, 0.06
 DURATIONS = {0.0: 1.0, LOSS: 3.0}
 """How long the messages are written, by loss [s]."""
@@ -106,7 +105,7 @@ def test_only_messages_of_one_stream_stay_in_order(captured):
     assert out_of_order["stream"].size == 0
     assert out_of_order["stream_per_message"].size > 0
     # Only the first message of a group can overtake the one before it.
-    assert np.all(out_of_order["stream_per_group"] % declarations(Experiment)["group"].default == 0)
+    assert np.all(out_of_order["stream_per_group"] % Experiment().group == 0)
 
 
 def test_datagrams_are_lost_as_often_as_packets(captured):

@@ -182,21 +182,11 @@ def reads_of(found: ProgramRun, frames: Frames) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Measured:
-    """The frames of all runs of a case.
+    """The frames of all runs of a case."""
 
-    Attributes
-    ----------
-    delays : list of ndarray
-        Delays of the frames of each run [s].
-    held_up : float
-        Share of the frames that a full send buffer held up.
-    lost : float
-        Share of the data segments that the network dropped.
-    """
-
-    delays: list[NDArray[np.float64]]
-    held_up: float
-    lost: float
+    delays: list[NDArray[np.float64]]  # Delays of the frames of each run [s]
+    held_up: float  # Share of the frames that a full send buffer held up
+    lost: float  # Share of the data segments that the network dropped
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from pathlib import Path as FilePath
 import pandas as pd
 
 from scoring.capture_pairs import CapturePair
-from tcpdelay.declare import declarations
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
 from tcpdelay.study.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
 from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions, error_beyond
@@ -38,7 +37,7 @@ MODELS = (LINUX, SIMULATOR)
 
 def case(measured: MeasuredDelay) -> tuple[Experiment, int]:
     """Return the settings without the duration, which changes only the precision, and the timer rate."""
-    return replace(measured.experiment, duration=declarations(Experiment)["duration"].default), measured.hz
+    return replace(measured.experiment, duration=Experiment().duration), measured.hz
 
 
 def kernel_name(measured: MeasuredDelay) -> str:

@@ -51,17 +51,7 @@ VERSIONS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A server and a client.
-
-    Attributes
-    ----------
-    name : str
-        Name in the table.
-    server, client : sequence of str
-        Command lines.
-    expected : str
-        A text in the output of the client, if it works.
-    """
+    """A server and a client, and a text in the output of the client if it works."""
 
     name: str
     server: Sequence[str]

@@ -38,18 +38,9 @@ DRAWS = 200
 
 @dataclass
 class Case:
-    """A flow of a capture, over several connections.
+    """A flow of a capture, over several connections."""
 
-    Attributes
-    ----------
-    rtt : str
-        Round-trip time, as on the command line and in the capture's name.
-    loss : str
-        Loss, likewise.
-    connections : int
-        Number of connections.
-    """
-
+    # rtt, loss: Round-trip time and loss, as on the command line and in the capture's name.
     rtt: str
     loss: str
     connections: int

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.declare import declarations
 from tcpdelay.delays import LONGEST_PLAYOUT
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import Interval
@@ -35,20 +34,8 @@ ERRORS = (*QUANTITIES, "added")
 def row(measured: MeasuredDelay, predictions: Predictions, other: MeasuredDelay | None) -> dict[str, object]:
     """Return the delays of a capture [s], those of the simulator, and the errors of two predictions of the capture.
 
-    Parameters
-    ----------
-    measured : MeasuredDelay
-        The capture.
-    predictions : Predictions
-        The predictions of the simulator.
-    other : MeasuredDelay, optional
-        The capture of the other implementation with the same source, delivery and path, as a prediction.
-
-    Returns
-    -------
-    dict
-        The row of the table. Errors are beyond the capture's interval, relative to the measured value; NaN where it is
-        infinite.
+    The other prediction is the capture of the other implementation with the same source, delivery and path. Errors are
+    beyond the capture's interval, relative to the measured value; NaN where it is infinite.
     """
     experiment = measured.experiment
     one_way = measured.path.forward_delay + experiment.jitter / 2
@@ -156,9 +143,7 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
 
     def case(measured: MeasuredDelay, implementation: str) -> tuple[str, str, Experiment]:
-        known = replace(
-            measured.experiment, implementation="aioquic", duration=declarations(Experiment)["duration"].default
-        )
+        known = replace(measured.experiment, implementation="aioquic", duration=Experiment().duration)
         return measured.collection, implementation, known
 
     captured = measure_all(arguments.captures, sys.exit)

@@ -66,12 +66,7 @@ def events(file: FilePath) -> Iterator[tuple[float, str, dict[str, Any]]]:
 class Replay:
     """The simulator's loss detection, with the packets and ACKs of a log; times in ms.
 
-    Parameters
-    ----------
-    implementation : str
-        The implementation whose rules it follows.
-    estimates : mapping of str to float
-        What the handshake has left in the log of `ESTIMATES`.
+    It begins with the `estimates` that the handshake has left in the log.
     """
 
     def __init__(self, implementation: QuicImplementation, estimates: Mapping[str, float]) -> None:

@@ -58,32 +58,18 @@ SIMULATED = 300_000
 
 @dataclass(frozen=True)
 class Case:
-    """Messages in one direction.
-
-    Attributes
-    ----------
-    name : str
-        Name in the results.
-    source : Source
-        The messages, without headers.
-    rtt, loss : float
-        Path of the leg over TCP: round-trip time [s], and loss.
-    delay, lost : float
-        Path of the leg over UDP: one-way delay [s], and loss.
-    sends : {"client", "relay"}
-        The end that sends.
-    spacing : float
-        Smallest time between two datagrams of a frame [s].
-    """
+    """Messages in one direction."""
 
     name: str
-    source: td.Source
+    source: td.Source  # The messages, without headers
+    # rtt, loss: Round-trip time [s] and loss of the leg over TCP.
     rtt: float
     loss: float
+    # delay, lost: One-way delay [s] and loss of the leg over UDP.
     delay: float
     lost: float
-    sends: str
-    spacing: float = 0.0
+    sends: str  # The end that sends: client or relay
+    spacing: float = 0.0  # Smallest time between two datagrams of a frame [s]
 
 
 CASES = (

@@ -23,58 +23,22 @@ MAX_RECORDING_SIZE = 64 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathEstimate:
-    """Round-trip time and loss of a path, estimated from counts.
+    """Round-trip time and loss of a path, estimated from counts."""
 
-    Parameters
-    ----------
-    source : {"ping", "ss", "pcap", "testbed", "getStats", "iperf3"}
-        Source of the measurement: a program, a packet capture, a capture of the testbed, or a browser's statistics;
-        "ping" also for fping and mtr.
-    rtt : float
-        Mean round-trip time [s], above 0; from `ss`, the kernel's smoothed RTT.
-    sent : int
-        Number of packets or segments sent, at least 1.
-    lost : int
-        Number of lost packets or segments, 0 to `sent`.
-    rtt_min, rtt_max : float, optional
-        Smallest and largest round-trip time [s].
-    rtt_deviation : float, optional
-        Standard deviation of the round-trip time [s]; from `ss`, its smoothed mean deviation.
-    rtt_interval : tuple of float, optional
-        95 % confidence interval of the mean round-trip time [s].
-    dispersion : float
-        Variance of the number of losses, divided by its variance with independent losses, at least 1.
-    timeout_beyond_rtt : float, optional
-        Time that the retransmission timeout adds to the round-trip time [s], if it differs from the minimum of Linux.
-    mss : int, optional
-        Largest segment payload in use [bytes].
-    congestion_window : int, optional
-        Congestion window at the time of recording [segments].
-
-    Raises
-    ------
-    ValueError
-        If `rtt`, `sent` or `lost` is out of range.
-
-    Examples
-    --------
-    >>> estimate = PathEstimate(source="ping", rtt=0.1, sent=20, lost=0)
-    >>> estimate.loss, round(estimate.loss_interval[1], 3), round(estimate.loss_for_prediction, 4)
-    (0.0, 0.168, 0.0112)
-    """
-
-    source: Source
-    rtt: float
+    source: Source  # A program, a packet capture, a capture of the testbed, or a browser; "ping" also for fping and mtr
+    rtt: float  # Mean round-trip time [s], above 0; from `ss`, the kernel's smoothed RTT
+    # sent, lost: Numbers of packets or segments sent, at least 1, and of those that were lost.
     sent: int
     lost: int
+    # rtt_min, rtt_max: Smallest and largest round-trip time [s].
     rtt_min: float | None = None
     rtt_max: float | None = None
-    rtt_deviation: float | None = None
-    rtt_interval: tuple[float, float] | None = None
-    dispersion: float = 1.0
-    timeout_beyond_rtt: float | None = None
-    mss: int | None = None
-    congestion_window: int | None = None
+    rtt_deviation: float | None = None  # Standard deviation [s]; from `ss`, its smoothed mean deviation
+    rtt_interval: tuple[float, float] | None = None  # 95 % confidence interval of the mean round-trip time [s]
+    dispersion: float = 1.0  # Variance of the number of losses over that with independent losses, at least 1
+    timeout_beyond_rtt: float | None = None  # What the retransmission timeout adds to the RTT [s], if not as in Linux
+    mss: int | None = None  # Largest segment payload in use [bytes]
+    congestion_window: int | None = None  # Congestion window at the time of recording [segments]
 
     def __post_init__(self) -> None:
         if not self.rtt > 0:
@@ -122,14 +86,7 @@ class PathEstimate:
 
 
 def read_recording(path: str | os.PathLike[str], program: str) -> str:
-    """Return the text in a file that holds the output of `program`.
-
-    Examples
-    --------
-    >>> read_recording("no-such-file.txt", "ping")
-    Traceback (most recent call last):
-    ValueError: no-such-file.txt: cannot be read: No such file or directory
-    """
+    """Return the text in a file that holds the output of `program`."""
     name = os.fspath(path)
     try:
         with FilePath(name).open("rb") as file:
@@ -185,11 +142,5 @@ def _unquoted(text: str) -> str:
 
 
 def milliseconds_to_seconds(text: str) -> float:
-    """Return a decimal number of milliseconds, with a point or a comma, in seconds.
-
-    Examples
-    --------
-    >>> milliseconds_to_seconds("28,015")
-    0.028015
-    """
+    """Return a decimal number of milliseconds, with a point or a comma, in seconds."""
     return float(Decimal(text.replace(",", ".")).scaleb(-3))

@@ -438,31 +438,7 @@ def capture_files(place: FilePath) -> list[FilePath]:
 
 
 class CaptureFile:
-    """A file of one capture or of a set of captures, which are read one by one.
-
-    Parameters
-    ----------
-    file : str or path-like
-        A Parquet file that `write_capture` or `write_captures` wrote.
-
-    Attributes
-    ----------
-    path : pathlib.Path
-        The file.
-    is_set : bool
-        Whether it is a set.
-    names : list of str
-        The names of its captures, in the order of the set.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is no capture.
-
-    Examples
-    --------
-    >>> CaptureFile("captures/calls.parquet").names  # doctest: +SKIP
-    """
+    """A file of one capture or of a set of captures, which are read one by one; ValueError if it is damaged."""
 
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self.path = FilePath(file)

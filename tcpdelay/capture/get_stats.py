@@ -187,10 +187,7 @@ def stream_samples(reports: Iterable[Report], name: str, requested: str | None =
 
 
 def _unit_of_epoch(time: float) -> float | None:
-    """Return how many units of a time stamp since 1970 make a second; None for other time stamps.
-
-    The standard has milliseconds; native libraries of WebRTC give microseconds, and programs convert to seconds.
-    """
+    """Return how many units of a time stamp since 1970 make a second; None for other time stamps."""
     return next((unit for smallest, unit in _UNITS_OF_EPOCHS if time >= smallest), None)
 
 
@@ -284,15 +281,7 @@ def _is_capture(file: str) -> bool:
 def recorded_samples(
     text: str, name: str, requested: str | None = None
 ) -> Iterator[tuple[PathSample, Connection | None]]:
-    r"""Yield the samples of one connection in repeated outputs of `ss -tin`.
-
-    Examples
-    --------
-    >>> output = "ESTAB 0 870 10.0.0.1:4000 10.0.0.2:5001\n cubic rtt:101/1 data_segs_out:{} retrans:0/5 minrtt:100\n"
-    >>> text = "".join(f"{1700000000 + second}\n{output.format(500 + 50 * second)}" for second in range(3))
-    >>> [sample.sent for sample, _ in recorded_samples(text, "ss.log")]
-    [500, 550, 600]
-    """
+    """Yield the samples of one connection in repeated outputs of `ss -tin`."""
     _, *parts = _TIME.split(text)
     if not parts:
         raise ValueError(f"{name}: no line with a time, as 'date +%s.%N' prints it, stands before an output of ss")

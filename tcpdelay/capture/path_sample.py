@@ -23,46 +23,21 @@ from tcpdelay.statistics import BATCHES, Interval, dispersion, mean_interval, qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathSample:
-    """Round-trip time and counters of a connection at one time; the counters are totals since the connection began.
-
-    Parameters
-    ----------
-    source : {"ss", "getStats", "testbed"}
-        Source of the sample.
-    time : float
-        Time of the sample [s], on any clock.
-    rtt : float, optional
-        Round-trip time [s], above 0; None if it is not known yet.
-    sent, lost : int
-        Numbers of segments or packets sent, including retransmissions, and lost.
-    backlog : int, optional
-        Payload in the send buffer that is not acknowledged [bytes].
-    unsent : int, optional
-        Payload in the send buffer that has not been sent [bytes].
-    acknowledged : int, optional
-        Payload acknowledged [bytes].
-    jitter : float, optional
-        Interarrival jitter that the receiver reports [s] (RFC 3550, section 6.4.1).
-    mss, congestion_window : int, optional
-        Largest segment payload [bytes], and congestion window [segments].
-
-    Examples
-    --------
-    >>> PathSample(source="ss", time=0.0, rtt=0.1, sent=500, lost=5).lost
-    5
-    """
+    """Round-trip time and counters of a connection at one time; the counters are totals since the connection began."""
 
     source: Source
-    time: float
-    rtt: float | None
+    time: float  # Time of the sample [s], on any clock
+    rtt: float | None  # Round-trip time [s], above 0; None if it is not known yet
+    # sent, lost: Numbers of segments or packets sent, including retransmissions, and lost.
     sent: int
     lost: int
+    # backlog, unsent: Payload in the send buffer that is not acknowledged, and that has not been sent [bytes].
     backlog: int | None = None
     unsent: int | None = None
-    acknowledged: int | None = None
-    jitter: float | None = None
-    mss: int | None = None
-    congestion_window: int | None = None
+    acknowledged: int | None = None  # Payload acknowledged [bytes]
+    jitter: float | None = None  # Interarrival jitter that the receiver reports [s] (RFC 3550, section 6.4.1)
+    mss: int | None = None  # Largest segment payload [bytes]
+    congestion_window: int | None = None  # [segments]
 
     @classmethod
     def of_connection(cls, connection: Connection, time: float) -> PathSample:
@@ -91,29 +66,9 @@ class MeasuredDelays:
 
 
 class PathWindow:
-    """The samples of the last minutes of one connection.
+    """The samples of the last `length` seconds of one connection."""
 
-    Parameters
-    ----------
-    length : float
-        Time for which samples are kept [s], above 0.
-    whole_connection : bool
-        Count losses from the beginning of the connection, as `Connection.estimate` does, not from the oldest sample.
-
-    Raises
-    ------
-    InvalidValueError
-        If `length` is not above 0.
-
-    Examples
-    --------
-    >>> window = PathWindow(length=60.0)
-    >>> for second in range(3):
-    ...     window.add(PathSample(source="ss", time=second, rtt=0.1, sent=1000 + 50 * second, lost=20 + second))
-    >>> window.estimate().sent, window.estimate().lost
-    (100, 2)
-    """
-
+    # `whole_connection`: losses count from the beginning of the connection, and not from the oldest sample.
     def __init__(self, length: float, whole_connection: bool = False) -> None:
         if not length > 0:
             raise InvalidValueError("window", length, "be above 0 s")
@@ -138,10 +93,7 @@ class PathWindow:
         return self._samples[-1].time - self._samples[0].time if self._samples else 0.0
 
     def estimate(self) -> PathEstimate | None:
-        """Return the path: the mean of the round-trip times, and the losses of the window.
-
-        With a single sample and `whole_connection`, this is the estimate of `Connection.estimate`.
-        """
+        """Return the path: the mean of the round-trip times, and the losses of the window."""
         times = [sample.rtt for sample in self._samples if sample.rtt]
         if not times:
             return None
@@ -216,15 +168,7 @@ def _less(interval: Interval, way_back: float) -> Interval:
 
 
 def times_between(start: float, end: float, interval: float, seed: int = 0) -> NDArray[np.float64]:
-    """Return sampling times, one at a random moment of each interval.
-
-    Samples at regular times would meet a regular flow always in the same phase.
-
-    Examples
-    --------
-    >>> times_between(0.0, 3.0, 1.0).size
-    3
-    """
+    """Return sampling times, one at a random moment of each interval, not always in the same phase of a flow."""
     count = int((end - start) / interval)
     found: NDArray[np.float64] = start + interval * (np.arange(count) + np.random.default_rng(seed).random(count))
     return found

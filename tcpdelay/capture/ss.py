@@ -193,15 +193,7 @@ class Connection:
 
 
 def choose_connection(connections: Sequence[Connection], requested: str | None, name: str) -> Connection:
-    """Return the requested connection, or the only connection from which a path can be estimated.
-
-    Examples
-    --------
-    >>> idle = Connection(local="10.0.0.1:22", peer="10.0.0.9:4000")
-    >>> busy = Connection(local="10.0.0.1:5001", peer="10.0.0.2:6000", rtt=0.1, data_segments_out=500)
-    >>> choose_connection([idle, busy], None, "ss.txt").peer
-    '10.0.0.2:6000'
-    """
+    """Return the requested connection, or the only connection from which a path can be estimated."""
     matches = list(connections)
     if requested is not None:
         whole = [found for found in connections if requested in (found.local, found.peer)]
@@ -292,10 +284,7 @@ def parse_ss(text: str, name: str = "ss output") -> list[Connection]:
 
 
 def _records(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines of each socket as one line, with the number of the last of them.
-
-    Where a terminal wrapped a line within a word, the parts are joined without a space.
-    """
+    """Yield the lines of each socket as one line, joined where a terminal wrapped it, with the number of the last."""
     parts: list[str] = []
     last = ""
     number = 0
@@ -356,10 +345,7 @@ def _is_one_end(head: str, first: str) -> bool:
 
 
 def _socket(line: str) -> tuple[tuple[str, str] | None, int, str]:
-    """Return the two ends and the send queue [bytes], if the line starts a socket, and the rest of the line.
-
-    The two queue lengths are before the ends. The state and the protocol are before the queue lengths, if printed.
-    """
+    """Return the two ends and the send queue [bytes], if the line starts a socket, and the rest of the line."""
     words = line.split(maxsplit=6)
     for first in range(min(3, len(words) - 3)):
         receive_queue, send_queue, local, peer = words[first : first + 4]

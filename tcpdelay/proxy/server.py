@@ -37,25 +37,12 @@ FLUSH_TIME = 30.0
 
 
 def reversed_path(path: Path) -> Path:
-    """Return the path in the other direction; losses and jitter are the same.
-
-    Examples
-    --------
-    >>> reversed_path(Path(rtt=0.100, loss=0.02, one_way_delay=0.030)).one_way_delay
-    0.07
-    """
+    """Return the path in the other direction; losses and jitter are the same."""
     return path if path.one_way_delay is None else replace(path, one_way_delay=path.rtt - path.one_way_delay)
 
 
 def fault_in_words(error: OSError | UnicodeError) -> str:
-    """Return what is wrong with an address, without the address.
-
-    Examples
-    --------
-    >>> import errno
-    >>> fault_in_words(ConnectionRefusedError(errno.ECONNREFUSED, "connect call failed ('127.0.0.1', 1)"))
-    'connection refused'
-    """
+    """Return what is wrong with an address, without the address."""
     if isinstance(error, UnicodeError):
         return "no host can have this name"
     # The errors of asyncio repeat the address; those of the resolver have numbers of their own.
@@ -90,26 +77,10 @@ def reset(transport: asyncio.Transport) -> None:
 
 
 class Proxy:
-    """A proxy between clients and a target. Its methods are called in the event loop that runs it.
+    """A proxy between clients and a target, whose methods are called in the event loop that runs it.
 
-    Parameters
-    ----------
-    path, stack : Path, Linux
-        Path and stack of the simulated connections. Each direction of each connection has losses of its own.
-    activity : Activity
-        Gets what the proxy does.
-    seed : int
-        Seed of the losses, 0 or more. They depend on the segments too, so that two runs with the same seed are alike
-        only as far as the writes come at the same times.
-    send_buffer, notsent_lowat : int, optional
-        Limits of the send buffers [bytes], as for `Stream`.
-    on_refusal : callable, optional
-        Called with the fault, a text, if a client cannot be connected to the target.
-
-    Raises
-    ------
-    UnsupportedError
-        If the simulator does not know a field of the path; a ValueError.
+    Each direction of each connection has losses of its own. They depend on the segments too, so that two runs with the
+    same seed are alike only as far as the writes come at the same times.
     """
 
     def __init__(
@@ -118,8 +89,10 @@ class Proxy:
         stack: Linux,
         activity: Activity,
         seed: int = 0,
+        # Limits of the send buffers [bytes], as for `Stream`.
         send_buffer: int | None = None,
         notsent_lowat: int | None = None,
+        # Called with the fault if a client cannot be connected to the target.
         on_refusal: Callable[[str], None] | None = None,
     ) -> None:
         self.stack, self.activity = stack, activity

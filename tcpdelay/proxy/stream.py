@@ -35,30 +35,10 @@ class Delivery(NamedTuple):
 
 
 class Stream:
-    """The bytes that one end has written and the other end cannot read yet.
+    """The bytes that one end has written and the other end cannot read yet; all times are us since its start.
 
-    All times are microseconds since the start of the stream, and never run backwards.
-
-    Parameters
-    ----------
-    path, stack : Path, Linux
-        Path and stack of the simulated connection.
-    seed : int
-        Seed of its losses, 0 or more.
-    send_buffer : int, optional
-        Size of the send buffer [bytes]. By default it grows with the congestion window, to `LARGEST_SEND_BUFFER`
-        (`tcp_sndbuf_expand`). Only payload counts, not the kernel's memory for each segment.
-    notsent_lowat : int, optional
-        Bytes that may wait in the send buffer without having been sent (TCP_NOTSENT_LOWAT); unlimited by default.
-
-    Examples
-    --------
-    >>> stream = Stream(Path(rtt=0.080, loss=0.0), Linux(), seed=1)
-    >>> stream.write(b"hello", 1_000_000)
-    >>> stream.wake
-    1040000
-    >>> stream.take(1_039_999), stream.take(1_040_000)
-    ((b'', []), (b'hello', [Delivery(written=1000000, due=1040000, size=5)]))
+    By default the send buffer grows with the congestion window, to `LARGEST_SEND_BUFFER` (`tcp_sndbuf_expand`). Only
+    payload counts, not the kernel's memory for each segment. `notsent_lowat` is TCP_NOTSENT_LOWAT.
     """
 
     def __init__(
@@ -272,27 +252,7 @@ def _distribution(counts: Counter[int], one_way_delay: float) -> DelayDistributi
 
 
 class Activity:
-    """Counts the delays of a proxy, and writes its log.
-
-    Parameters
-    ----------
-    log : file, optional
-        Text file for the log.
-    on_fault : callable, optional
-        Called with the error if the log cannot be written; it then ends, and the proxy goes on.
-
-    Examples
-    --------
-    >>> import sys
-    >>> activity = Activity(sys.stdout)
-    >>> activity.note("opened", 0.5, connection=1)
-    {"event": "opened", "time": 0.5, "connection": 1}
-    >>> activity.deliver(1, "to target", [Delivery(1000, 41_000, 200)], 41_300, 0.5)
-    {"event": "delivered", "time": 0.5413, "connection": 1, "direction": "to target", "size": 200,
-     "delay": 0.0403, "late": 0.0003}
-    >>> activity.delays["to target"].writes
-    1
-    """
+    """Counts the delays of a proxy, and writes its log; `on_fault` gets the error if that ends."""
 
     def __init__(self, log: IO[str] | None = None, on_fault: Callable[[OSError], None] | None = None) -> None:
         self._log, self._on_fault = log, on_fault

@@ -10,6 +10,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -53,27 +54,23 @@ _HEAD = struct.Struct("!II")
 _RECEIVED = 65_536
 
 
+@dataclass(eq=False)
 class QuicEnd:
     """One end of a connection: a UDP socket and timers."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        udp: socket.socket,  # A non-blocking UDP socket
-        # Called with each event of the connection and the time at which its datagram was read [ns].
-        on_event: Callable[[QuicEvent, int], None],
-        # Makes the connection of a server from its first datagram.
-        accept: Callable[[bytes], QuicConnection] | None = None,
-    ) -> None:
+    loop: EventLoop
+    udp: socket.socket  # A non-blocking UDP socket
+    # Called with each event of the connection and the time at which its datagram was read [ns].
+    on_event: Callable[[QuicEvent, int], None]
+    # Makes the connection of a server from its first datagram.
+    accept: Callable[[bytes], QuicConnection] | None = None
+
+    def __post_init__(self) -> None:
         self.connection: QuicConnection | None = None
-        self._loop = loop
-        self._udp = udp
-        self._on_event = on_event
-        self._accept = accept
         self._timer: float | None = None
         self._alarm: int | None = None
         self._closed = False
-        loop.watch(udp.fileno(), READABLE, self._read)
+        self.loop.watch(self.udp.fileno(), READABLE, self._read)
 
     def connect(self, connection: QuicConnection, address: tuple[str, int]) -> None:
         """Begin the handshake as a client."""
@@ -86,7 +83,7 @@ class QuicEnd:
         if self.connection is None:
             return
         for datagram, address in self.connection.datagrams_to_send(now=now):
-            self._udp.sendto(datagram, address)
+            self.udp.sendto(datagram, address)
         self._timer = self.connection.get_timer()
         self._set_alarm()
 
@@ -96,7 +93,7 @@ class QuicEnd:
             when = math.ceil(self._timer * NANOSECONDS)
             if self._alarm is None or when < self._alarm:
                 self._alarm = when
-                self._loop.at(when, self._wake)
+                self.loop.at(when, self._wake)
 
     def _wake(self) -> None:
         if self._closed or self.connection is None:
@@ -115,12 +112,12 @@ class QuicEnd:
 
     def _read(self, _: int) -> None:
         try:
-            datagram, address = self._udp.recvfrom(_RECEIVED)
+            datagram, address = self.udp.recvfrom(_RECEIVED)
         except (BlockingIOError, ConnectionError):
             return
         ticks = time.monotonic_ns()
-        if self.connection is None and self._accept is not None:
-            self.connection = self._accept(datagram)
+        if self.connection is None and self.accept is not None:
+            self.connection = self.accept(datagram)
         if self.connection is not None:
             self.connection.receive_datagram(datagram, address, now=ticks / NANOSECONDS)
             self._hand_over_events(ticks)
@@ -131,55 +128,50 @@ class QuicEnd:
         while (event := self.connection.next_event()) is not None:
             if isinstance(event, ConnectionTerminated):
                 raise OSError(f"aioquic ended the connection: {event.reason_phrase}")
-            self._on_event(event, now)
+            self.on_event(event, now)
 
     def close(self) -> None:
         """Close the socket."""
         self._closed = True
-        self._loop.forget(self._udp.fileno())
-        self._udp.close()
+        self.loop.forget(self.udp.fileno())
+        self.udp.close()
 
 
+@dataclass(eq=False)
 class AioquicFlow:
     """A measured flow: a client that writes messages, and a server that reads them."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        log: PacketLog,  # The log of the messages
-        experiment: Experiment,  # Congestion control, delivery and groups
-        # sender, receiver: Non-blocking UDP sockets; `receiver` is bound.
-        sender: socket.socket,
-        receiver: socket.socket,
-        address: tuple[str, int],  # Address and port of the receiver
-        on_ready: Callable[[], None],  # Called once, when the handshake is complete at both ends
-        qlog: Path | None = None,  # Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended
-    ) -> None:
-        self._log = log
-        self._experiment = experiment
-        self._address = address
-        self._on_ready = on_ready
-        self._qlog = qlog
+    loop: EventLoop
+    log: PacketLog  # The log of the messages
+    experiment: Experiment  # Congestion control, delivery and groups
+    # sender, receiver: Non-blocking UDP sockets; `receiver` is bound.
+    sender: socket.socket
+    receiver: socket.socket
+    address: tuple[str, int]  # Address and port of the receiver
+    on_ready: Callable[[], None]  # Called once, when the handshake is complete at both ends
+    qlog: Path | None = None  # Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended
+
+    def __post_init__(self) -> None:
         self._completed = 0
         self._streams: dict[int, tuple[StreamPackets, list[int]]] = {}
         self._stream: int | None = None
         self._parts: Counter[int] = Counter()
-        self._loggers = {"sender": QuicLogger(), "receiver": QuicLogger()} if qlog is not None else {}
-        self._client = QuicEnd(loop, sender, self._on_event)
-        self._server = QuicEnd(loop, receiver, self._on_event, self._accept)
+        self._loggers = {"sender": QuicLogger(), "receiver": QuicLogger()} if self.qlog is not None else {}
+        self._client = QuicEnd(self.loop, self.sender, self._on_event)
+        self._server = QuicEnd(self.loop, self.receiver, self._on_event, self._accept)
 
     def connect(self) -> None:
         """Begin the handshake."""
         configuration = self._configuration("sender")
         # Nobody else is on the path, and the certificate of the server is made anew for each flow.
         configuration.verify_mode = ssl.CERT_NONE
-        self._client.connect(QuicConnection(configuration=configuration), self._address)
+        self._client.connect(QuicConnection(configuration=configuration), self.address)
 
     def _configuration(self, end: str) -> QuicConfiguration:
         return QuicConfiguration(
             is_client=end == "sender",
             alpn_protocols=[PROTOCOL],
-            congestion_control_algorithm=self._experiment.congestion_control,
+            congestion_control_algorithm=self.experiment.congestion_control,
             idle_timeout=NEVER_IDLE,
             max_data=UNLIMITED,
             max_stream_data=UNLIMITED,
@@ -198,8 +190,8 @@ class AioquicFlow:
         connection = self._client.connection
         assert connection is not None
         now = time.monotonic_ns()
-        number = self._log.write(now)
-        delivery = self._experiment.delivery
+        number = self.log.write(now)
+        delivery = self.experiment.delivery
         if delivery == "datagram":
             largest = connection.configuration.max_datagram_size - DATAGRAM_OVERHEAD
             size = max(size, _HEAD.size)
@@ -215,23 +207,23 @@ class AioquicFlow:
         self._client.transmit(now / NANOSECONDS)
 
     def _begins_group(self, number: int, kind: int) -> bool:
-        if self._experiment.delivery != "stream_per_group":
+        if self.experiment.delivery != "stream_per_group":
             return False
-        key_kind = self._experiment.key_kind
-        return number % self._experiment.group == 0 if key_kind is None else kind == key_kind
+        key_kind = self.experiment.key_kind
+        return number % self.experiment.group == 0 if key_kind is None else kind == key_kind
 
     def _begin_stream(self, connection: QuicConnection) -> None:
-        if self._stream is not None and self._experiment.delivery == "stream_per_group":
+        if self._stream is not None and self.experiment.delivery == "stream_per_group":
             # The end of a group is known when the next group begins.
             connection.send_stream_data(self._stream, b"", end_stream=True)
         self._stream = connection.get_next_available_stream_id(is_unidirectional=True)
-        self._streams[self._stream] = StreamPackets(self._log), [0]
+        self._streams[self._stream] = StreamPackets(self.log), [0]
 
     def _on_event(self, event: QuicEvent, now: int) -> None:
         if isinstance(event, HandshakeCompleted):
             self._completed += 1
             if self._completed == 2:
-                self._on_ready()
+                self.on_ready()
         elif isinstance(event, StreamDataReceived):
             reader, received = self._streams[event.stream_id]
             received[0] += len(event.data)
@@ -243,15 +235,15 @@ class AioquicFlow:
             self._parts[number] += 1
             if self._parts[number] == parts:
                 del self._parts[number]
-                self._log.arrive(number, now)
+                self.log.arrive(number, now)
 
     def close(self) -> None:
         """Close both ends, and write their qlogs."""
         self._client.close()
         self._server.close()
-        if self._qlog is not None:
+        if self.qlog is not None:
             for end, logger in self._loggers.items():
-                file = self._qlog.with_name(f"{self._qlog.name}.{end}.qlog")
+                file = self.qlog.with_name(f"{self.qlog.name}.{end}.qlog")
                 file.write_text(json.dumps(logger.to_dict()), encoding="utf-8")
 
 

@@ -37,15 +37,7 @@ Connect = Callable[[Callable[[socket.socket, socket.socket], None]], None]
 
 
 class SendingStream:
-    """The writing end. Bytes that the send buffer does not accept wait here; they are counted, not stored.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    connection : socket
-        A connected, non-blocking socket.
-    """
+    """The writing end. Bytes that the send buffer does not accept wait here; they are counted, not stored."""
 
     def __init__(self, loop: EventLoop, connection: socket.socket) -> None:
         self.connection = connection
@@ -177,19 +169,7 @@ class ConstantBitRateSource:
 
 
 class DatagramSource:
-    """Sends a numbered datagram per interval, and logs the datagrams that arrive.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    log : PacketLog
-        The log of the packets.
-    sender, receiver : socket
-        Non-blocking UDP sockets; `sender` is connected to `receiver`.
-    packet_size : int
-        Bytes per packet, at least 8.
-    """
+    """Sends a numbered datagram per interval from one UDP socket to another, and logs the datagrams that arrive."""
 
     def __init__(
         self, loop: EventLoop, log: PacketLog, sender: socket.socket, receiver: socket.socket, packet_size: int
@@ -219,21 +199,10 @@ class DatagramSource:
 
 
 class GreedySource:
-    """Writes packets of a fixed size whenever the socket accepts data.
+    """Writes packets of `size` bytes whenever the socket accepts data; `on_packet` gets the time before each one [ns].
 
     With TCP_NOTSENT_LOWAT, the socket accepts data only while few written bytes are unsent, so each write is of new
     data. This is the equivalent of MIN_BUF (Goel et al. 2002) in Linux.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    connection : socket
-        A connected, non-blocking socket.
-    size : int
-        Bytes per write.
-    on_packet : callable
-        Called with the time before the write [ns] when the socket has accepted a new packet or a part of it.
     """
 
     def __init__(
@@ -294,17 +263,6 @@ def bulk_source(loop: EventLoop, connection: socket.socket) -> GreedySource:
 class WebUser:
     """Fetches objects of Pareto-distributed size, with exponentially distributed pauses, until stopped.
 
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    connect : callable
-        Opens a connection and calls its argument with both sockets, first the server's socket.
-    seed : int
-        Seed of the sizes and pauses.
-
-    References
-    ----------
     Crovella, Bestavros, "Self-Similarity in World Wide Web Traffic", IEEE/ACM Transactions on Networking, 1997: sizes
     of transferred files are Pareto-distributed with a shape of about 1.2.
     """
@@ -413,17 +371,7 @@ def writer_to_stream(log: PacketLog, stream: SendingStream, reader: StreamPacket
 
 
 class MessageSource:
-    """Writes messages at their times to one connection.
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    messages : iterator of tuple of int
-        Time since the start [ns], ascending, size [bytes] and kind of each message.
-    write : callable
-        Called with size and kind of a message at its time; it logs and writes the message.
-    """
+    """Writes messages at their times [ns since the start] by `write`, which gets the size and the kind of each."""
 
     def __init__(
         self, loop: EventLoop, messages: Iterator[tuple[int, int, int]], write: Callable[[int, int], None]

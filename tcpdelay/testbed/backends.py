@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
@@ -63,34 +63,6 @@ class SessionFailedError(RuntimeError):
     """A session did not finish its plan; the message holds the reason."""
 
 
-class Backend(Protocol):
-    """A kernel that can run sessions."""
-
-    name: BackendName  # Name in specifications and captures
-    real_time: bool  # Whether a second of the experiment takes a second
-
-    def problems(self) -> list[str]:
-        """Return the reasons why the backend cannot run here, one line each; empty if it can."""
-        ...
-
-    def hz(self) -> int:
-        """Return the kernel's timer interrupts per second; 0 if unknown."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """The kernel in the names of captures: its tick, and its version if that is not the default one."""
-        ...
-
-    def kernel(self, directory: Path) -> str:
-        """Return the release of the kernel that ran the session in a directory."""
-        ...
-
-    def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
-        """Run a session that hands over its results in its own directory."""
-        ...
-
-
 def session_progress(directory: Path) -> float:
     """Return the finished share of the session in a directory, 0 to 1."""
     try:
@@ -103,7 +75,7 @@ class HostBackend:
     """Network namespaces on this machine; a child process holds them, so they end with this process."""
 
     name: BackendName = "host"
-    real_time = True
+    real_time = True  # Whether a second of the experiment takes a second
 
     def problems(self) -> list[str]:
         """Return the reasons why the backend cannot run here: no root, or a kernel without netem."""
@@ -128,7 +100,7 @@ class HostBackend:
 
     @property
     def label(self) -> str:
-        """The tick of this machine's kernel."""
+        """The kernel in the names of captures: its tick."""
         return f"hz{self.hz()}"
 
     def kernel(self, directory: Path) -> str:
@@ -339,16 +311,8 @@ class UmlBackend:
 class VirtualTimeBackend(UmlBackend):
     """A guest whose clock jumps to the next event whenever all its processes sleep.
 
-    Parameters
-    ----------
-    hz : int
-        Timer interrupts per second of the kernel, 100 to 1000.
-    kernel : str
-        Version of Linux: two numbers, of at least 5.15.
-    patience : float
-        Time of this machine without progress after which a guest is stopped [s], above 0.
-    charges_work : bool
-        Whether computation takes as long in virtual time as on this machine. Runs are then not repeatable.
+    It is stopped after `patience` seconds without progress. If it `charges_work`, computation takes as long in virtual
+    time as on this machine, and runs are not repeatable.
     """
 
     name: BackendName = "uml-virtual"
@@ -388,6 +352,10 @@ class VirtualTimeBackend(UmlBackend):
         return self._hz
 
 
+Backend = HostBackend | UmlBackend
+"""A kernel that can run sessions."""
+
+
 def _console(directory: Path) -> str:
     text = (directory / CONSOLE).read_text(encoding="utf-8", errors="replace")
     # The pattern matches the control sequences of a terminal.
@@ -396,13 +364,7 @@ def _console(directory: Path) -> str:
 
 
 def kernel_refusal(error: Exception) -> str:
-    """Return what the kernel refused, from an error of the system or of netlink: its number and its text.
-
-    Examples
-    --------
-    >>> kernel_refusal(OSError(2, "No such file or directory")).partition("; ")[0]
-    'this kernel refuses a namespace with veth and netem (No such file or directory)'
-    """
+    """Return what the kernel refused, from an error of the system or of netlink: its number and its text."""
     reason = error.args[1] if len(error.args) > 1 else error
     return f"this kernel refuses a namespace with veth and netem ({reason}); the module sch_netem is often missing"
 

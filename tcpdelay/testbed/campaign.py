@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from tcpdelay import __version__
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.capture.flow_capture import (
     NOT_READ,
+    SAMPLE_FIELDS,
     SUFFIX,
     CaptureFile,
     FlowCapture,
@@ -44,7 +45,6 @@ from tcpdelay.store import UNFINISHED, locked
 from tcpdelay.testbed.apps import first_messages, message_file, write_messages
 from tcpdelay.testbed.backends import (
     Backend,
-    BackendName,
     HostBackend,
     SessionFailedError,
     UmlBackend,
@@ -58,38 +58,17 @@ from tcpdelay.testbed.specification import Specification
 from tcpdelay.testbed.workplaces import workplace
 
 MICROSECOND = 1000
-SAMPLES = {
-    "time": "time",
-    "connection": "connection",
-    "cwnd": "snd_cwnd",
-    "ssthresh": "snd_ssthresh",
-    "unacked": "unacked",
-    "rtt": "rtt",
-    "retransmits": "total_retrans",
-    "reordering": "reordering",
-    "delivery_rate": "delivery_rate",
-}
-"""Names of samples in a capture, and their names in a session: mostly fields of TCP_INFO."""
+KERNEL_NAMES = {"cwnd": "snd_cwnd", "ssthresh": "snd_ssthresh", "retransmits": "total_retrans"}
+"""Names of samples in a session, by their names in a capture, where the two differ."""
 ENDS = ("sender", "receiver")
 LOWEST_BITRATE = 1000.0
 """Bitrate below which a source takes no noticeable share of the fair TCP rate [bit/s]."""
 
 
-class Origin(NamedTuple):
-    """The origin of a run; the fields have the meaning of the same fields of `FlowRun`."""
-
-    run: int
-    backend: BackendName
-    seed: int
-    hz: int
-    kernel: str
-    recorded: str
-
-
 def flow_run(
-    record: FlowRecord, origin: Origin, stalls: Sequence[int], messages: WrittenMessages | None = None
+    record: FlowRecord, origin: dict[str, Any], stalls: Sequence[int], messages: WrittenMessages | None = None
 ) -> FlowRun:
-    """Return a measured flow in microseconds since the start of writing."""
+    """Return a measured flow in microseconds since the start of writing; `origin` has the first fields of the run."""
     written = np.array(record.written, np.int64)
     read = np.array(record.read, np.int64)
 
@@ -97,13 +76,13 @@ def flow_run(
         return (times - record.started + MICROSECOND // 2) // MICROSECOND
 
     # Runs that prolong an experiment add only delays; their samples would double the size of a capture.
-    sampled = SAMPLES.items() if origin.run == 0 else ()
-    samples = {kept: np.array(record.samples[kernel_name], np.int64) for kept, kernel_name in sampled}
+    sampled = SAMPLE_FIELDS if origin["run"] == 0 else ()
+    samples = {name: np.array(record.samples[KERNEL_NAMES.get(name, name)], np.int64) for name in sampled}
     if samples:
         samples["time"] = since_start(samples["time"])
     pairs = np.array(stalls, np.int64).reshape(-1, 2)
     return FlowRun(
-        **origin._asdict(),
+        **origin,
         flow=record.flow,
         tool=__version__,
         counters=record.counters,
@@ -148,21 +127,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a campaign.
+    """The progress of a campaign."""
 
-    Attributes
-    ----------
-    round : int
-        0 while every experiment runs for the first time, then the number of the round that prolongs experiments.
-    done : float
-        Number of finished runs of this round; a running experiment counts with its finished share.
-    total : int
-        Number of runs of this round.
-    """
-
-    round: int
-    done: float
-    total: int
+    round: int  # 0 while every experiment runs for the first time, then the number of the round that prolongs some
+    done: float  # Number of finished runs of this round; a running experiment counts with its finished share
+    total: int  # Number of runs of this round
 
 
 def targets_of(specification: Specification) -> list[Target]:
@@ -274,31 +243,23 @@ def _existing(target: Target, folder: Path, earlier: CaptureFile | None) -> Flow
     return capture
 
 
+@dataclass(eq=False)
 class _Campaign:
     """The rounds of a campaign: the first round runs every experiment, later rounds prolong imprecise captures."""
 
-    def __init__(
-        self,
-        specification: Specification,
-        output: Path,
-        place: Path,
-        captures: dict[str, FlowCapture | None],
-        on_progress: Callable[[Progress], None],
-        quic_programs: dict[str, str],
-    ) -> None:
-        self._quic_programs = quic_programs
-        self._specification = specification
-        self._output = output
-        self._place = place
-        self._captures = captures
-        self._on_progress = on_progress
+    specification: Specification
+    output: Path
+    place: Path
+    captures: dict[str, FlowCapture | None]
+    on_progress: Callable[[Progress], None]
+    quic_programs: dict[str, str]
 
     def is_due(self, target: Target, number: int) -> bool:
         """Return whether the round `number` runs an experiment; this depends on its earlier runs."""
         if number == 0:
             return True
-        precision = self._specification.precision
-        capture = self._captures[target.name]
+        precision = self.specification.precision
+        capture = self.captures[target.name]
         experiment = target.experiment
         if precision is None or capture is None or experiment.application not in ("cbr", "source", "quic"):
             return False
@@ -330,7 +291,7 @@ class _Campaign:
             if stop.is_set():
                 raise SessionFailedError("interrupted")
             shares[index] = share * len(batches[index])
-            self._on_progress(Progress(number, sum(shares.values()), total))
+            self.on_progress(Progress(number, sum(shares.values()), total))
 
         def work(index: int) -> None:
             core = cores.pop()
@@ -353,26 +314,26 @@ class _Campaign:
 
     def _batches(self, due: Sequence[Target]) -> list[list[Target]]:
         """Return the sessions of a round. A resumed run has the same sessions."""
-        size = self._specification.side_by_side
+        size = self.specification.side_by_side
         by_backend: dict[str, list[Target]] = {}
         for target in due:
             by_backend.setdefault(target.backend.label, []).append(target)
         return [group[start : start + size] for group in by_backend.values() for start in range(0, len(group), size)]
 
     def _is_missing(self, target: Target, number: int) -> bool:
-        capture = self._captures[target.name]
+        capture = self.captures[target.name]
         return capture is None or all(run.run != number for run in capture.runs)
 
     def _run_batch(self, number: int, batch: Sequence[Target], core: int, on_progress: Callable[[float], None]) -> None:
-        label = json.dumps([self._specification.seed, number, [target.name for target in batch]])
+        label = json.dumps([self.specification.seed, number, [target.name for target in batch]])
         seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big") >> 1
         # Each round doubles the measured time.
         factor = 2 ** max(number - 1, 0)
         experiments = [replace(target.experiment, duration=target.experiment.duration * factor) for target in batch]
         backend = batch[0].backend
-        specification = self._specification
-        plan = Plan(experiments, seed, backend.real_time, specification.pcap, specification.qlog, self._quic_programs)
-        directory = self._place / hashlib.sha256(label.encode()).hexdigest()[:16]
+        specification = self.specification
+        plan = Plan(experiments, seed, backend.real_time, specification.pcap, specification.qlog, self.quic_programs)
+        directory = self.place / hashlib.sha256(label.encode()).hexdigest()[:16]
         directory.mkdir()
         for index, experiment in enumerate(experiments):
             if (settings := experiment.messages) is not None:
@@ -387,7 +348,8 @@ class _Campaign:
             for index, target in enumerate(batch):
                 records = read_records(directory, index)
                 if records and self._is_missing(target, number):
-                    origin = Origin(number, backend.name, seed, backend.hz(), backend.kernel(directory), recorded)
+                    origin = {"run": number, "backend": backend.name, "seed": seed, "recorded": recorded}
+                    origin |= {"hz": backend.hz(), "kernel": backend.kernel(directory)}
                     stalls = json.loads((directory / "stalls").read_text(encoding="ascii"))
                     runs = [
                         flow_run(record, origin, stalls, _messages_of(record, target.experiment, directory, index))
@@ -398,18 +360,18 @@ class _Campaign:
             shutil.rmtree(directory)
 
     def _keep(self, target: Target, runs: list[FlowRun]) -> None:
-        earlier = self._captures[target.name]
+        earlier = self.captures[target.name]
         settings = json.loads(target.experiment.to_json())
         capture = FlowCapture(target.name, settings, [*(earlier.runs if earlier else []), *runs])
-        write_capture(self._output / f"{target.name}{SUFFIX}", capture)
-        self._captures[target.name] = capture
+        write_capture(self.output / f"{target.name}{SUFFIX}", capture)
+        self.captures[target.name] = capture
 
     def _keep_traces(self, directory: Path, index: int, target: Target, number: int) -> None:
         for end in ENDS:
             trace = directory / f"{index}.{end}.pcap"
             if trace.exists():
-                shutil.move(trace, self._output / f"{target.name}.run{number}.{end}.pcap")
+                shutil.move(trace, self.output / f"{target.name}.run{number}.{end}.pcap")
             for flow in range(target.experiment.flows):
                 qlog = directory / f"{index}.{flow}.{end}.qlog"
                 if qlog.exists():
-                    shutil.move(qlog, self._output / f"{target.name}.run{number}.flow{flow}.{end}.qlog")
+                    shutil.move(qlog, self.output / f"{target.name}.run{number}.flow{flow}.{end}.qlog")

@@ -80,33 +80,27 @@ class MeasuredFlow:
                 self.samples[name].append(value)
 
 
+@dataclass(eq=False)
 class Measurement:
     """Runs one experiment in an event loop that several experiments share."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        experiment: Experiment,
-        seed: int,  # Seed of the applications' random numbers
-        # For each measured flow, the file with the messages of its source; empty for other applications.
-        messages: Sequence[Path] = (),
-        trace: Path | None = None,  # Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended
-        quic_program: Path | None = None,  # The program of the implementation, unless this is aioquic
-        qlog: Path | None = None,  # Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended
-    ) -> None:
+    loop: EventLoop
+    experiment: Experiment
+    seed: int  # Seed of the applications' random numbers
+    # For each measured flow, the file with the messages of its source; empty for other applications.
+    messages: Sequence[Path] = ()
+    trace: Path | None = None  # Path of the packet traces; `.sender.pcap` and `.receiver.pcap` are appended
+    quic_program: Path | None = None  # The program of the implementation, unless this is aioquic
+    qlog: Path | None = None  # Path of the qlogs of QUIC; the flow's number, the end and `.qlog` are appended
+
+    def __post_init__(self) -> None:
         self._stopped = False
-        self._quic_program = quic_program
-        self._qlog = qlog
         self._programs: list[QuicProgramFlow] = []
-        self._loop = loop
-        self._experiment = experiment
-        self._seed = seed
-        self._messages = messages
-        self._network = Network.build(experiment, seed=seed)
+        self._network = Network.build(self.experiment, seed=self.seed)
         self._on_close = ExitStack()
         self._on_close.callback(self._network.close)
-        if trace is not None:
-            self._on_close.callback(PacketTraces(self._network, trace).stop)
+        if self.trace is not None:
+            self._on_close.callback(PacketTraces(self._network, self.trace).stop)
         self._expected: dict[int, Callable[[socket.socket], None]] = {}
         self._flows: list[MeasuredFlow] = []
         self._ticks: list[Callable[[int], None]] = []
@@ -121,25 +115,25 @@ class Measurement:
     def open(self) -> None:
         """Listen, and open all connections of the experiment; call `start` when `ready` is true."""
         if (
-            self._experiment.application not in ("udp", "quic")
-            or self._experiment.bulk_flows
-            or self._experiment.web_flows
+            self.experiment.application not in ("udp", "quic")
+            or self.experiment.bulk_flows
+            or self.experiment.web_flows
         ):
             self._listen()
-        for number in range(self._experiment.flows):
+        for number in range(self.experiment.flows):
             flow = MeasuredFlow()
             self._flows.append(flow)
-            if self._experiment.application == "udp":
+            if self.experiment.application == "udp":
                 self._open_datagrams(flow)
-            elif self._experiment.application == "quic":
+            elif self.experiment.application == "quic":
                 self._open_quic(flow, number)
             else:
                 self._open_streams(flow, number)
-        for _ in range(self._experiment.bulk_flows):
+        for _ in range(self.experiment.bulk_flows):
             self._opening += 1
             self._connect_beside(self._begin_bulk)
-        for user in range(self._experiment.web_flows):
-            self._web_users.append(WebUser(self._loop, self._connect_beside, self._seed * 1000 + user))
+        for user in range(self.experiment.web_flows):
+            self._web_users.append(WebUser(self.loop, self._connect_beside, self.seed * 1000 + user))
 
     @property
     def ready(self) -> bool:
@@ -148,31 +142,31 @@ class Measurement:
 
     def start(self, first: int) -> None:
         """Begin to write at a time [ns, monotonic clock]."""
-        interval = round(self._experiment.interval * NANOSECONDS)
+        interval = round(self.experiment.interval * NANOSECONDS)
         self.started = first
         for number, tick in enumerate(self._ticks):
             # The flows of one experiment write at times that are spread evenly over the interval.
             offset = interval * number // len(self._ticks)
-            self._repetitions.append(self._loop.every(interval, first + offset, tick))
+            self._repetitions.append(self.loop.every(interval, first + offset, tick))
         for number, source in enumerate(self._sources):
             source.start(first + interval * number // len(self._sources))
         for number, program in enumerate(self._programs):
             program.start(first + interval * number // len(self._programs))
         for greedy in self._greedy:
             self._on_close.callback(greedy.stop)
-            self._loop.at(first, greedy.start)
+            self.loop.at(first, greedy.start)
         for user in self._web_users:
             self._on_close.callback(user.stop)
-            self._loop.at(first, user.think)
-        if self._experiment.bad_time > 0 and self._experiment.loss > 0:
+            self.loop.at(first, user.think)
+        if self.experiment.bad_time > 0 and self.experiment.loss > 0:
             # Experiments side by side have states of their own.
-            seed = f"{self._seed}/{self._experiment.digest}"
-            channel = LossChannel(self._loop, self._experiment.lossy_path, self._network.set_loss, seed)
+            seed = f"{self.seed}/{self.experiment.digest}"
+            channel = LossChannel(self.loop, self.experiment.lossy_path, self._network.set_loss, seed)
             self._on_close.callback(channel.stop)
             channel.start(first)
         # Samples are taken between two ticks, so that a sample never delays a packet.
-        self._repetitions.append(self._loop.every(max(SAMPLE_INTERVAL, interval), first + interval // 3, self._sample))
-        self._loop.at(first + round(self._experiment.duration * NANOSECONDS), self._stop)
+        self._repetitions.append(self.loop.every(max(SAMPLE_INTERVAL, interval), first + interval // 3, self._sample))
+        self.loop.at(first + round(self.experiment.duration * NANOSECONDS), self._stop)
 
     def _sample(self, _: int) -> None:
         now = time.monotonic_ns()
@@ -190,18 +184,18 @@ class Measurement:
     def _stop(self) -> None:
         """Stop writing, and wait for the packets in flight."""
         for repetition in self._repetitions[:-1]:
-            self._loop.cancel(repetition)
+            self.loop.cancel(repetition)
         for source in self._sources:
             source.stop()
         for greedy in self._greedy:
             greedy.stop()
         for user in self._web_users:
             user.stop()
-        drain = round(DRAIN_ROUND_TRIPS * self._experiment.rtt * NANOSECONDS)
+        drain = round(DRAIN_ROUND_TRIPS * self.experiment.rtt * NANOSECONDS)
         self._deadline = time.monotonic_ns() + min(max(drain, SHORTEST_DRAIN), LONGEST_DRAIN)
 
     def _finish(self) -> None:
-        self._loop.cancel(self._repetitions[-1])
+        self.loop.cancel(self._repetitions[-1])
         for program in self._programs:
             program.stop()
         self._stopped = True
@@ -228,11 +222,10 @@ class Measurement:
         self._on_close.close()
 
     def _listen(self) -> None:
-        with self._network.receiver.entered():
-            listener = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        listener = self._network.receiver.open_socket(socket.SOCK_STREAM)
         # The buffer is set before the handshake, which fixes the scale of the window.
         listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BUFFER)
-        if DCTCP in (self._experiment.congestion_control, self._experiment.cross_control):
+        if DCTCP in (self.experiment.congestion_control, self.experiment.cross_control):
             # The kernel agrees to ECN, and echoes each mark, only if the receiver has the control too.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, DCTCP.encode())
         listener.bind(("", PORT))
@@ -243,26 +236,25 @@ class Measurement:
             connection.setblocking(False)
             self._expected.pop(port)(connection)
 
-        self._loop.watch(listener.fileno(), READABLE, accept)
+        self.loop.watch(listener.fileno(), READABLE, accept)
         self._on_close.callback(listener.close)
-        self._on_close.callback(self._loop.forget, listener.fileno())
+        self._on_close.callback(self.loop.forget, listener.fileno())
 
     def _connect_beside(self, established: Established) -> None:
         """Open a connection of the cross traffic."""
-        self._connect(established, self._experiment.cross_control)
+        self._connect(established, self.experiment.cross_control)
 
     def _connect(self, established: Established, control: CongestionControl | None = None) -> None:
         """Open a connection; `established` is called with its sending and its receiving socket."""
-        with self._network.sender.entered():
-            sender = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        control = control or self._experiment.congestion_control
+        sender = self._network.sender.open_socket(socket.SOCK_STREAM)
+        control = control or self.experiment.congestion_control
         sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self._experiment.nodelay))
-        if self._experiment.application in ("cbr", "source"):
+        sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(self.experiment.nodelay))
+        if self.experiment.application in ("cbr", "source"):
             # A source with times of its own must not wait for buffers. A greedy source keeps the kernel's default.
             sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER)
-        if self._experiment.rto_min is not None:
-            self._set_rto_min(sender, self._experiment.rto_min)
+        if self.experiment.rto_min is not None:
+            self._set_rto_min(sender, self.experiment.rto_min)
         sender.bind(("", 0))
         receiver: list[socket.socket] = []
 
@@ -271,14 +263,14 @@ class Measurement:
             established(sender, connection)
 
         def writable(_: int) -> None:
-            self._loop.forget(sender.fileno())
+            self.loop.forget(sender.fileno())
             error = sender.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, "no connection to the receiver")
 
         self._expected[sender.getsockname()[1]] = accepted
         sender.connect_ex((self._network.receiver_address, PORT))
-        self._loop.watch(sender.fileno(), WRITABLE, writable)
+        self.loop.watch(sender.fileno(), WRITABLE, writable)
 
     def _set_rto_min(self, sender: socket.socket, rto_min: float) -> None:
         try:
@@ -289,7 +281,7 @@ class Measurement:
             self._network.set_rto_min(rto_min)
 
     def _open_streams(self, flow: MeasuredFlow, number: int) -> None:
-        experiment = self._experiment
+        experiment = self.experiment
         streams: list[SendingStream] = []
         readers: list[StreamPackets] = []
 
@@ -298,16 +290,16 @@ class Measurement:
             reader = StreamPackets(flow.log)
             flow.connections.append(sender)
             readers.append(reader)
-            streams.append(SendingStream(self._loop, sender))
+            streams.append(SendingStream(self.loop, sender))
             self._on_close.callback(streams[-1].close)
-            receiving = ReceivingStream(self._loop, receiver, reader.on_data, not experiment.delayed_ack)
+            receiving = ReceivingStream(self.loop, receiver, reader.on_data, not experiment.delayed_ack)
             self._on_close.callback(receiving.close)
             if experiment.application == "adaptive":
                 size, lowat = experiment.packet_size, experiment.notsent_lowat
-                self._greedy.append(adaptive_source(self._loop, flow.log, reader, sender, size, lowat))
+                self._greedy.append(adaptive_source(self.loop, flow.log, reader, sender, size, lowat))
             elif experiment.application == "source":
                 write = writer_to_stream(flow.log, streams[-1], reader)
-                self._sources.append(MessageSource(self._loop, read_messages(self._messages[number]), write))
+                self._sources.append(MessageSource(self.loop, read_messages(self.messages[number]), write))
             elif len(streams) == experiment.connections:
                 intelligent = experiment.scheduling == "intelligent"
                 constant = ConstantBitRateSource(
@@ -320,29 +312,27 @@ class Measurement:
             self._connect(established)
 
     def _open_datagrams(self, flow: MeasuredFlow) -> None:
-        with self._network.receiver.entered():
-            receiver = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        receiver = self._network.receiver.open_socket(socket.SOCK_DGRAM)
         receiver.bind(("", 0))
-        with self._network.sender.entered():
-            sender = socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        sender = self._network.sender.open_socket(socket.SOCK_DGRAM)
         sender.connect((self._network.receiver_address, receiver.getsockname()[1]))
-        if self._experiment.l4s:
+        if self.experiment.l4s:
             sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, ECT_1)
-        source = DatagramSource(self._loop, flow.log, sender, receiver, self._experiment.packet_size)
+        source = DatagramSource(self.loop, flow.log, sender, receiver, self.experiment.packet_size)
         self._on_close.callback(source.close)
         self._ticks.append(source.tick)
 
     def _open_quic(self, flow: MeasuredFlow, number: int) -> None:
         self._opening += 1
-        qlog = None if self._qlog is None else self._qlog.with_name(f"{self._qlog.name}.{number}")
-        file = self._messages[number]
-        if self._quic_program is not None:
+        qlog = None if self.qlog is None else self.qlog.with_name(f"{self.qlog.name}.{number}")
+        file = self.messages[number]
+        if self.quic_program is not None:
             program = QuicProgramFlow(
-                self._loop,
+                self.loop,
                 flow.log,
-                self._experiment,
+                self.experiment,
                 self._network,
-                self._quic_program,
+                self.quic_program,
                 file,
                 number,
                 self._quic_ready,
@@ -355,18 +345,17 @@ class Measurement:
         # aioquic is an optional dependency, and its import takes longer than a short run.
         from tcpdelay.testbed.aioquic_flow import AioquicFlow
 
-        ends = []
-        for node in (self._network.sender, self._network.receiver):
-            with node.entered():
-                ends.append(socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
-            ends[-1].setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, DATAGRAM_BUFFER)
-            ends[-1].setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, DATAGRAM_BUFFER)
-        sender, receiver = ends
+        sender, receiver = (
+            node.open_socket(socket.SOCK_DGRAM) for node in (self._network.sender, self._network.receiver)
+        )
+        for end in (sender, receiver):
+            end.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, DATAGRAM_BUFFER)
+            end.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, DATAGRAM_BUFFER)
         address = self._network.receiver_address, PORT + number
         receiver.bind(address)
-        quic = AioquicFlow(self._loop, flow.log, self._experiment, sender, receiver, address, self._quic_ready, qlog)
+        quic = AioquicFlow(self.loop, flow.log, self.experiment, sender, receiver, address, self._quic_ready, qlog)
         self._on_close.callback(quic.close)
-        self._sources.append(MessageSource(self._loop, read_messages(file), quic.write))
+        self._sources.append(MessageSource(self.loop, read_messages(file), quic.write))
         quic.connect()
 
     def _quic_ready(self) -> None:
@@ -374,9 +363,9 @@ class Measurement:
 
     def _begin_bulk(self, sender: socket.socket, receiver: socket.socket) -> None:
         self._opening -= 1
-        self._greedy.append(bulk_source(self._loop, sender))
+        self._greedy.append(bulk_source(self.loop, sender))
         self._on_close.callback(sender.close)
-        receiving = ReceivingStream(self._loop, receiver, lambda received, now: None, quick_ack=False)
+        receiving = ReceivingStream(self.loop, receiver, lambda received, now: None, quick_ack=False)
         self._on_close.callback(receiving.close)
 
 

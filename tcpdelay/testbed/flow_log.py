@@ -11,11 +11,10 @@ import json
 import socket
 import struct
 from array import array
-from collections import deque
+from collections import deque, namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 NOT_READ = -1
 SIOCOUTQ = 0x5411
@@ -38,17 +37,11 @@ SUFFIX = ".flow"
 
 
 class PacketLog:
-    """Write and read times of the packets of one flow, in the order of writing [ns, monotonic clock].
-
-    Attributes
-    ----------
-    written, read : array of int
-        The times; `NOT_READ` if a packet has not been read.
-    """
+    """Write and read times of the packets of one flow, in the order of writing [ns, monotonic clock]."""
 
     def __init__(self) -> None:
         self.written = array("q")
-        self.read = array("q")
+        self.read = array("q")  # `NOT_READ` for a packet that has not been read
         self.outstanding = 0
 
     def write(self, when: int) -> int:
@@ -66,13 +59,7 @@ class PacketLog:
 
 
 class StreamPackets:
-    """The packets in one byte stream; the number of received bytes shows which are complete.
-
-    Parameters
-    ----------
-    log : PacketLog
-        The log of the arrivals.
-    """
+    """The packets in one byte stream; the number of received bytes shows which are complete."""
 
     def __init__(self, log: PacketLog) -> None:
         self._log = log
@@ -96,28 +83,12 @@ def split_evenly(size: int, pieces: int) -> Sequence[int]:
     return [quotient + 1] * rest + [quotient] * (pieces - rest)
 
 
-class TcpInfo(NamedTuple):
-    """Fields of TCP_INFO, with the kernel's names; times in us, windows in segments, rates in bytes/s."""
-
-    ca_state: int
-    backoff: int
-    snd_cwnd: int
-    snd_ssthresh: int
-    unacked: int
-    rtt: int
-    rttvar: int
-    rto: int
-    total_retrans: int
-    reordering: int
-    notsent_bytes: int
-    delivered: int
-    delivery_rate: int
-    dsack_dups: int
-    reord_seen: int
-    data_segs_out: int
-    snd_mss: int
-
-
+TcpInfo = namedtuple(
+    "TcpInfo",
+    "ca_state backoff snd_cwnd snd_ssthresh unacked rtt rttvar rto total_retrans reordering notsent_bytes delivered "
+    "delivery_rate dsack_dups reord_seen data_segs_out snd_mss",
+)
+"""Fields of TCP_INFO, with the kernel's names; times in us, windows in segments, rates in bytes/s."""
 _POSITIONS = [_FIELDS.index(field) for field in TcpInfo._fields]
 
 

@@ -27,11 +27,7 @@ TCP_MEMORY = "65536 131072 262144"
 
 
 def main(shared: str) -> None:
-    """Run the plan in a directory of the host, and halt the guest; the file `error` there holds the error of a failure.
-
-    The file `refused` holds the setting that this kernel refuses, if that is why the plan failed: its name, its value
-    and what is allowed.
-    """
+    """Run the plan in a directory of the host, and halt the guest; `error` or `refused` there says why it failed."""
     try:
         mount("proc", "/proc", "proc")
         mount("sysfs", "/sys", "sysfs")

@@ -46,13 +46,7 @@ class SourceError(RuntimeError):
 
 
 def is_version(text: str) -> bool:
-    """Return whether a text is a version of Linux: two numbers, of at least 5.15.
-
-    Examples
-    --------
-    >>> is_version("6.12"), is_version("5.4"), is_version("linux.tar.xz")
-    (True, False, False)
-    """
+    """Return whether a text is a version of Linux: two numbers, of at least 5.15."""
     return _VERSION.fullmatch(text) is not None and tuple(map(int, text.split("."))) >= OLDEST
 
 
@@ -83,11 +77,7 @@ def find_source(version: str, cache: Path) -> Path | None:
 
 
 def fetch_source(version: str, cache: Path) -> Path:
-    """Fetch the source of a version from Debian's archive into the cache.
-
-    The machine's package sources stay as they are: apt-get gets a list of sources and directories of its own. Proxies
-    and other settings of the machine apply.
-    """
+    """Fetch the source of a version from Debian's archive into the cache, without a change of the package sources."""
     missing = [program for program in _PROGRAMS if shutil.which(program) is None]
     if missing:
         raise SourceError(f"the source of Linux {version} is not installed, and {missing[0]} is needed to fetch it")
@@ -194,11 +184,7 @@ SEED_OF_NETEM_SINCE = (6, 6)
 
 
 def kernel_path(hz: int, kernel: str = DEFAULT_KERNEL) -> Path:
-    """Return the path of a kernel in the user's cache.
-
-    The cache is `tcpdelay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`. The name holds a hash of the patch and the
-    configuration, so a change of either leads to a new build.
-    """
+    """Return the path of a kernel in the user's cache; its name has a hash of patch and configuration."""
     if hz not in range(100, 1001):
         raise InvalidValueError("hz", hz, "be a whole number from 100 to 1000")
     check_version(kernel)
@@ -271,13 +257,7 @@ def settings_of(kernel: str) -> str:
 
 
 def has_dualpi2(kernel: str) -> bool:
-    """Return whether a version of Linux has the queueing discipline DualPI2.
-
-    Examples
-    --------
-    >>> has_dualpi2("6.12"), has_dualpi2("6.17")
-    (False, True)
-    """
+    """Return whether a version of Linux has the queueing discipline DualPI2."""
     return _numbers(kernel) >= DUALPI2_SINCE
 
 

@@ -8,12 +8,14 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path as FilePath
 
@@ -40,19 +42,7 @@ from tcpdelay.testbed.trace_shaper import Crossing, Departures, JitterDraw, Jitt
 
 
 class LossChannel:
-    """Gilbert's channel with exponentially distributed times in its states (`tcpdelay.Path`, `bad_time`).
-
-    Parameters
-    ----------
-    loop : EventLoop
-        The event loop.
-    path : Path
-        Path with a `bad_time` and with losses.
-    set_loss : callable
-        Called with the probability of a loss, 0 to 1, whenever it changes.
-    seed : str
-        Seed of the times.
-    """
+    """Gilbert's channel with exponentially distributed times in its states (`tcpdelay.Path`, `bad_time`)."""
 
     def __init__(self, loop: EventLoop, path: Path, set_loss: Callable[[float], None], seed: str) -> None:
         self._loop = loop
@@ -86,38 +76,16 @@ class LossChannel:
         self._stopped = True
 
 
-class LossSwitch:
-    """A process that switches the losses of a device from now on; it ends with its parent.
+def switch_losses(device: int, link: Link, seed: str) -> None:
+    """Switch the losses of a device, whose root is netem, from now on and for ever."""
+    netlink, loop = IPRoute(), EventLoop()
 
-    It must be made in the namespace of the device, whose root queue is netem.
+    def set_loss(loss: float) -> None:
+        set_netem(netlink, "change", device, replace(link, loss=loss))
 
-    Parameters
-    ----------
-    device : int
-        Index of the device.
-    link : Link
-        Link with a `bad_time` and with losses.
-    seed : str
-        Seed of the times.
-    """
-
-    def __init__(self, device: int, link: Link, seed: str) -> None:
-        self._process = start_process(lambda: self._switch(device, link, seed))
-
-    @staticmethod
-    def _switch(device: int, link: Link, seed: str) -> None:
-        netlink, loop = IPRoute(), EventLoop()
-
-        def set_loss(loss: float) -> None:
-            set_netem(netlink, "change", device, replace(link, loss=loss))
-
-        path = Path(1.0, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
-        LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
-        loop.run(lambda: False)
-
-    def close(self) -> None:
-        """End the process."""
-        end_process(self._process)
+    path = Path(1.0, link.loss, bad_time=link.bad_time, bad_loss=link.bad_loss)
+    LossChannel(loop, path, set_loss, seed).start(time.monotonic_ns())
+    loop.run(lambda: False)
 
 
 # The network of an experiment: namespaces joined by veth pairs, their queueing disciplines, and packet traces.
@@ -178,6 +146,11 @@ class Node:
             enter_network(before)
             os.close(before)
 
+    def open_socket(self, kind: int) -> socket.socket:
+        """Return a new non-blocking socket in this namespace."""
+        with self.entered():
+            return socket.socket(type=kind | socket.SOCK_NONBLOCK)
+
     def close(self) -> None:
         """Close the namespace."""
         self.netlink.close()
@@ -221,43 +194,22 @@ class Segment:
 
 
 class Network:
-    """Hosts and routers, joined by links.
+    """Hosts and routers, joined by up to 32 links; a node with one link is a host. It needs root, and netem.
 
     A separate node in each link applies delay and loss, and not the hosts' own devices. On a real path too, a segment
     leaves its host at once. A sender whose own device still holds a segment knows this: it does not retransmit the
     segment (`TCPSpuriousRtxHostQueues`), and does not collapse it into a retransmission. A trace at a host shows only
     the packets that leave the queue of its device.
-
-    Parameters
-    ----------
-    links : sequence of DuplexLink
-        The links, 32 at most. A node with one link is a host.
-    sysctls : dict
-        Settings of the kernel for all namespaces, beside those that all networks have.
-    seed : int or str
-        Seed of the losses, delays and reordering of all links.
-
-    Attributes
-    ----------
-    nodes : dict of str to Node
-        Hosts and routers by name.
-    addresses : dict of str to str
-        Addresses of the hosts, by name.
-
-    Raises
-    ------
-    OSError, pyroute2.NetlinkError
-        If the kernel refuses because a privilege or a module is missing.
     """
 
     def __init__(self, links: Sequence[DuplexLink], sysctls: dict[str, str], seed: int | str = 0) -> None:
         self.nodes: dict[str, Node] = {}
-        self.addresses: dict[str, str] = {}
+        self.addresses: dict[str, str] = {}  # Of the hosts alone
         self._between: list[Node] = []
         self._segments: list[Segment] = []
         self._queues: dict[str, tuple[Node, int]] = {}
         self._shapers: dict[str, Shaper] = {}
-        self._switches: list[LossSwitch] = []
+        self._switches: list[int] = []
         self._seed = seed
         self._forward = _part_of_netem(links[0].forward)
         home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -320,7 +272,7 @@ class Network:
             set_netem(node.netlink, "add", device, good, random.Random(seed).getrandbits(64))
             if way.bad_time > 0 and way.loss > 0:
                 with node.entered():
-                    self._switches.append(LossSwitch(device, own, seed))
+                    self._switches.append(start_process(partial(switch_losses, device, own, seed)))
         before = f"{link.name}_" if link.name else ""
         if correlated:
             entry, exit_ = chain[1], chain[2]
@@ -399,7 +351,7 @@ class Network:
         for shaper in self._shapers.values():
             shaper.close()
         for switch in self._switches:
-            switch.close()
+            end_process(switch)
         for node in (*self.nodes.values(), *self._between):
             node.close()
 
@@ -505,20 +457,7 @@ def kernel_counters(node: Node) -> dict[str, int]:
 
 
 class PacketTraces:
-    """Traces the packets of the devices of all hosts, until stopped.
-
-    Parameters
-    ----------
-    network : Network
-        The network.
-    path : Path
-        Path of the traces, without the suffixes, such as `.sender.pcap`; time stamps are in nanoseconds.
-
-    Raises
-    ------
-    OSError
-        If tcpdump cannot be run.
-    """
+    """Traces the packets of the devices of all hosts, until stopped, into files such as `PATH.sender.pcap`."""
 
     def __init__(self, network: Network, path: FilePath) -> None:
         program = shutil.which("tcpdump", path="/usr/bin:/usr/sbin:/bin:/sbin")

@@ -107,13 +107,7 @@ class Line:
 
 
 class OutputFiles:
-    """Keeps what programs write: a file for each stream, and one file with the lines of all.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the files.
-    """
+    """Keeps what programs write in a directory: a file for each stream, and one file with the lines of all."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -154,13 +148,7 @@ class OutputFiles:
 
 
 class LineReader:
-    """Reads the lines of a run while they are written.
-
-    Parameters
-    ----------
-    directory : Path
-        Directory of the run.
-    """
+    """Reads the lines of a run in a directory while they are written."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / LINES
@@ -260,10 +248,7 @@ class ProgramPlan:
 
 
 def run_program_session(plan: ProgramPlan, directory: Path) -> None:
-    """Run the programs of a plan in this guest, and hand over their results in a directory.
-
-    The session ends when all programs have ended, some time after the clients have ended, or when the duration is over.
-    """
+    """Run the programs of a plan in this guest, and hand over their results in a directory."""
     wake_exactly()
     _mount_devices()
     forbid_namespaces()

@@ -44,11 +44,7 @@ NANOSECONDS = b"\x09"
 
 
 def write_pcapng(trace: Path, file: Path, interface: str, system: str) -> None:
-    """Write a packet trace as a pcapng file, with times in nanoseconds.
-
-    M. Tuexen, F. Risso, J. Bongertz, G. Combs, G. Harris, E. Chaudron, M. Richardson, "PCAP Next Generation (pcapng)
-    Capture File Format", draft-ietf-opsawg-pcapng, section 4.
-    """
+    """Write a packet trace as a pcapng file, with times in nanoseconds (draft-ietf-opsawg-pcapng, section 4)."""
     section = pcapng.SectionHeaderBlockLE(opts=_options({pcapng.PCAPNG_OPT_SHB_OS: system.encode()}))
     named = {pcapng.PCAPNG_OPT_IF_NAME: interface.encode(), pcapng.PCAPNG_OPT_IF_TSRESOL: NANOSECONDS}
     device = pcapng.InterfaceDescriptionBlockLE(linktype=ETHERNET, snaplen=SNAP_LENGTH, opts=_options(named))

@@ -95,12 +95,7 @@ class PieOptions(nla):  # type: ignore[misc]
 
     nla_map = (
         ("TCA_PIE_UNSPEC", "none"),
-        ("TCA_PIE_TARGET", "uint32"),
-        ("TCA_PIE_LIMIT", "uint32"),
-        ("TCA_PIE_TUPDATE", "uint32"),
-        ("TCA_PIE_ALPHA", "uint32"),
-        ("TCA_PIE_BETA", "uint32"),
-        ("TCA_PIE_ECN", "uint32"),
+        *((f"TCA_PIE_{name}", "uint32") for name in ("TARGET", "LIMIT", "TUPDATE", "ALPHA", "BETA", "ECN")),
     )
 
 

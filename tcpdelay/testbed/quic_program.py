@@ -98,7 +98,7 @@ PROGRAMS: Mapping[Implementation, QuicProgram] = {
 
 
 def build_quic_program(implementation: Implementation) -> Path:
-    """Build the program of an implementation, unless it has been built from the same sources, and return its path.
+    """Build the program of an implementation unless it has been built from the same sources, and return its path.
 
     The first build fetches the library from Go's module proxy or crates.io, and checks it against `go.sum` or
     `Cargo.lock`. It takes a minute or two.
@@ -151,55 +151,50 @@ def quic_problems(experiments: Iterable[Experiment]) -> list[str]:
 ENDS = ("sender", "receiver")
 
 
+@dataclass(eq=False)
 class QuicProgramFlow:
     """A measured flow between two programs."""
 
-    def __init__(
-        self,
-        loop: EventLoop,
-        log: PacketLog,  # The log of the messages; it is filled when both programs have ended
-        experiment: Experiment,  # Implementation, delivery and groups
-        network: Network,  # The network of the experiment
-        program: Path,  # The program that `build_quic_program` has built
-        messages: Path,  # File with the messages of the flow
-        number: int,  # Number of the flow within the experiment
-        on_ready: Callable[[], None],  # Called once, when the handshake is complete at both ends
-        qlog: Path | None = None,  # Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended
-    ) -> None:
+    loop: EventLoop
+    log: PacketLog  # The log of the messages; it is filled when both programs have ended
+    experiment: Experiment  # Implementation, delivery and groups
+    network: Network  # The network of the experiment
+    program: Path  # The program that `build_quic_program` has built
+    messages: Path  # File with the messages of the flow
+    number: int  # Number of the flow within the experiment
+    on_ready: Callable[[], None]  # Called once, when the handshake is complete at both ends
+    qlog: Path | None = None  # Path of the qlogs of both ends; `.sender.qlog` and `.receiver.qlog` are appended
+
+    def __post_init__(self) -> None:
         self.complete = False
-        self._loop = loop
-        self._log = log
-        self._network = network
-        self._on_ready = on_ready
-        self._files = {end: messages.with_suffix(f".{end}.times") for end in ENDS}
-        self._errors = {end: messages.with_suffix(f".{end}.error") for end in ENDS}
+        self._files = {end: self.messages.with_suffix(f".{end}.times") for end in ENDS}
+        self._errors = {end: self.messages.with_suffix(f".{end}.error") for end in ENDS}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._buffers = dict.fromkeys(ENDS, b"")
         self._ready = 0
-        self._implementation = experiment.implementation
-        key_kind = experiment.key_kind
+        self._implementation = self.experiment.implementation
+        key_kind = self.experiment.key_kind
         self._command = [
-            str(program),
-            f"-address={network.receiver_address}:{PORT + number}",
-            f"-messages={messages}",
-            f"-delivery={experiment.delivery}",
-            f"-group={experiment.group}",
+            str(self.program),
+            f"-address={self.network.receiver_address}:{PORT + self.number}",
+            f"-messages={self.messages}",
+            f"-delivery={self.experiment.delivery}",
+            f"-group={self.experiment.group}",
             f"-key-kind={-1 if key_kind is None else key_kind}",
         ]
-        if len(QUIC_CONGESTION_CONTROLS[experiment.implementation]) > 1:
-            self._command.append(f"-congestion-control={experiment.congestion_control}")
-        self._qlog = qlog
+        if len(QUIC_CONGESTION_CONTROLS[self.experiment.implementation]) > 1:
+            self._command.append(f"-congestion-control={self.experiment.congestion_control}")
 
     def connect(self) -> None:
         """Start the receiver; the sender starts when the receiver listens."""
-        self._start("receiver", self._network.receiver)
+        self._start("receiver", self.network.receiver)
 
     def _start(self, end: str, node: Node) -> None:
         options = [f"-times={self._files[end]}"]
         if end == "sender":
             options.append("-sender")
-        if self._qlog is not None:
-            options.append(f"-qlog={self._qlog.with_name(f'{self._qlog.name}.{end}.qlog')}")
+        if self.qlog is not None:
+            options.append(f"-qlog={self.qlog.with_name(f'{self.qlog.name}.{end}.qlog')}")
         with self._errors[end].open("wb") as errors, node.entered():
             process = subprocess.Popen(
                 [*self._command, *options],
@@ -213,22 +208,22 @@ class QuicProgramFlow:
         assert process.stdout is not None
         descriptor = process.stdout.fileno()
         os.set_blocking(descriptor, False)
-        self._loop.watch(descriptor, READABLE, lambda _: self._read(end, descriptor))
+        self.loop.watch(descriptor, READABLE, lambda _: self._read(end, descriptor))
 
     def _read(self, end: str, descriptor: int) -> None:
         data = os.read(descriptor, 4096)
         if not data:
-            self._loop.forget(descriptor)
+            self.loop.forget(descriptor)
             self._end(end)
             return
         *lines, self._buffers[end] = (self._buffers[end] + data).split(b"\n")
         for line in lines:
             if line == b"listening":
-                self._start("sender", self._network.sender)
+                self._start("sender", self.network.sender)
             elif line == b"ready":
                 self._ready += 1
                 if self._ready == len(ENDS):
-                    self._on_ready()
+                    self.on_ready()
             elif line == b"complete":
                 self.complete = True
 
@@ -243,7 +238,7 @@ class QuicProgramFlow:
             times = {}
             for side, file in self._files.items():
                 times[side] = array("q", file.read_bytes())
-            self._log.written, self._log.read = times["sender"], times["receiver"][: len(times["sender"])]
+            self.log.written, self.log.read = times["sender"], times["receiver"][: len(times["sender"])]
 
     @property
     def ended(self) -> bool:
@@ -269,7 +264,7 @@ class QuicProgramFlow:
         """End the programs, if they still run."""
         for process in self._processes.values():
             assert process.stdout is not None
-            self._loop.forget(process.stdout.fileno())
+            self.loop.forget(process.stdout.fileno())
             process.kill()
             process.wait()
         self._processes.clear()

@@ -23,11 +23,10 @@ from tcpdelay.scenario.jitter import (
     jitter_table,
     table_delay,
 )
-from tcpdelay.testbed.event_loop import READABLE, EventLoop, end_process, start_process
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, EventLoop, end_process, start_process
 
 # When the packets of a queue leave a link whose rate varies, in plain Python: the guest has no compiled kernels.
 
-NANOSECONDS = 1_000_000_000
 OPPORTUNITY = 1500
 """Bytes that an opportunity carries."""
 
@@ -45,21 +44,7 @@ class Schedule:
 
 
 class Departures:
-    """The departures of packets that come in the order of time.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What the link carries. The rules are those of `tcpdelay.sim.network.link_trace`.
-
-    Examples
-    --------
-    Two packets of 800 bytes share the opportunity at 1 ms, and the rest of the second one leaves at 3 ms.
-
-    >>> link = Departures(Schedule([1_000_000, 3_000_000], 3_000_000))
-    >>> link.after(0, 800), link.after(0, 800)
-    ((1000000, 1000000), (3000000, 3000000))
-    """
+    """The departures of packets from a link with a schedule, by the rules of `tcpdelay.sim.network.link_trace`."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -67,10 +52,7 @@ class Departures:
         self._left = OPPORTUNITY
 
     def after(self, time: int, size: int) -> tuple[int, int]:
-        """Return when a packet of `size` bytes that comes at a time [ns] has left the link, and when it has arrived.
-
-        Both differ by the delay after the link. No packet overtakes another one when this delay falls.
-        """
+        """Return when a packet of `size` bytes that comes at a time [ns] has left the link, and when it has arrived."""
         departed, delay = (self._by_rates if self._schedule.rates else self._by_opportunities)(time, size)
         self._departed = departed
         self._arrived = max(self._arrived, departed + delay)
@@ -106,14 +88,7 @@ class Departures:
 
 
 class JitterDraw:
-    """Draws the delays [ns] of the packets of a link from its delay and jitter [s].
-
-    Examples
-    --------
-    >>> draw = JitterDraw(0.050, 0.020, "normal", 0.9, seed=1)
-    >>> all(0 <= draw() <= 110_000_000 for _ in range(1000))
-    True
-    """
+    """Draws the delays [ns] of the packets of a link from its delay and jitter [s]."""
 
     def __init__(
         self, delay: float, jitter: float, distribution: JitterDistribution, correlation: float, seed: int | str
@@ -137,21 +112,8 @@ class JitterDraw:
 class JitteredDelays:
     """The departures of packets from a link with jitter and without a rate.
 
-    netem does the same in the kernel, except that its correlation has no effect (`tcpdelay.scenario.jitter`).
-
-    Parameters
-    ----------
-    draw : JitterDraw
-        Draws the delay of each packet.
-    in_order : bool
-        Whether no packet overtakes another one. Packets that have waited leave at a rate of 1 Gbit/s.
-
-    Examples
-    --------
-    >>> link = JitteredDelays(JitterDraw(0.050, 0.020, "normal", 0.9, seed=1), in_order=True)
-    >>> arrivals = [link.after(1_000_000 * number, 800)[1] for number in range(100)]
-    >>> arrivals == sorted(arrivals)
-    True
+    netem does the same in the kernel, except that its correlation has no effect (`tcpdelay.scenario.jitter`). In order,
+    no packet overtakes another one, and packets that have waited leave at a rate of 1 Gbit/s.
     """
 
     def __init__(self, draw: JitterDraw, in_order: bool) -> None:
@@ -195,21 +157,7 @@ class Crossing:
 class Shaper:
     """A process that forwards packets in place of the kernel, when a link lets them pass; its time begins now.
 
-    The process must be made in the router's namespace; it ends with its parent.
-
-    Parameters
-    ----------
-    crossing : Crossing
-        The devices.
-    link : Departures or JitteredDelays
-        The link.
-    limit : int
-        Limit of the queue [packets].
-
-    Raises
-    ------
-    OSError
-        If a privilege is missing.
+    The process must be made in the router's namespace; it ends with its parent. Its queue holds `limit` packets.
     """
 
     def __init__(self, crossing: Crossing, link: Departures | JitteredDelays, limit: int) -> None:

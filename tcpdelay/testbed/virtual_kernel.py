@@ -284,10 +284,7 @@ def _check_machine(cache: Path) -> None:
 
 @contextmanager
 def _locked(cache: Path, on_wait: Callable[[], None]) -> Iterator[int]:
-    """Lock the cache against other builds.
-
-    The programs of the build inherit the lock. After a killed build, the lock lasts until all its programs have ended.
-    """
+    """Lock the cache against other builds until all programs of the build, which inherit the lock, have ended."""
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as file:
         try:

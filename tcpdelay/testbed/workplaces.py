@@ -70,10 +70,7 @@ def workplace() -> Iterator[Path]:
 
 
 def _start_keeper(directory: Path) -> subprocess.Popen[bytes]:
-    """Start the process that removes a directory and its guests if this process is killed.
-
-    It waits for the end of its input. It is in a session of its own, so that it outlives the group of this process.
-    """
+    """Start the process, in a session of its own, that removes a directory and its guests when its input ends."""
     return subprocess.Popen(
         [sys.executable, "-I", str(Path(__file__)), str(directory)],
         stdin=subprocess.PIPE,

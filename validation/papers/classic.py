@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from itertools import product
 
-from comparison import interval_over_seeds, write_table
+from comparison import with_interval, write_table
 
 import tcpdelay as td
 from tcpdelay.models.predict import predict_delay
@@ -22,7 +22,6 @@ from tcpdelay.sim.network.result import FlowResult
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import ConstantRate, Source
 from tcpdelay.sim.network.stacks import Classic, Recovery
-from tcpdelay.statistics import Interval
 from tcpdelay.study.transports import contenders
 
 SEEDS = range(1, 11)
@@ -42,11 +41,6 @@ LIMIT, COMPARED, COMPARED_SEEDS = 0.2, 1000.0, range(1, 6)
 def runs(source: Source, duration: float, seeds: range) -> list[FlowResult]:
     """Return one result per seed."""
     return [simulate_network([source], FAST, duration=duration, warm_up=WARM_UP, seed=seed).flows[0] for seed in seeds]
-
-
-def columns(name: str, interval: Interval) -> dict[str, float]:
-    """Return a value and its interval as columns."""
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def beside_the_chain() -> Iterator[dict[str, object]]:
@@ -73,9 +67,9 @@ def beside_the_chain() -> Iterator[dict[str, object]]:
             ("p95", float(chain.quantile(0.95)), [float(run.delays.quantile(0.95)) for run in results if run.delays]),
             ("mean", chain.mean, [run.delays.mean for run in results if run.delays]),
         ):
-            found = interval_over_seeds(simulated)
-            row |= {f"{quantity}_chain": published} | columns(quantity, found)
-            row[f"{quantity}_distance"] = found.value / published - 1
+            found = with_interval(quantity, simulated)
+            row |= {f"{quantity}_chain": published} | found
+            row[f"{quantity}_distance"] = found[quantity] / published - 1
         row["segments_per_packet"] = sum(run.segments_sent for run in results) / sum(run.offered for run in results)
         row["timeouts_per_loss"] = sum(run.timeouts for run in results) / max(
             sum(run.segments_lost for run in results), 1
@@ -93,11 +87,9 @@ def compared(transports: tuple[str, ...]) -> Iterator[dict[str, object]]:
                 continue
             results = runs(contender.source, COMPARED, COMPARED_SEEDS)
             row: dict[str, object] = {"rtt": rtt, "loss": loss, "size": size, "transport": contender.name}
-            row |= columns(
-                "p95", interval_over_seeds([float(run.delays.quantile(0.95)) for run in results if run.delays])
-            )
-            row |= columns("lost_or_late", interval_over_seeds([run.late_fraction(LIMIT) for run in results]))
-            row |= columns("lost", interval_over_seeds([run.lost / run.offered for run in results]))
+            row |= with_interval("p95", [float(run.delays.quantile(0.95)) for run in results if run.delays])
+            row |= with_interval("lost_or_late", [run.late_fraction(LIMIT) for run in results])
+            row |= with_interval("lost", [run.lost / run.offered for run in results])
             yield row
 
 

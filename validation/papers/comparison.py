@@ -21,31 +21,16 @@ RESULTS = VALIDATION / "results" / "papers"
 
 
 class Figure(NamedTuple):
-    """A published figure.
+    """A published figure."""
 
-    Attributes
-    ----------
-    item : str
-        Where the paper has it: a table, a figure, a section.
-    condition : str
-        Settings that distinguish it from other figures of the item.
-    quantity, unit : str
-        What it is, and its unit.
-    value : float
-        The figure.
-    error : float
-        Half of the published interval, or the precision with which a chart can be read; NaN if unknown.
-    kind : str
-        "printed", "chart" (read from a description of a chart or from its axis) or "claim" (said in words).
-    """
-
-    item: str
-    condition: str
+    item: str  # Where the paper has it: a table, a figure, a section
+    condition: str  # Settings that distinguish it from other figures of the item
+    # quantity, unit: What it is, and its unit.
     quantity: str
     unit: str
     value: float
-    error: float
-    kind: str
+    error: float  # Half of the published interval, or the precision with which a chart can be read; NaN if unknown
+    kind: str  # "printed", "chart" (read from a description of a chart or its axis) or "claim" (said in words)
 
 
 def published_figures(paper: str) -> list[Figure]:
@@ -68,6 +53,12 @@ def published_figures(paper: str) -> list[Figure]:
 def interval_over_seeds(values: Sequence[float]) -> Interval:
     """Return the mean of one value per seed, and its 95 % interval by Student's distribution."""
     return mean_interval([np.array(values)], batches=len(values))
+
+
+def with_interval(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return the mean over the seeds and its 95 % interval as columns."""
+    mean, low, high = interval_over_seeds(values)
+    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def write_comparison(paper: str, ours: Mapping[Figure, Interval], reasons: Mapping[str, str]) -> Path:

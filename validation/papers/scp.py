@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from comparison import interval_over_seeds, published_figures, write_comparison, write_table
+from comparison import interval_over_seeds, published_figures, with_interval, write_comparison, write_table
 
 import tcpdelay as td
 from tcpdelay.delays import DelayDistribution
@@ -137,12 +137,6 @@ class Session(NamedTuple):
     def within(self, limit: float) -> float:
         """Return the share of the packets read whose buffering delay is at most `limit` [s]."""
         return self.delays.cdf(self.smallest + limit)
-
-
-def mean_and_interval(name: str, values: Sequence[float]) -> Row:
-    """Return the mean of one value per seed, and its 95 % interval by Student's distribution."""
-    interval = interval_over_seeds(values)
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
 
 
 def random_start(seed: int) -> float:
@@ -333,7 +327,7 @@ def switches() -> Iterator[Row]:
             runs = [switching(fast, delay, reset, seed) for seed in SEEDS]
             row: Row = {"other": name, "reset": "yes" if reset else "no"}
             for measure in runs[0]:
-                row |= mean_and_interval(measure, [found[measure] for found in runs])
+                row |= with_interval(measure, [found[measure] for found in runs])
             yield row
 
 
@@ -381,7 +375,7 @@ def orders() -> Iterator[Row]:
                 rates.append([session.rate for session in run(sources, link, seed)])
             row: Row = {"network": network, "other": type(other.stack).__name__, "order": order}
             own, others = (list(values) for values in zip(*rates, strict=True))
-            yield row | mean_and_interval("rate", own) | mean_and_interval("other_rate", others)
+            yield row | with_interval("rate", own) | with_interval("other_rate", others)
 
 
 def buffering(source: Bulk, seed: int) -> list[float]:
@@ -405,7 +399,7 @@ def backlog() -> Iterator[Row]:
         for part, delays in enumerate(runs.T):
             row: Row = {"transport": name, "time": (part + 0.5) * STEP, "published_settled": value}
             # During a timeout of TCP nothing is read.
-            yield row | (mean_and_interval("delay", delays.tolist()) if np.isfinite(delays).all() else {})
+            yield row | (with_interval("delay", delays.tolist()) if np.isfinite(delays).all() else {})
 
 
 def sharing_ppp(seed: int) -> dict[str, float]:
@@ -431,7 +425,7 @@ def three_sessions() -> Iterator[Row]:
     """Let a long session share the modem with an earlier and a later short one."""
     runs = [sharing_ppp(seed) for seed in SEEDS]
     for measure in runs[0]:
-        yield {"part": measure.replace("_", " ")} | mean_and_interval("share", [found[measure] for found in runs])
+        yield {"part": measure.replace("_", " ")} | with_interval("share", [found[measure] for found in runs])
 
 
 def share_of_first(link: Bottleneck, one_way: float, offset: float, seed: int) -> dict[str, float]:
@@ -460,8 +454,8 @@ def shares() -> Iterator[Row]:
             runs = [share_of_first(Bottleneck(rate, 2000), one_way, offset, seed) for seed in SEEDS]
             row: Row = {"rate": rate, "rtt": 2 * one_way, "offset": offset}
             for name in runs[0]:
-                row |= mean_and_interval(name, [run[name] for run in runs])
-            yield row | mean_and_interval("difference", [run["share"] - run["closed_form"] for run in runs])
+                row |= with_interval(name, [run[name] for run in runs])
+            yield row | with_interval("difference", [run["share"] - run["closed_form"] for run in runs])
 
 
 def beside_tcp() -> Iterator[Row]:
@@ -487,10 +481,7 @@ def beside_tcp() -> Iterator[Row]:
                 loss.append(first.segments_dropped / first.segments_sent)
             row: Row = {"other": name, "buffer_in_bdp": depth}
             yield (
-                row
-                | mean_and_interval("share", part)
-                | mean_and_interval("sojourn", sojourn)
-                | (mean_and_interval("loss", loss))
+                row | with_interval("share", part) | with_interval("sojourn", sojourn) | (with_interval("loss", loss))
             )
 
 
@@ -518,7 +509,7 @@ def constant_rate() -> Iterator[Row]:
                 values["late"].append(flow.late_fraction(0.200))
             row: Row = {"transport": name, "interval": interval}
             for measure, runs in values.items():
-                row |= mean_and_interval(measure, runs)
+                row |= with_interval(measure, runs)
             yield row
 
 

@@ -59,21 +59,15 @@ def stack(recovery: Recovery) -> Classic:
 
 @dataclass(frozen=True)
 class Run:
-    """A flow of constant rate of the published scenario, packet by packet.
+    """A flow of constant rate of the published scenario, packet by packet."""
 
-    Attributes
-    ----------
-    from_write, from_departure : ndarray
-        Delay of each packet that is read [s].
-    received : ndarray
-        Delay from its departure until each packet is read or forged, as the paper measures it [s].
-    forged, sent_again, timeouts : int
-        Numbers of packets forged, of segments sent again, and of timeouts.
-    """
-
+    # from_write, from_departure: Delay of each packet that is read [s].
     from_write: NDArray[np.float64]
     from_departure: NDArray[np.float64]
-    received: NDArray[np.float64]
+    received: NDArray[
+        np.float64
+    ]  # From its departure until each packet is read or forged, as the paper measures it [s]
+    # forged, sent_again, timeouts: Numbers of packets forged, of segments sent again, and of timeouts.
     forged: int
     sent_again: int
     timeouts: int

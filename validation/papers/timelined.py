@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
-from comparison import Figure, interval_over_seeds, published_figures, write_comparison, write_table
+from comparison import (
+    Figure,
+    interval_over_seeds,
+    published_figures,
+    with_interval,
+    write_comparison,
+    write_table,
+)
 from numpy.typing import NDArray
 
 import tcpdelay as td
@@ -222,12 +229,6 @@ def unstated() -> Iterable[Row]:
             for quantity in ("F", "F_worst", "S_MIX", "S_TCP"):
                 row |= with_interval(f"{label} {quantity}", figures[quantity])
         yield row
-
-
-def with_interval(name: str, values: Sequence[float]) -> dict[str, float]:
-    """Return the mean over the seeds and its 95 % interval as columns."""
-    mean, low, high = interval_over_seeds(values)
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def on_time() -> Iterable[Row]:

@@ -94,21 +94,11 @@ LONG = -1
 
 @dataclass
 class Writer:
-    """Writes one capture.
-
-    Parameters
-    ----------
-    out : file
-        The file to write to.
-    size : int
-        Bytes to write.
-    kept : int
-        Largest number of bytes of a packet that are kept.
-    """
+    """Writes one capture."""
 
     out: BinaryIO
-    size: int
-    kept: int
+    size: int  # Bytes to write
+    kept: int  # Largest number of bytes of a packet that are kept
     waiting: NDArray[np.void] = field(default_factory=lambda: np.zeros(0, ROW))
     written: int = 0
     packets: int = 0

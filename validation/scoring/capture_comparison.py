@@ -23,16 +23,7 @@ def error_in_captures(
 ) -> Spread:
     """Return the error of a model in captures, without the sampling errors of the captures.
 
-    Parameters
-    ----------
-    predicted : Series
-        The predictions of a quantity; NaN and infinite ones are left out.
-    measured : DataFrame
-        The quantity in the captures as `name`, and the ends of its intervals as `name_low` and `name_high`.
-    name : str
-        The quantity.
-    standard_error : Series or float
-        Relative standard errors of the predictions.
+    `measured` has the quantity as `name`, and the ends of its intervals as `name_low` and `name_high`.
     """
     errors = predicted / measured[name] - 1
     # The capture's standard error, on the side of the prediction.

@@ -25,15 +25,7 @@ _DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Exper
 
 @dataclass(frozen=True)
 class CapturePair:
-    """A capture and the reference that it is compared with.
-
-    Parameters
-    ----------
-    changed : str
-        The difference, in words.
-    measured, reference : MeasuredDelay
-        The capture, and the capture without the change.
-    """
+    """A capture, the capture without a change as its reference, and the change in words."""
 
     changed: str
     measured: MeasuredDelay
@@ -52,15 +44,7 @@ class CapturePair:
 def ratio_interval(value: Interval, reference: Interval) -> Interval:
     """Return the ratio of two independent estimates with its interval, from their intervals on a logarithmic scale.
 
-    References
-    ----------
     Zou, Donner, "Construction of confidence limits about effect measures", Statistics in Medicine 27, 2008.
-
-    Examples
-    --------
-    >>> ratio = ratio_interval(Interval(0.2, 0.18, 0.22), Interval(0.1, 0.1, 0.1))
-    >>> round(ratio.value, 3), round(ratio.low, 3), round(ratio.high, 3)
-    (2.0, 1.8, 2.2)
     """
     estimates = (*value, *reference)
     if not all(math.isfinite(number) and number > 0 for number in estimates):

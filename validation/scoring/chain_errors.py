@@ -63,19 +63,7 @@ def errors(table: pd.DataFrame, seeds: Sequence[int]) -> ErrorTable:
 
 
 def comparison(words: str, file: FilePath, scenarios: int, compared: Callable[[int], pd.DataFrame]) -> pd.DataFrame:
-    """Return the comparison that a script has in `file`, written anew unless the command line says `--again`.
-
-    Parameters
-    ----------
-    words : str
-        The description of the script.
-    file : Path
-        The comparison, as CSV.
-    scenarios : int
-        Number of scenarios by default.
-    compared : callable
-        Makes the comparison of a number of scenarios.
-    """
+    """Return the comparison that a script has in a CSV file, written anew unless the command line says `--again`."""
     parser = argparse.ArgumentParser(description=words.partition("\n")[0])
     parser.add_argument("--scenarios", type=int, default=scenarios, help="number of scenarios (%(default)s)")
     parser.add_argument("--again", action="store_true", help="compute the errors from the existing comparison")

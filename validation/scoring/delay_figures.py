@@ -70,32 +70,10 @@ _AXIS_HEIGHT = 1.35
 
 
 def delays_after_loss(sequences: Sequence[NDArray[np.float64]], flow: Flow, path: Path) -> NDArray[np.float64]:
-    """Return quantiles of the delays of the packets that follow an isolated loss.
+    """Return quantiles of the delays [s] of the packets from an isolated loss on, shape (3, n); n is 0 with few losses.
 
     Delays do not show which packets were lost. Therefore a loss is isolated if no packet was late for some time before.
     Further losses within the pattern are not removed; they increase the distance between its quantiles.
-
-    Parameters
-    ----------
-    sequences : sequence of ndarray
-        Delays [s] in the order of writing; one array per run.
-    flow : Flow
-        Packet size and interval.
-    path : Path
-        The path; its round-trip time determines the length of the pattern.
-
-    Returns
-    -------
-    ndarray, shape (3, n)
-        The quantiles of `PROBABILITIES` [s] for the lost packet and the packets after it; n is 0 with fewer than 20
-        losses.
-
-    Examples
-    --------
-    >>> delays = np.full(4000, 0.01)
-    >>> delays[99::100], delays[0::100] = 0.05, 0.03
-    >>> delays_after_loss([delays], Flow(174, 0.020), Path(0.020, 0.01))[1, :3].tolist()
-    [0.05, 0.03, 0.01]
     """
     quiet = math.ceil((QUIET_TIME + path.rtt) / flow.interval)
     length = min(max(SHORTEST_PATTERN, 1 + math.ceil(ROUND_TRIPS * path.rtt / flow.interval)), LONGEST_PATTERN)

@@ -21,23 +21,7 @@ PACKET_SIZES = {"Table V": 174, "Table VI": 1448}
 
 
 def published_figures(file: str | os.PathLike[str]) -> dict[RouterCase, dict[str, float]]:
-    """Read the published figures of the router.
-
-    Parameters
-    ----------
-    file : str or path-like
-        The published figures of the paper, `validation/published/brosh.csv`; only Tables V and VI are read.
-
-    Returns
-    -------
-    dict
-        By case the figures by their quantity, such as "p95, model" [s] or "loss" [%]; empty if the file does not exist.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged.
-    """
+    """Return the published figures of the router by case and quantity, such as "p95, model" [s] or "loss" [%]."""
     path = FilePath(file)
     if not path.is_file():
         return {}

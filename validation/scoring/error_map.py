@@ -60,15 +60,7 @@ SCHEMA = pa.schema(_COLUMNS)
 
 @dataclass(frozen=True)
 class MapScenario:
-    """One random scenario of the map.
-
-    Parameters
-    ----------
-    number : int
-        Number of the random scenario; it determines all other values.
-    flow, path, stack
-        The scenario.
-    """
+    """One random scenario of the map; its number determines all other values."""
 
     number: int
     flow: Flow
@@ -88,20 +80,7 @@ class MapScenario:
 
 @dataclass(frozen=True)
 class SimulatedScenario:
-    """A simulated scenario of the map.
-
-    Parameters
-    ----------
-    scenario : MapScenario
-        The scenario.
-    packets : int
-        Number of simulated packets.
-    sustainable : bool
-        Whether TCP carries the flow.
-    times : dict of float
-        Delays [s]: "mean", "p50", "p90", "p95", "p99" and "p99.9"; the ends of the 95 % intervals "mean_low",
-        "mean_high", "p95_low" and "p95_high"; and the parts of the mean "sender_delay" and "head_of_line_delay".
-    """
+    """A simulated scenario of the map, with its delays by the names in `_TIMES` [s]."""
 
     scenario: MapScenario
     packets: int
@@ -121,23 +100,7 @@ class SimulatedScenario:
 
 
 def random_scenario(number: int) -> MapScenario:
-    """Return a random scenario; the same number gives the same scenario.
-
-    Parameters
-    ----------
-    number : int
-        Number of the scenario, from 0.
-
-    Returns
-    -------
-    MapScenario
-        A scenario that needs less than twice the fair TCP rate.
-
-    Examples
-    --------
-    >>> random_scenario(7) == random_scenario(7), random_scenario(7) == random_scenario(8)
-    (True, False)
-    """
+    """Return a random scenario below twice the fair TCP rate; the same number gives the same scenario."""
     random = np.random.default_rng([SEED, number])
 
     def between(low: float, high: float) -> float:
@@ -186,24 +149,7 @@ def extend(
     packets: int = PACKETS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Simulate the missing scenarios of the first `count`, and write them to a file; it can be interrupted at any time.
-
-    Parameters
-    ----------
-    file : Path
-        Parquet file; created if it does not exist.
-    count : int
-        Number of scenarios in the file afterwards.
-    packets : int
-        Packets per scenario.
-    on_progress : callable, optional
-        Called before each scenario with the number of scenarios in the file and the number of all scenarios.
-
-    Raises
-    ------
-    ValueError
-        If the file exists and cannot be read.
-    """
+    """Simulate the missing scenarios of the first `count` into a file; it can be interrupted at any time."""
     known = read_simulated(file) if file.exists() else []
     numbers = {one.scenario.number for one in known}
     missing = [number for number in range(count) if number not in numbers]
@@ -241,13 +187,7 @@ def _row(one: SimulatedScenario) -> dict[str, Any]:
 
 
 def read_simulated(file: FilePath) -> list[SimulatedScenario]:
-    """Return the simulated scenarios of a file in the order of their numbers.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or does not hold simulated scenarios.
-    """
+    """Return the simulated scenarios of a file in the order of their numbers."""
     try:
         table = pq.read_table(file)
     except (OSError, pa.ArrowException) as error:

@@ -57,15 +57,7 @@ ERROR_COLORS = LinearSegmentedColormap.from_list("errors", ["white", ORANGE])
 
 @dataclass(frozen=True)
 class MapScore:
-    """The chain's prediction for one simulated scenario.
-
-    Parameters
-    ----------
-    simulated : SimulatedScenario
-        The simulation.
-    prediction : Prediction
-        The chain's prediction.
-    """
+    """The chain's prediction for one simulated scenario."""
 
     simulated: SimulatedScenario
     prediction: Prediction
@@ -106,24 +98,7 @@ def score_map(
     answer: Callable[[Scenario], Prediction] = solve,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[MapScore]:
-    """Predict every simulated scenario with the chain.
-
-    Scenarios that the chain does not solve, or whose simulation has not settled, are left out.
-
-    Parameters
-    ----------
-    simulated : sequence of SimulatedScenario
-        The simulated scenarios.
-    answer : callable
-        Returns the chain's prediction.
-    on_progress : callable, optional
-        Called before each scenario with the number of scenarios done and the number of all scenarios.
-
-    Returns
-    -------
-    list of MapScore
-        In the order of the scenarios.
-    """
+    """Predict the simulated scenarios with the chain, without those that it does not solve or that have not settled."""
     scores = []
     for done, one in enumerate(simulated):
         on_progress(done, len(simulated))
@@ -313,19 +288,7 @@ def worst_table(scores: Sequence[MapScore], count: int = WORST) -> ResultTable:
 
 @dataclass(frozen=True)
 class Scale:
-    """One axis of the map.
-
-    Parameters
-    ----------
-    label : str
-        The axis label.
-    of : callable
-        Returns the value of a score.
-    edges : sequence of float
-        Edges of the cells, ascending; values outside belong to the nearest cell.
-    shown : callable
-        Returns an edge as text.
-    """
+    """One axis of the map: its label, the value of a score, the edges of the cells, and an edge as text."""
 
     label: str
     of: Callable[[MapScore], float]

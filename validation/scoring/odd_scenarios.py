@@ -53,17 +53,7 @@ LARGE_ERROR = 0.5
 
 @dataclass(frozen=True)
 class OddScenario:
-    """A scenario, the method that is asked, and a larger loss for a second question.
-
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    method : {"chain", "auto", "simulation"}
-        What is asked.
-    larger_loss : float
-        The loss of the second question; the same as the first if there is none.
-    """
+    """A scenario, the method that is asked, and a larger loss for a second question."""
 
     scenario: Scenario
     method: Method
@@ -144,27 +134,13 @@ def _refinement(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a scenario.
+    """What came of a scenario."""
 
-    Parameters
-    ----------
-    status : str
-        Status of the first answer, or "refused".
-    fault : str
-        What is wrong, in one line; empty if nothing is.
-    method : str
-        The model that answered.
-    p95 : float
-        95 % quantile of the delay [s]; NaN without an answer.
-    seconds : float
-        Processor time of the longer of its calls [s].
-    """
-
-    status: str
-    fault: str = ""
-    method: str = ""
-    p95: float = np.nan
-    seconds: float = 0.0
+    status: str  # Status of the first answer, or "refused"
+    fault: str = ""  # What is wrong, in one line
+    method: str = ""  # The model that answered
+    p95: float = np.nan  # [s]; NaN without an answer
+    seconds: float = 0.0  # Processor time of the longer of its calls [s]
 
 
 def outcome(

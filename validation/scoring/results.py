@@ -64,23 +64,6 @@ def held_out(name: str) -> bool:
 
     The split depends only on the capture's name. It cannot be chosen and never changes, and new captures are assigned
     automatically. The two timer rates of one experiment give nearly the same delays, so they are in the same half.
-
-    Parameters
-    ----------
-    name : str
-        Name of the capture: its file name without the suffix.
-
-    Returns
-    -------
-    bool
-        True for about half of all names; the same for all timer rates of an experiment.
-
-    Examples
-    --------
-    >>> [held_out(f"cbr-174B-20ms-rtt100ms-loss1pct-reno-hz{hz}") for hz in (250, 1000)]
-    [True, True]
-    >>> held_out("cbr-174B-20ms-rtt100ms-loss5pct-cubic-hz250")
-    False
     """
     experiment = _TIMER_RATE.sub("", name)
     return hashlib.sha256(experiment.encode()).digest()[0] % 2 == 1
@@ -92,24 +75,7 @@ def evaluate(
     models: Sequence[ScoredModel] = MODELS,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Results:
-    """Score the models against captures, and compare captures with each other.
-
-    Parameters
-    ----------
-    measured : sequence of MeasuredDelay
-        The captures.
-    published : mapping
-        Published figures of drop-tail routers by scenario.
-    models : sequence of ScoredModel
-        The models.
-    on_progress : callable, optional
-        Called before each capture with the number of captures done and the number of all captures.
-
-    Returns
-    -------
-    Results
-        The tables.
-    """
+    """Score the models against captures, and compare captures with each other."""
     predictions = Predictions(models)
     # Captures behind a router have a table of their own.
     lossy = [capture for capture in predictable(measured) if not capture.experiment.routed]
@@ -150,20 +116,7 @@ def _other_settings(measured: MeasuredDelay) -> bool:
 
 
 def figures(scores: Sequence[Score], read: Callable[[MeasuredDelay], FlowCapture]) -> dict[str, Figure]:
-    """Return the figures with their captions by file name.
-
-    Parameters
-    ----------
-    scores : sequence of Score
-        The scores of plain captures.
-    read : callable
-        Returns a capture with its single delays.
-
-    Returns
-    -------
-    dict
-        The figures; a figure that would be empty is left out.
-    """
+    """Return the figures of the scores of plain captures with their captions by file name, without empty ones."""
     comparable = [score for score in scores if score.comparable]
     drawn: dict[str, bytes] = {}
     if comparable:

@@ -100,22 +100,7 @@ def repeats_table(
     measured: Sequence[MeasuredDelay],
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> ResultTable:
-    """Return each capture with the lowest and highest of `REPEATS` simulations of the same length.
-
-    Parameters
-    ----------
-    name, title : str
-        As for `ResultTable`.
-    measured : sequence of MeasuredDelay
-        Captures; captures that the simulator cannot simulate are left out.
-    on_progress : callable, optional
-        Called before each capture with the number of captures done and the number of all captures.
-
-    Returns
-    -------
-    ResultTable
-        One row per capture.
-    """
+    """Return each capture with the lowest and highest of `REPEATS` simulations of the same length."""
     rows: list[dict[str, Cell]] = []
     for done, capture in enumerate(measured):
         on_progress(done, len(measured))
@@ -155,13 +140,7 @@ def repeats_table(
 
 
 def variants() -> dict[str, Rules]:
-    """Return the sets of rules to compare: all rules, and all but one rule.
-
-    Examples
-    --------
-    >>> variants()["all but f_rto"].f_rto
-    False
-    """
+    """Return the sets of rules to compare: all rules, and all but one rule."""
     return {ALL_RULES: Rules()} | {f"all but {rule.name}": Rules(**{rule.name: False}) for rule in fields(Rules)}
 
 
@@ -174,20 +153,7 @@ def cases(measured: Sequence[MeasuredDelay]) -> list[MeasuredDelay]:
 def ablation_table(
     measured: Sequence[MeasuredDelay], on_progress: Callable[[str], None] = lambda variant: None
 ) -> ResultTable:
-    """Simulate captures without each of the rules.
-
-    Parameters
-    ----------
-    measured : sequence of MeasuredDelay
-        The captures.
-    on_progress : callable, optional
-        Called before each set of rules with its name.
-
-    Returns
-    -------
-    ResultTable
-        The simulator's errors, one row per set of rules; all have the same losses.
-    """
+    """Simulate captures without each of the rules; return the simulator's errors, one row per set of rules."""
     chosen, rows = cases(measured), []
     for name, rules in variants().items():
         on_progress(name)

@@ -39,33 +39,16 @@ def uniform_logarithm(random: np.random.Generator, ends: tuple[float, float]) ->
 
 @dataclass(frozen=True)
 class ChainComparison:
-    """A comparison of the chain of a source with the simulator.
-
-    Parameters
-    ----------
-    source : type of Source
-        The class of the source.
-    fields : tuple of str
-        Names of its parameters that differ between the scenarios.
-    draw : callable
-        Returns a random source and path, from a generator.
-    parts : mapping of str to (int or None, str)
-        By the prefix of columns, the number of the kind of messages or None for all, and their name.
-    seed : int
-        Seed of the scenarios.
-    results : str
-        File in `results/` with one line per scenario.
-    table : str
-        File with the errors that predictions quote.
-    """
+    """A comparison of the chain of a source with the simulator."""
 
     source: Callable[..., Source]
-    fields: tuple[str, ...]
+    fields: tuple[str, ...]  # Names of its parameters that differ between the scenarios
     draw: Callable[[np.random.Generator], tuple[Source, Path]]
+    # By the prefix of columns, the number of the kind of messages or None for all, and their name.
     parts: Mapping[str, tuple[int | None, str]]
     seed: int
-    results: str
-    table: str
+    results: str  # File in `results/` with one line per scenario
+    table: str  # File with the errors that predictions quote
 
     def scenarios(self, number: int) -> Iterator[tuple[Source, Path, CongestionControl]]:
         """Yield random scenarios that the chain supports: the source, the path and the congestion control."""
@@ -131,15 +114,7 @@ class ChainComparison:
         return pd.DataFrame(found, index=["median", "mean", "p90", "largest"]).T
 
     def run(self, words: str | None, random: int) -> None:
-        """Write the comparison, and the errors that predictions quote; print their summary.
-
-        Parameters
-        ----------
-        words : str, optional
-            What the script does.
-        random : int
-            Usual number of scenarios.
-        """
+        """Write the comparison, and the errors that predictions quote; print their summary."""
         parser = argparse.ArgumentParser(description=(words or "").partition("\n")[0])
         parser.add_argument("--random", type=int, default=random, help="number of random scenarios (%(default)s)")
         parser.add_argument("--again", action="store_true", help="predict again, and keep the simulations")

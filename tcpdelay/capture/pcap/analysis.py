@@ -176,6 +176,17 @@ MOST_MESSAGE_BYTES = 10_000_000
 """Largest size of all messages [bytes] that can be given."""
 
 
+class _Question(NamedTuple):
+    """What is analysed, and how; `copies` are the copies in each file that an earlier attempt found."""
+
+    files: Sequence[CaptureFile]
+    conversations: Sequence[Conversation]
+    framing: Framing
+    message_size: int | None
+    same_clock: bool
+    copies: Sequence[Copies] | None = None
+
+
 class _Direction(NamedTuple):
     """A direction of a connection: its captures, whether they are parts of one file, its ends in words, and notes."""
 
@@ -288,89 +299,68 @@ def analyze_directions(
     if on_progress is not None:
         _report_progress(files, on_progress)
     found, notes = _conversations(files, connection)
+    asked = _Question(files, found, framing, message_size, same_clock)
     senders = found[0].senders
     for file in files:
         file.readings += len(senders) - 1
     try:
-        return _analyzed(files, found, framing, message_size, same_clock, notes, None)
+        return _analyzed(asked, notes)
     except _LateCopiesError as late:
         copies = late.copies
     # The second attempt is outside of the handler, because the error keeps the memory of the first attempt alive.
     for file in files:
         file.readings += len(senders)
-    return _analyzed(files, found, framing, message_size, same_clock, notes, copies)
+    return _analyzed(asked._replace(copies=copies), notes)
 
 
 class _LateCopiesError(Exception):
-    """Packets occur twice, but not among the first segments.
-
-    Attributes
-    ----------
-    copies : list of Copies
-        The copies in each file.
-    """
+    """Packets occur twice, but not among the first segments; `copies` are the copies in each file."""
 
     def __init__(self, copies: list[Copies]) -> None:
         super().__init__()
         self.copies = copies
 
 
-def _analyzed(
-    files: Sequence[CaptureFile],
-    conversations: Sequence[Conversation],
-    framing: Framing,
-    message_size: int | None,
-    same_clock: bool,
-    notes: Sequence[str],
-    copies: Sequence[Copies] | None,
-) -> tuple[ConnectionAnalysis, ...]:
-    """Analyse both directions; `copies` are the copies that an earlier attempt found in each file."""
-    sender, *others = conversations[0].senders
-    opened = [_opened(files, conversations, sender, framing, copies)]
-    opened[0].notes.extend(notes)
+def _analyzed(asked: _Question, notes: Sequence[str]) -> tuple[ConnectionAnalysis, ...]:
+    """Analyse both directions."""
+    sender, *others = asked.conversations[0].senders
+    main = _opened(asked, sender)
+    main.notes.extend(notes)
     backward: Trace | None = None
     with ExitStack() as held:
         found = []
         for other in others:
             try:
                 # The notes on the files are the same for both directions.
-                direction = _opened(files, conversations, other, framing, copies)._replace(notes=[])
-                backward, forward = direction.sources[0].beginning(), opened[0].sources[0].beginning()
-                found.append(_measured(direction, forward, None, framing, same_clock, copies, held))
+                direction = _opened(asked, other)._replace(notes=[])
+                backward, forward = direction.sources[0].beginning(), main.sources[0].beginning()
+                found.append(_measured(asked._replace(message_size=None), direction, forward, held))
             except ValueError as error:
-                opened[0].notes.append(f"the data from {end_in_words(other)} are not analysed: {error}")
-        found.insert(0, _measured(opened[0], backward, message_size, framing, same_clock, copies, held))
+                main.notes.append(f"the data from {end_in_words(other)} are not analysed: {error}")
+        found.insert(0, _measured(asked, main, backward, held))
         trips = [measured.measurement.round_trips(measured.clocks) for measured in found]
         if len(found) > 1:
             trips = [own.better(other) for own, other in zip(trips, trips[::-1], strict=True)]
         return tuple(_analysis(measured, of_path) for measured, of_path in zip(found, trips, strict=True))
 
 
-def _measured(
-    direction: _Direction,
-    backward: Trace | None,
-    message_size: int | None,
-    framing: Framing,
-    same_clock: bool,
-    copies: Sequence[Copies] | None,
-    held: ExitStack,
-) -> _Measured:
+def _measured(asked: _Question, direction: _Direction, backward: Trace | None, held: ExitStack) -> _Measured:
     """Measure one direction; `backward` is the beginning of the other direction in the first file, if it has data."""
     sources, notes = direction.sources, direction.notes
     framer = sources[0].framer
-    messages = MessageFinder(message_size, framer is not None)
+    messages = MessageFinder(asked.message_size, framer is not None)
     measurement: Measurement | None = None
     sides: tuple[Side, ...] = ()
     trace: Trace | None = None
     for traces in stretches(sources):
-        if copies is None and not direction.separated and any(source.copies.many for source in sources):
+        if asked.copies is None and not direction.separated and any(source.copies.many for source in sources):
             raise _LateCopiesError([source.copies for source in sources])
         if measurement is None:
             if not all(part.data.size for part in traces):
                 continue
             sides = _sides(traces, backward, notes)
             in_order: tuple[Side, ...] = ("sender", "receiver") if len(sides) == 2 else sides
-            measurement = held.enter_context(closing(Measurement(in_order, messages, same_clock)))
+            measurement = held.enter_context(closing(Measurement(in_order, messages, asked.same_clock)))
             trace = traces[0]
         at = {side: traces[sides.index(side)] for side in measurement.sides}
         framed = np.empty(0, np.int64)
@@ -381,19 +371,12 @@ def _measured(
     if measurement is None or trace is None:
         raise ValueError(f"{sources[0].name}: holds no payload from {direction.sender}")
     if framer is not None and not messages.count:
-        raise ValueError(f"{sources[0].name}: holds no complete message with the framing {framing!r}")
+        raise ValueError(f"{sources[0].name}: holds no complete message with the framing {asked.framing!r}")
     return _Measured(direction, sides, trace, measurement, messages, measurement.clocks())
 
 
 def check_message_size(message_size: int | None, framing: Framing) -> None:
-    """Raise ValueError if a size of all messages [bytes] is out of range, or cannot be combined with the framing.
-
-    Examples
-    --------
-    >>> check_message_size(174, "rfc4571")
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: message_size must be left out with the framing 'rfc4571', got 174
-    """
+    """Raise ValueError if a size of all messages [bytes] is out of range, or cannot be combined with the framing."""
     if message_size is None:
         return
     if framing != "auto":
@@ -430,26 +413,20 @@ def _conversations(files: Sequence[CaptureFile], connection: str | None) -> tupl
     return found, notes
 
 
-def _opened(
-    files: Sequence[CaptureFile],
-    conversations: Sequence[Conversation],
-    sender: bytes,
-    framing: Framing,
-    copies: Sequence[Copies] | None,
-) -> _Direction:
+def _opened(asked: _Question, sender: bytes) -> _Direction:
     """Open the direction of a connection in each file; `sender` is its sender in the first file."""
-    first = conversations[0]
+    files, first = asked.files, asked.conversations[0]
     from_larger = sender == first.pair[first.sender]
     notes: list[str] = []
     in_files = []
-    for number, (file, conversation) in enumerate(zip(files, conversations, strict=True)):
+    for number, (file, conversation) in enumerate(zip(files, asked.conversations, strict=True)):
         # Addresses may be translated between the files.
         larger = conversation.pair[conversation.sender if from_larger else 1 - conversation.sender]
         source = sender if sender in conversation.pair else larger
         if number and not conversation.payload[conversation.pair.index(source)]:
             raise ValueError(f"{file.name}: holds no payload from {end_in_words(source)}")
-        known = None if copies is None else copies[number]
-        in_file = ConnectionInFile(file, conversation, source, "auto" if number else framing, known)
+        known = None if asked.copies is None else asked.copies[number]
+        in_file = ConnectionInFile(file, conversation, source, "auto" if number else asked.framing, known)
         in_files.append(in_file.sources(notes))
     for file, of_file in zip(files, in_files, strict=True):
         if len(files) > 1 and len(of_file) > 1:
@@ -546,7 +523,7 @@ def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
         duplicate_acks=watched.duplicate_acks,
         mss=first.mss,
         mss_known=first.mss_known,
-        sack=bool(first.sender.sack and first.receiver.sack) or own.sack,
+        sack=(first.sender.options.sack_permitted and first.receiver.options.sack_permitted) or own.sack,
         timestamps=2 * own.stamped >= own.data,
         window_scale=scales_of(first),
         several_acknowledged=measurement.acknowledged.several_share,

@@ -46,15 +46,7 @@ class ClockFit:
 
 
 class LowerHull:
-    """The lower convex hull of points that are added in batches.
-
-    Examples
-    --------
-    >>> hull = LowerHull()
-    >>> hull.add(np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 2, 2.5]))
-    >>> hull.line()
-    (1.0, 0.5)
-    """
+    """The lower convex hull of points that are added in batches."""
 
     def __init__(self) -> None:
         self.x = self.y = np.empty(0)
@@ -118,13 +110,7 @@ def _lower_hull(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
 
 
 class ClockSamples:
-    """The difference of two clocks, from packets that both captures hold. Only the convex hulls are kept.
-
-    Parameters
-    ----------
-    same_clock : bool
-        Whether all times are from one clock. Then nothing is fitted.
-    """
+    """The difference of two clocks, from packets that both captures hold. Only the convex hulls are kept."""
 
     def __init__(self, same_clock: bool = False) -> None:
         self._same_clock = same_clock
@@ -238,10 +224,7 @@ def match_data(sender: Trace, receiver: Trace) -> Transmissions:
 
 
 def match_acknowledgements(sender: Trace, receiver: Trace) -> tuple[Integers, Integers]:
-    """Return the times of acknowledgements at the sender and at the receiver, each by its own clock [ns].
-
-    Only acknowledgements that occur once in each capture are used. Numbers, blocks and timestamps must be equal.
-    """
+    """Return the times of the ACKs that each capture has once, at sender and receiver, by their own clocks [ns]."""
     keys = []
     for trace in (sender, receiver):
         acks = trace.acks

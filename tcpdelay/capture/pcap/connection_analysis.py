@@ -24,6 +24,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_trace import Trace as MessageTrace
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 from tcpdelay.sim.batches import Histogram, merge, to_digits
+from tcpdelay.statistics import BATCHES, mean_interval
 
 MOST_VALUES = 2**17
 """Number of values of a series, or of different values of a distribution, above which it is condensed."""
@@ -40,20 +41,7 @@ WINDOW = np.dtype([("time", np.float64), ("flight", np.int64), ("receive_window"
 
 
 class Series:
-    """Columns of consecutive values. If there are too many values, neighbours are combined in pairs, repeatedly.
-
-    Parameters
-    ----------
-    *combine : numpy.ufunc
-        For each column, the function that combines two values: `numpy.minimum`, `numpy.maximum`, `numpy.add`.
-
-    Examples
-    --------
-    >>> series = Series(np.minimum, np.add)
-    >>> series.add(np.arange(4.0), np.array([5.0, 6, 7, 8]))
-    >>> series.columns[1].tolist(), series.step
-    ([5.0, 6.0, 7.0, 8.0], 1)
-    """
+    """Columns of consecutive values; if there are too many, neighbours are combined in pairs, by a function of each."""
 
     def __init__(self, *combine: np.ufunc) -> None:
         self._combine = combine
@@ -83,13 +71,7 @@ class Series:
 
 
 class RoundTripSeries:
-    """Samples of the round-trip time: their number, mean, deviation and extremes, and means over time.
-
-    Attributes
-    ----------
-    largest, smallest : float
-        Extremes of all samples [s]; NaN without samples.
-    """
+    """Samples of the round-trip time [s]: their number, mean, deviation and extremes, and means over time."""
 
     def __init__(self) -> None:
         self._series = Series(np.minimum, np.add)
@@ -394,8 +376,6 @@ class ConnectionAnalysis:
         ValueError
             If the captures hold no sample of the round-trip time.
         """
-        from tcpdelay.statistics import BATCHES, mean_interval
-
         samples = self.rtt_samples
         if not math.isfinite(self.rtt_base) or self.rtt_base <= 0:
             raise ValueError("the captures hold no acknowledgement that shows the round-trip time")

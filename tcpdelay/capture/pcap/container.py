@@ -57,36 +57,11 @@ class DamagedPackingError(Exception):
 
 
 class Unpacked(io.RawIOBase):
-    """The content of a gzip file, as a file.
-
-    Parameters
-    ----------
-    packed : binary file
-        The gzip file, with one or several members.
-
-    Attributes
-    ----------
-    cut : bool
-        Whether the file ends within a member; False until the end has been read.
-    count : int
-        Number of bytes unpacked so far.
-
-    Raises
-    ------
-    DamagedPackingError
-        If the file is damaged; `read` raises it behind the last intact byte.
-
-    Examples
-    --------
-    >>> import gzip
-    >>> file = Unpacked(io.BytesIO(gzip.compress(b"delay")[:-9]))
-    >>> file.read(), file.cut
-    (b'delay', True)
-    """
+    """The content of a gzip file of one or several members, as a file; a damage raises behind the last intact byte."""
 
     def __init__(self, packed: BinaryIO) -> None:
-        self.cut = False
-        self.count = 0
+        self.cut = False  # Whether the file ends within a member; known at its end
+        self.count = 0  # Bytes unpacked so far
         self._packed = packed
         self._taken = 0
         self._waiting = b""
@@ -180,46 +155,15 @@ class _Interface(NamedTuple):
 
 
 class CaptureFile:
-    """A pcap or pcapng file, optionally compressed by gzip, that can be read several times.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
-
-    Attributes
-    ----------
-    name : str
-        Name of the file, for messages.
-    size : int
-        Size of the file [bytes].
-    cut : str or None
-        A note on the place at which the file ends, if it ends within a packet or within the data of gzip; None before
-        the file has been read. The incomplete packet is left out.
-    readings : int
-        Expected number of readings of the file.
-    on_progress : callable or None
-        Called from time to time during a reading with the number of bytes read so far, in all readings together.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read or is no capture. On iteration, if the file is damaged; the message holds the number
-        and offset of the packet.
-
-    Examples
-    --------
-    >>> CaptureFile("no-such-file.pcap")
-    Traceback (most recent call last):
-    ValueError: no-such-file.pcap: cannot be read: No such file or directory
-    """
+    """A pcap or pcapng file, optionally compressed by gzip, that can be read several times."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
         self.size = 0
+        # A note on the place at which the file ends, if it ends within a packet or the data of gzip; known at its end.
         self.cut: str | None = None
-        self.on_progress: Callable[[int], None] | None = None
-        self.readings = 2
+        self.on_progress: Callable[[int], None] | None = None  # Gets the bytes read so far, in all readings together
+        self.readings = 2  # Expected number of readings
         self._read = 0
         self._end = ""
         try:

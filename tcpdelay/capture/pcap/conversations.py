@@ -173,10 +173,7 @@ def chosen(overview: Overview, requested: str | None) -> Conversation:
 
 
 def same_connection(overview: Overview, conversation: Conversation) -> Conversation:
-    """Return the connection of a second capture that is the same as `conversation` of the first capture.
-
-    The addresses may differ because of address translation (NAT); then the first sequence numbers decide.
-    """
+    """Return the connection of a second capture that is the same; behind NAT the first sequence numbers decide."""
     of_pair = [found for found in overview.conversations if found.pair == conversation.pair]
     of_numbers = [found for found in overview.conversations if found.seqs == conversation.seqs]
     candidates = [found for found in of_pair if found in of_numbers]

@@ -86,15 +86,7 @@ LINKS: dict[int, tuple[int | None, int]] = {
 
 
 def segment_of(link: int, data: bytes, wire_length: int) -> Segment | None:
-    """Return the TCP segment in a packet.
-
-    Examples
-    --------
-    >>> header = bytes.fromhex("4500002c000040004006000001010101020202020050c000000000010000000250100200 00000000")
-    >>> segment = segment_of(101, header + b"data", 44)
-    >>> segment.seq, segment.length, end_in_words(segment.source)
-    (1, 4, '1.1.1.1:80')
-    """
+    """Return the TCP segment in a packet."""
     try:
         protocol, start = _network_layer(link, data)
         if protocol == ethernet.ETH_TYPE_IP:
@@ -155,13 +147,7 @@ def _after_extensions(data: bytes, start: int) -> tuple[int, int]:
 
 
 def tunnel_of(link: int, data: bytes) -> str | None:
-    """Return the kind of tunnel that a packet belongs to, by its headers and ports; None if it belongs to none.
-
-    Examples
-    --------
-    >>> tunnel_of(101, bytes.fromhex("45000030000040004011000001010101020202021f9012b5"))
-    'VXLAN'
-    """
+    """Return the kind of tunnel that a packet belongs to, by its headers and ports; None if it belongs to none."""
     try:
         protocol, start = _network_layer(link, data)
         if protocol == ethernet.ETH_TYPE_IP:
@@ -207,13 +193,7 @@ def options_of(options: bytes) -> Options:
 
 
 def end_in_words(end: bytes) -> str:
-    """Return address and port of one end in words.
-
-    Examples
-    --------
-    >>> end_in_words(bytes(15) + bytes([1]) + (443).to_bytes(2))
-    '[::1]:443'
-    """
+    """Return address and port of one end in words."""
     address, port = end[:-2], int.from_bytes(end[-2:])
     if len(address) == 4:
         return f"{'.'.join(map(str, address))}:{port}"
@@ -221,27 +201,11 @@ def end_in_words(end: bytes) -> str:
 
 
 class Framer:
-    r"""Reads the headers of length-prefixed messages or WebSocket frames.
+    """Reads the headers of length-prefixed messages or WebSocket frames; ValueError if the payload has no such headers.
 
-    Parameters
-    ----------
-    framing : {"rfc4571", "length4", "websocket"}
-        A length of 2 bytes (RFC 4571, 2) or 4 bytes before each message, most significant byte first, or the frames of
-        WebSocket (RFC 6455, 5.2), with or without the HTTP handshake before them. A WebSocket message may have several
-        frames. Control frames are no messages.
-
-    Raises
-    ------
-    ValueError
-        On `feed`, if the payload does not have this framing, or the capture lacks a header.
-
-    Examples
-    --------
-    >>> framer = Framer("rfc4571")
-    >>> framer.feed(1000, b"\x00\x03abc\x00\x01", 7, number=1)
-    >>> framer.feed(1007, b"d", 1, number=2)
-    >>> framer.ends.tolist()
-    [5, 8]
+    A length of 2 bytes (RFC 4571, 2) or 4 bytes before each message, most significant byte first, or the frames of
+    WebSocket (RFC 6455, 5.2), with or without the HTTP handshake before them. A WebSocket message may have several
+    frames. Control frames are no messages.
     """
 
     def __init__(self, framing: Framing) -> None:

@@ -295,34 +295,13 @@ def wire_packets(trace: Trace, which: Flags) -> int:
 
 
 class Measurement:
-    """Round-trip times, losses, windows, messages and delays of one connection.
-
-    Parameters
-    ----------
-    sides : tuple of Side
-        The ends at which the captures were made.
-    messages : MessageFinder
-        Finds the messages.
-    same_clock : bool
-        Whether the same clock stamped both captures.
-
-    Attributes
-    ----------
-    totals : dict of EndTotals
-        The counts of each capture.
-    acknowledged : AcknowledgementCounts
-        Counts of acknowledgements of several segments, and of acknowledgements carried on data.
-    duplicated : int
-        Number of packets that arrived but are not in the capture at the sender.
-    deliveries : Deliveries
-        The messages.
-    """
+    """Round-trip times, losses, windows, messages and delays of one connection."""
 
     def __init__(self, sides: tuple[Side, ...], messages: MessageFinder, same_clock: bool) -> None:
         self.sides = sides
         self.totals = {side: EndTotals() for side in sides}
         self.acknowledged = AcknowledgementCounts()
-        self.duplicated = 0
+        self.duplicated = 0  # Packets that arrived but are not in the capture at the sender
         self._all_trips, self._prompt_trips = RoundTripSeries(), RoundTripSeries()
         self._handshake = math.nan
         self._window = Series(np.minimum, np.maximum, np.fmin)
@@ -471,5 +450,5 @@ def scales_of(trace: Trace) -> tuple[int, int] | None:
     """Return the scales of the windows, 0 unless both ends offer a scale (RFC 7323, 2.2); None without handshake."""
     if trace.sender.time is None or trace.receiver.time is None:
         return None
-    of_sender, of_receiver = trace.sender.window_scale, trace.receiver.window_scale
+    of_sender, of_receiver = trace.sender.options.window_scale, trace.receiver.options.window_scale
     return (0, 0) if of_sender is None or of_receiver is None else (of_sender, of_receiver)

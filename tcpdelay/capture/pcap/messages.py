@@ -65,22 +65,8 @@ def fixed_size(ends: Integers) -> int | None:
 class MessageFinder:
     """Finds the messages of a stream, stretch by stretch.
 
-    Headers in the payload show the ends of messages, if there are headers. Else all messages have one size, if the size
-    is known or is found in the first stretch with enough writes. Else each write of the application is a message.
-
-    Parameters
-    ----------
-    message_size : int or None
-        Size of all messages [bytes], if known.
-    framed : bool
-        Whether headers in the payload show the ends of messages.
-
-    Attributes
-    ----------
-    count : int
-        Number of messages so far.
-    bytes : int
-        Sum of the sizes of the messages so far.
+    Headers in the payload show the ends of messages, if it is `framed`. Else all messages have one size, if the size is
+    known or is found in the first stretch with enough writes. Else each write of the application is a message.
     """
 
     def __init__(self, message_size: int | None, framed: bool) -> None:
@@ -171,24 +157,7 @@ class MessageFinder:
 
 
 class ScheduleFinder:
-    """Finds the schedule of a source from the transmissions of its messages, which are added in batches.
-
-    Attributes
-    ----------
-    count : int
-        Number of messages so far.
-    first : int
-        Time at which the first message was sent [ns].
-    span : tuple of int
-        Smallest and largest time [ns].
-
-    Examples
-    --------
-    >>> finder = ScheduleFinder()
-    >>> finder.add(20 * np.arange(50) + np.tile([0, 3, 0, 0, 7], 10))
-    >>> finder.schedule()
-    Schedule(first=0.0, interval=20.0)
-    """
+    """Finds the schedule of a source from the transmissions of its messages [ns], which are added in batches."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -241,15 +210,7 @@ class MeasuredDelays(NamedTuple):
 
 
 class Deliveries:
-    """The delivery of a connection's messages, stretch by stretch.
-
-    Parameters
-    ----------
-    sides : tuple of Side
-        The ends at which the captures were made; the first capture shows when messages were sent.
-    messages : MessageFinder
-        Finds the messages.
-    """
+    """The delivery of a connection's messages, stretch by stretch; the first capture shows when messages were sent."""
 
     def __init__(self, sides: tuple[Side, ...], messages: MessageFinder) -> None:
         self._sides, self._messages = sides, messages

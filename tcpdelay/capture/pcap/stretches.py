@@ -81,45 +81,20 @@ class Batch:
 
 
 class ConnectionSegments:
-    """The segments of one connection in one capture.
-
-    Parameters
-    ----------
-    capture : CaptureFile
-        The capture.
-    conversation : Conversation
-        The connection, as the first pass found it.
-    sender : bytes
-        The end whose payload is analysed.
-    framer : Framer, optional
-        Finds the ends of messages in the sender's payload.
-    kept : callable, optional
-        Returns whether a packet of the connection counts; by default, all packets count.
-    label : str
-        Text appended to the name of the file, to distinguish its parts.
-
-    Attributes
-    ----------
-    name : str
-        The file, with the label of the part.
-    base : int
-        Sequence number of the first byte of the stream, modulo 2^32; known from the first batch on.
-    shakes : dict
-        The SYN of the sender (True) and of the other end (False).
-    """
+    """The segments of one connection in one capture, by the packets that are `kept`."""
 
     def __init__(
         self,
         capture: CaptureFile,
         conversation: Conversation,
-        sender: bytes,
-        framer: Framer | None = None,
+        sender: bytes,  # The end whose payload is analysed
+        framer: Framer | None = None,  # Finds the ends of messages in the sender's payload
         kept: Callable[[Packet, Segment], bool] | None = None,
-        label: str = "",
+        label: str = "",  # Distinguishes parts of the file
     ) -> None:
         self.name = capture.name + label
-        self.base = 0
-        self.shakes = {True: Handshake(), False: Handshake()}
+        self.base = 0  # Sequence number of the first byte of the stream, modulo 2^32; known from the first batch on
+        self.shakes = {True: Handshake(), False: Handshake()}  # The SYN of the sender, and of the other end
         self._capture, self._conversation, self._sender = capture, conversation, sender
         self.framer, self._kept = framer, kept
         self._largest = conversation.largest[int(conversation.pair[1] == sender)]
@@ -131,10 +106,11 @@ class ConnectionSegments:
     def mss(self) -> tuple[int, bool]:
         """Largest payload of a packet on the wire [bytes], and whether it is from the SYNs; else, the largest seen."""
         sender, receiver = self.shakes[True], self.shakes[False]
-        options = [shake.mss for shake in (sender, receiver) if shake.mss]
+        options = [shake.options.mss for shake in (sender, receiver) if shake.options.mss]
         mss = self._largest if self._largest <= _DEFAULT_MSS + _TIMESTAMPS_LENGTH else _DEFAULT_MSS
         if options and sender.time is not None and receiver.time is not None:
-            mss = min(options) - _TIMESTAMPS_LENGTH * (sender.timestamps and receiver.timestamps)
+            stamped = sender.options.timestamps is not None and receiver.options.timestamps is not None
+            mss = min(options) - _TIMESTAMPS_LENGTH * stamped
         return max(mss, 1), bool(options)
 
     def batches(self) -> Iterator[Batch]:
@@ -171,14 +147,7 @@ class ConnectionSegments:
             forward = segment.source == sender
             options = options_of(segment.options)
             if segment.flags & TH_SYN and self.shakes[forward].time is None:
-                self.shakes[forward] = Handshake(
-                    packet.time,
-                    options.mss,
-                    options.window_scale,
-                    options.sack_permitted,
-                    options.timestamps is not None,
-                    bool(segment.flags & TH_ACK),
-                )
+                self.shakes[forward] = Handshake(packet.time, options, bool(segment.flags & TH_ACK))
             if framer is not None and forward and segment.length:
                 payload = packet.data[segment.payload : segment.payload + segment.length]
                 try:
@@ -257,13 +226,7 @@ class ConnectionSegments:
 
 
 def placed(numbers: NDArray[np.uint32], near: Integers, base: int) -> Integers:
-    """Return the position nearest to `near` among all positions that equal `numbers` modulo 2^32.
-
-    Examples
-    --------
-    >>> placed(np.array([5, 4294967295], np.uint32), np.array([2**32, 2**32]), base=0).tolist()
-    [4294967301, 4294967295]
-    """
+    """Return the position nearest to `near` among all positions that equal `numbers` modulo 2^32."""
     distance = (numbers.astype(np.int64) - base - near + 2**31) % 2**32 - 2**31
     return near + distance
 
@@ -354,16 +317,6 @@ class Copies:
 
     A retransmission has another identification or a later timestamp. If a stack sends neither, the share of equal
     segments decides: no working connection retransmits half of its segments.
-
-    Examples
-    --------
-    >>> from tcpdelay.capture.pcap.stretches import SEGMENT
-    >>> data = np.zeros(6, SEGMENT)
-    >>> data["time"], data["ip_id"] = [0, 2, 10, 12, 20, 22], [1, 1, 2, 2, 3, 3]
-    >>> copies = Copies()
-    >>> copies.add(data, np.zeros(0, SEGMENT))
-    >>> copies.many, copies.count, copies.lags
-    (True, 3, (2, 0))
     """
 
     def __init__(self) -> None:
@@ -394,20 +347,7 @@ class Copies:
 
 
 class FirstOnly:
-    """Distinguishes the first copy of a packet from further copies within a time.
-
-    Parameters
-    ----------
-    within : int
-        The time [ns].
-
-    Examples
-    --------
-    >>> segment = Segment(b"a", b"b", 1, 1, 16, 64, 100, ip_id=7, options=b"", payload=54)
-    >>> first = FirstOnly(within=1000)
-    >>> [first(Packet(number, time, 1, 154, b""), segment) for number, time in enumerate((0, 1000, 2001))]
-    [True, False, True]
-    """
+    """Distinguishes the first copy of a packet from further copies within a time [ns]."""
 
     def __init__(self, within: int) -> None:
         self._within = within
@@ -434,24 +374,7 @@ class _Cut(NamedTuple):
 
 
 class StretchSource:
-    """One capture of a connection, cut into stretches.
-
-    Parameters
-    ----------
-    segments : ConnectionSegments
-        The connection's segments.
-
-    Attributes
-    ----------
-    name : str
-        The file.
-    first, last : int
-        Times of the first segment and of the last segment read so far [ns].
-    misplaced : int
-        Number of segments that were left out because the stretch of their time had ended when they were read.
-    copies : Copies
-        The segments read so far that occur twice.
-    """
+    """One capture of a connection, cut into stretches."""
 
     def __init__(self, segments: ConnectionSegments) -> None:
         self.name = segments.name
@@ -462,8 +385,9 @@ class StretchSource:
         self._span = Span(end=_UNBOUNDED.begin, high=_UNBOUNDED.low)
         self._handshake_end: int | None = None
         self._ended = False
+        # Times of the first segment and of the last segment read so far [ns].
         self.first, self.last = _UNBOUNDED.end, _UNBOUNDED.begin
-        self.misplaced = 0
+        self.misplaced = 0  # Segments left out because the stretch of their time had ended when they were read
         self.copies = Copies()
 
     @property
@@ -564,6 +488,10 @@ class StretchSource:
         data, acks, segments = self._data, self._acks, self._segments
         mss, known = segments.mss
         position = acks["position"].copy()
+        of_data = {name: data[name].copy() for name in ("time", "start", "tsval", "tsecr", "stamped")}
+        of_acks = {name: acks[name].copy() for name in ("time", "tsval", "tsecr", "stamped")}
+        of_acks |= {name: acks[name].astype(np.int64) for name in ("blocks", "window", "length", "seq")}
+        of_acks |= {side: placed(acks[side], position[:, None], segments.base) for side in ("left", "right")}
         return Trace(
             segments.name,
             self.first,
@@ -571,29 +499,13 @@ class StretchSource:
             segments.shakes[False],
             self._handshake_end,
             DataSegments(
-                data["time"].copy(),
-                data["start"].copy(),
-                data["start"] + data["length"],
-                data["tsval"].copy(),
-                data["tsecr"].copy(),
-                data["ip_id"].astype(np.int64),
-                data["flags"] & TH_PUSH != 0,
-                data["stamped"].copy(),
-                self._reached,
+                **of_data,
+                end=data["start"] + data["length"],
+                ip_id=data["ip_id"].astype(np.int64),
+                push=data["flags"] & TH_PUSH != 0,
+                reached=self._reached,
             ),
-            Acknowledgements(
-                acks["time"].copy(),
-                position,
-                placed(acks["left"], position[:, None], segments.base),
-                placed(acks["right"], position[:, None], segments.base),
-                acks["blocks"].astype(np.int64),
-                acks["window"].astype(np.int64),
-                acks["length"].astype(np.int64),
-                acks["seq"].astype(np.int64),
-                acks["tsval"].copy(),
-                acks["tsecr"].copy(),
-                acks["stamped"].copy(),
-            ),
+            Acknowledgements(**of_acks, ack=position),
             segments.base,
             mss,
             known,
@@ -616,11 +528,5 @@ def stretches(sources: Sequence[StretchSource]) -> Iterator[tuple[Trace, ...]]:
 
 
 def shift_between(base: int, other: int) -> int:
-    """Return the difference between positions relative to sequence number `other` and positions relative to `base`.
-
-    Examples
-    --------
-    >>> shift_between(5, 2**32 - 1)
-    6
-    """
+    """Return the difference between positions relative to sequence number `other` and positions relative to `base`."""
     return (base - other + 2**31) % 2**32 - 2**31

@@ -7,9 +7,12 @@ when all bytes before it had arrived.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tcpdelay.capture.pcap.decoding import Options
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -23,17 +26,12 @@ _MOST_OVERLAPS = 20
 """Mean number of pieces of the stream per segment above which the capture counts as damaged."""
 
 
-@dataclass(frozen=True)
-class Handshake:
-    """The options of the SYN of one end; None or False if the option or the SYN was not seen."""
+class Handshake(NamedTuple):
+    """The SYN of one end."""
 
-    time: int | None = None  # Time at which the SYN was captured [ns]
-    mss: int | None = None  # Maximum segment size that the end accepts [bytes]
-    window_scale: int | None = None  # Logarithm (base 2) of the scale of its windows
-    # sack, timestamps: Whether the end offered the option.
-    sack: bool = False
-    timestamps: bool = False
-    answers: bool = False  # Whether the SYN acknowledges the SYN of the other end
+    time: int | None = None  # Time at which it was captured [ns]; None if it was not seen
+    options: Options = Options()
+    answers: bool = False  # Whether it acknowledges the SYN of the other end
 
 
 def opened_by(end: Handshake, other: Handshake) -> bool:
@@ -220,13 +218,6 @@ def coverage(data: DataSegments, acks: Acknowledgements, name: str, before: int 
 
 
 def expanded(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
-    """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on.
-
-    Examples
-    --------
-    >>> owner, number = expanded(np.array([5, 0, 8]), np.array([2, 0, 3]))
-    >>> owner.tolist(), number.tolist()
-    ([0, 0, 2, 2, 2], [5, 6, 8, 9, 10])
-    """
+    """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on."""
     owner = np.repeat(np.arange(counts.size), counts)
     return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
