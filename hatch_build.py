@@ -10,18 +10,19 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 CHECKOUT_ONLY = re.compile(r"<!-- checkout -->\n.*?<!-- /checkout -->\n\n?", re.DOTALL)
+RELEASE_ONLY = re.compile(r"<!-- release\n(.*?)-->\n", re.DOTALL)
 COMMENT = re.compile(r"<!-- /?\w+ -->\n")
 RELATIVE_LINK = re.compile(r"\[([^\]]+)\]\((?!https?://)[^)]+\)")
 KERNELS = "tcpdelay/compiled_kernels"
 
 
 class CustomMetadataHook(MetadataHookInterface):
-    """Add the README without the parts for a checkout, and without links to files of the repository."""
+    """Add the README with the parts for a release in place of those for a checkout, and without links to files."""
 
     def update(self, metadata: dict[str, Any]) -> None:
         """Set the field `readme`."""
         text = Path(self.root, "README.md").read_text(encoding="utf-8")
-        text = RELATIVE_LINK.sub(r"\1", COMMENT.sub("", CHECKOUT_ONLY.sub("", text)))
+        text = RELATIVE_LINK.sub(r"\1", COMMENT.sub("", RELEASE_ONLY.sub(r"\1", CHECKOUT_ONLY.sub("", text))))
         metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 

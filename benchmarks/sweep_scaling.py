@@ -1,4 +1,4 @@
-"""Measure the cost of a sweep: `python benchmarks/sweep_scaling.py [--into docs/scaling.md]`, about three minutes.
+"""Measure the cost of a sweep in three minutes: `python benchmarks/sweep_scaling.py [--into docs/appendix/scaling.md]`.
 
 Times are processor times, so that other work on the machine has little influence.
 """

@@ -43,15 +43,15 @@ nb_render_markdown_format = "myst"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"tcpdelay {release}"
-templates_path = ["_templates"]
 html_static_path = ["_static"]
 html_css_files = ["layout.css"]
-# Every page has the list of all pages under their headings at its side, and no row of links at the top.
-html_sidebars = {"**": ["sections.html"], "index": []}
+# The row at the top has the five sections; beside a page stand the pages of its section.
+html_sidebars = {"**": ["sidebar-nav-bs"], "index": []}
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "navbar_center": [],
+    "header_links_before_dropdown": 5,
+    "navbar_center": ["navbar-nav"],
     "navbar_end": ["search-button-field", "theme-switcher"],
     "navbar_persistent": [],
 }

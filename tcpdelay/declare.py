@@ -587,14 +587,18 @@ def described(cls: type[Described]) -> type[Described]:
     if not has_repr:
         validated.__repr__ = _repr
     _show_plainly(validated)
-    _document(validated)
+    document(validated)
     result: type[Described] = validated
     return result
 
 
-def _document(described: Any) -> None:
-    """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
-    text = inspect.cleandoc(described.__doc__ or "")
+def document(described: Any, target: Any = None) -> None:
+    """Describe the fields of a class, and the errors of their values, in its docstring before the other sections.
+
+    With a target, such as a function with an argument for each field, its docstring is extended, not the class's.
+    """
+    target = described if target is None else target
+    text = inspect.cleandoc(target.__doc__ or "")
     lines = ["", "", "Parameters", "----------"]
     for field in _ordered_fields(described):
         declared = declarations(described)[field.name]
@@ -606,7 +610,7 @@ def _document(described: Any) -> None:
         lines += ["", "Raises", "------", "InvalidValueError", f"    {_FAULTS}"]
     first = _SECTION.search(text)
     place = len(text) if first is None else first.start()
-    described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
+    target.__doc__ = text[:place] + "\n".join(lines) + text[place:]
 
 
 def read(described: type[Described], table: Mapping[str, object]) -> Described:

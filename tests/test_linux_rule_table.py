@@ -22,7 +22,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 
-TABLE = tomllib.loads((FilePath(__file__).parents[1] / "docs" / "chain-linux-rules.toml").read_text())
+TABLE = tomllib.loads((FilePath(__file__).parents[1] / "docs" / "appendix" / "chain-linux-rules.toml").read_text())
 SYMBOLS, TIMES = TABLE["symbols"], TABLE["times"]
 LARGER = "OPEN with w + 1, or w + 2 if the ACK of a packet of several segments adds two"
 """The next phase if an open window grows, as the table names it."""

@@ -54,12 +54,41 @@ def test_the_citation_is_that_of_this_version():
     assert f"\nlicense: {PROJECT['license']}\n" in citation
 
 
+def test_the_changelog_describes_this_version_on_a_page():
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert f"\n## [{PROJECT['version']}]" in changelog
+    assert len(changelog.splitlines()) <= 120
+    sections = changelog.split("\n## ")[1:]
+    assert all(
+        len(set(titles)) == len(titles) for text in sections if (titles := re.findall(r"^### (.+)$", text, re.M))
+    )
+
+
+def test_the_recipe_of_conda_needs_what_the_package_needs():
+    recipe = (ROOT / "packaging" / "conda-forge" / "meta.yaml").read_text()
+    assert f'version = "{PROJECT["version"]}"' in recipe
+    needed = {each.replace("prometheus-client", "prometheus_client") for each in PROJECT["dependencies"]}
+    needed = {re.sub(r"^matplotlib(?=[<>=])", "matplotlib-base", each) for each in needed}
+    run = recipe.partition("  run:\n")[2].partition("\n\n")[0]
+    listed = {line.strip().removeprefix("- ").replace(" ", "") for line in run.splitlines()}
+    assert listed == needed | {"python>={{python_min}}"}
+
+
+def test_the_documentation_is_built_before_it_is_hosted():
+    yaml = pytest.importorskip("yaml")
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text())["jobs"]
+    assert jobs["host"]["needs"] == "build"
+    (built,) = [step for step in jobs["build"]["steps"] if "upload-pages-artifact" in step.get("uses", "")]
+    assert built["with"]["path"] == "docs/_build/html"
+
+
 def test_a_release_is_tested_on_three_systems():
     yaml = pytest.importorskip("yaml")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     jobs = workflow["jobs"]
     assert jobs["test"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest", "windows-latest"]
     assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == (["build", "kernels"], "test")
+    assert len(jobs["test"]["strategy"]["matrix"]["python"]) == 3
     # Each Python that the project is tested with has a wheel with compiled kernels.
     assert {*jobs["test"]["strategy"]["matrix"]["python"]} <= {*jobs["kernels"]["strategy"]["matrix"]["python"]}
 

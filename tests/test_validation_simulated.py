@@ -225,7 +225,7 @@ def test_the_committed_ablation_names_every_rule():
 
 
 def test_the_page_says_what_was_done():
-    page = (ROOT / "docs" / "validation.md").read_text()
+    page = (ROOT / "docs" / "appendix" / "validation.md").read_text()
     assert f"{SIMULATED_PACKETS:,} packets per capture".replace(",", " ") in page
     assert simulator_tables.FARTHEST == len(committed("farthest")) == 12
     assert "the twelve captures" in page

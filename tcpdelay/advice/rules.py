@@ -184,7 +184,7 @@ TCP_RULES = (
             windows="cannot be set there; whether it is on is not documented",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/validation.md",
+        "docs/accuracy/validation.md",
         followed=has("limited_transmit", True),
         any_source=True,
     ),
@@ -221,7 +221,7 @@ TCP_RULES = (
             "sysctl net.ipv4.tcp_congestion_control=bbr",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/bbr.md",
+        "docs/explained/bbr.md",
         followed=has("congestion_control", "bbr"),
         any_source=True,
     ),
@@ -258,7 +258,7 @@ TCP_RULES = (
             macos="`sysctl net.inet.tcp.rfc3465=0` (1 is the default)",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/protocols/heuristics.md",
+        "docs/appendix/protocols/heuristics.md",
         followed=always,
     ),
     Rule(
@@ -275,7 +275,7 @@ TCP_RULES = (
             windows="`Set-NetTCPSetting -InitialCongestionWindowMss {load}`, even numbers up to 64",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/protocols/heuristics.md",
+        "docs/appendix/protocols/heuristics.md",
         followed=lambda s: _initial_window(s) >= max(RECOMMENDED_WINDOW, s.load),
     ),
     Rule(
@@ -292,7 +292,7 @@ TCP_RULES = (
             "net.ipv4.tcp_no_metrics_save=1 for all metrics",
             browser=SYSTEM_OF_BROWSER,
         ),
-        "docs/testbed.md",
+        "docs/how-to/testbed.md",
         followed=_starts_afresh,
         any_source=True,
     ),
@@ -328,7 +328,7 @@ TCP_RULES = (
             windows="does not exist in TCP; QUIC with a stream for each message does it",
             browser="WebTransport: `createUnidirectionalStream()` for each message",
         ),
-        "docs/quic.md",
+        "docs/explained/quic.md",
         any_source=True,
     ),
 )
@@ -351,7 +351,7 @@ TCP_RULES = (
 
 MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
 MIN_MSS, _ = bounds(Linux, "mss")
-HEURISTICS = "docs/protocols/heuristics.md"
+HEURISTICS = "docs/appendix/protocols/heuristics.md"
 CAPTURED_HEURISTICS = "validation/results/heuristics.csv"
 IN_CODE = "in the application's code"
 IN_TURN, LEAST_BUSY = "par-2-blind", "par-2"
@@ -431,7 +431,7 @@ APPLICATION_RULES = (
         _lower_bitrate,
         "not a setting",
         Settings(*["{lower_rate}"] * 4),
-        "docs/working-region.md",
+        "docs/accuracy/claims.md",
         finding=_capacity,
         any_source=True,
     ),
@@ -445,7 +445,7 @@ APPLICATION_RULES = (
         lambda s: s.played_after(fast_retransmit_playout(s.flow, s.path)),
         "not a setting",
         Settings(IN_CODE, IN_CODE, IN_CODE, "start the `AudioBufferSourceNode` of each packet that much later"),
-        "docs/chain-linux.md",
+        "docs/appendix/chain-linux.md",
     ),
     Rule(
         "playout-timeout",
@@ -457,7 +457,7 @@ APPLICATION_RULES = (
         _longer_playout,
         "not a setting",
         Settings(IN_CODE, IN_CODE, IN_CODE, "start the `AudioBufferSourceNode` of each packet that much later"),
-        "docs/chain-linux.md",
+        "docs/appendix/chain-linux.md",
         finding=lambda s: timeout_in_words(s.stack),
     ),
     Rule(
@@ -589,7 +589,7 @@ APPLICATION_RULES = (
 # [3] RFC 9221: datagrams.
 # [4] W3C, WebTransport: createUnidirectionalStream, datagrams.
 
-EVIDENCE = "docs/quic.md"
+EVIDENCE = "docs/explained/quic.md"
 SHORT_ACK_DELAY = 0.005
 """The `max_ack_delay` that is recommended [s]."""
 STREAMS = "a unidirectional stream for each message, with the end of the stream in the same write"

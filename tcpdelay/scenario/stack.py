@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity, declarations, described, in_bytes, in_seconds
+from tcpdelay.declare import (
+    Choice,
+    Flag,
+    InvalidValueError,
+    Quantity,
+    declarations,
+    described,
+    document,
+    in_bytes,
+    in_seconds,
+)
 from tcpdelay.scenario.kernels import DELACK_MAX_OPTION, NEWEST_VALIDATED, RTO_MAX_OPTION, KernelRule, KernelVersion
 
 # The sizes of the packets of implementations of QUIC, which decide how much data a packet carries.
@@ -120,7 +130,7 @@ class Stack:
         mss: int = 1448,
         backlog_bound: BacklogBound = "published",
     ) -> NewReno2008:
-        """Return the stack of the published chain; the parameters are those of `NewReno2008`.
+        """Return the stack of the published chain, the TCP of 2008.
 
         Examples
         --------
@@ -141,7 +151,7 @@ class Stack:
         rto_max: float = 120.0,
         delack_max: float = 0.2,
     ) -> Linux:
-        """Return the stack of a Linux kernel. Its parameters are described at `Linux`.
+        """Return the stack of a current Linux kernel.
 
         Examples
         --------
@@ -158,7 +168,7 @@ class Stack:
         max_ack_delay: float = 0.025,
         group: int = 10,
     ) -> Quic:
-        """Return a QUIC transport. Its parameters are described at `Quic`.
+        """Return a QUIC transport.
 
         Examples
         --------
@@ -195,7 +205,7 @@ class Linux(Stack):
         Choice(
             meaning=_CONTROL_MEANING,
             details="After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR (version 1) sends at "
-            "the rate that it measures, whatever is lost; only the simulator knows it.",
+            "the rate that it measures, whatever is lost.",
         ),
     ] = "cubic"
     delayed_ack: DelayedAck = False
@@ -384,6 +394,9 @@ class Quic(Stack):
         """Most bytes of data of a packet, as the segment size of a TCP; the implementation sets it."""
         return QUIC_PACKETS[self.implementation].payload
 
+
+for _settings, _profile in ((NewReno2008, Stack.newreno_2008), (Linux, Stack.linux), (Quic, Stack.quic)):
+    document(_settings, _profile)
 
 KnownTcp: TypeAlias = NewReno2008 | Linux
 """A TCP of one of the profiles."""
