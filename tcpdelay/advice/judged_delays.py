@@ -365,7 +365,9 @@ class JudgedDelays:
         scenario, target, estimate = request.scenario, request.target, request.estimate
         utilization = connection_utilization(scenario.source, scenario.path, scenario.stack)
         works, certain = judged.meets(target), judgement.verdict != "uncertain"
-        found = tuple(margin.agreeing(works, certain) for margin in margins(scenario, target, model, request.on_margin))
+        method: AnsweredBy = "chain" if request.method == "chain" else "auto"
+        edges = margins(scenario, target, method, request.on_margin)
+        found = tuple(margin.agreeing(works, certain) for margin in edges)
         bitrate = next((margin for margin in found if margin.quantity == "bitrate"), None)
         simulated = model != "chain" and judged.answered
         compared = simulator(judged.requested.packets, request.on_progress) if simulated else model

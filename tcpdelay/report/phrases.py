@@ -196,8 +196,8 @@ def _simulated(guideline: Findings) -> str:
             "are the chain's: near the limit they can disagree with the verdict."
         )
     reason = sentence(guideline.simulated_because).rstrip(".")
-    chains = [margin.quantity for margin in guideline.margins if margin.within_error is not None]
-    figures = f"all figures except the margin of the {chains[0]}" if chains else "all figures"
+    chains = [f"the {QUANTITY[margin.quantity].lower()}" for margin in guideline.margins if margin.method == "chain"]
+    figures = f"all figures except the margin of {' and '.join(chains)}" if chains else "all figures"
     return (
         f"{reason}, so {figures} are simulated: each margin with up to {COMPARED_PACKETS} packets. The critical loss "
         "and the time with a backlog are left out."

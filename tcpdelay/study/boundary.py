@@ -20,12 +20,12 @@ from tcpdelay.scenario.scenario import Scenario, checked_arguments
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
-from tcpdelay.study.edge import Edge, largest_or_none, nothing_meets
+from tcpdelay.study.edge import Edge, largest_or_none, model_of, nothing_meets
 from tcpdelay.study.execution import work_out
 from tcpdelay.study.grid import Question, losses, question, round_trip_times
 from tcpdelay.study.search import (
     MAX_RTT,
-    RELATIVE_TOLERANCE,
+    SIMULATED_TOLERANCE,
     Axis,
     at_rtt,
     average_flow,
@@ -144,7 +144,7 @@ def working_boundary(
     method : {"chain", "simulation", "auto"}
         The model. "auto" is the chain. It is the simulator at points where the chain is too large, and everywhere if
         the chain refuses the source. The search by simulation begins at the edge that the chain finds for a flow with
-        the same mean rate, and its tolerance is one percent.
+        the same mean rate, and its tolerance is two percent.
     max_seconds : float
         Processor time that the chain may take for each value that is tried [s], 0.01 to 1e6, by an estimate that does
         not depend on the machine. Where it needs more, it is too large.
@@ -188,7 +188,7 @@ def working_boundary(
         points,
         found["works_up_to"],
         found["fails_from"],
-        max(tolerance, RELATIVE_TOLERANCE) if simulated.any() else tolerance,
+        max(tolerance, SIMULATED_TOLERANCE) if simulated.any() else tolerance,
         found["certain_up_to"],
         found["impossible_from"],
         simulated,
@@ -252,7 +252,11 @@ class _BoundarySearch:
 
         inside, outside = first_failure(excess, self.grid, self.tolerance)
         lowest, highest = float(self.grid[0]), float(self.grid[-1])
-        axis = Axis(self.searched, lambda value: (asked.flow, _path(self.searched, point, value)), lowest, highest)
+
+        def place(value: float) -> tuple[Source, Path]:
+            return asked.flow, _path(self.searched, point, value)
+
+        axis = Axis(self.searched, place, lowest, highest, asked.flow)
         model = self.model
         if self.method == "auto" and outside in too_large:
             model = simulator(COMPARED_PACKETS)
@@ -356,7 +360,7 @@ def loss_rtt_frontier(
     Returns
     -------
     Frontier
-        The losses, each with a relative tolerance of one percent.
+        The losses, each with a relative tolerance of one percent, or two where it is simulated.
 
     Raises
     ------
@@ -381,13 +385,12 @@ def loss_rtt_frontier(
         raise InvalidValueError("rtts", chosen, "hold at least one round-trip time")
     edges: list[Edge | None] = []
     axes = [loss_axis(source, at_rtt(path, rtt)) for rtt in chosen]
-    model = model_to_compare(Scenario(*axes[0].place(axes[0].lowest), stack), method, solved=False)
     for done, axis in enumerate(axes, 1):
-        edges.append(largest_or_none(axis, stack, target, model, method))
+        edges.append(largest_or_none(axis, stack, target, method))
         if on_progress is not None:
             on_progress(done, len(chosen))
     if not any(edges):
-        raise ValueError(nothing_meets(axes[0], stack, target, model))
+        raise ValueError(nothing_meets(axes[0], stack, target, model_of(axes[0], stack, method)))
     return Frontier(chosen, tuple(edges), target)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.accuracy.validity import validated_range
@@ -15,6 +15,7 @@ from tcpdelay.models.predict import (
     AnsweredBy,
     carries,
     model_to_compare,
+    packets_to_count,
     predict,
     simulator,
     supports,
@@ -124,31 +125,49 @@ def largest(
 ) -> Edge:
     """Return the largest value on an axis that meets a target.
 
-    The search goes down from the largest value. A larger value may meet the target although a smaller value misses it:
-    at low packet rates, few duplicate ACKs follow a loss.
+    The search begins at the likely edge, not at small values: a larger value may meet the target although a smaller
+    value misses it, because at low packet rates few duplicate ACKs follow a loss.
     """
     stack = checked_profile(stack)
-    model = model_to_compare(Scenario(*axis.place(axis.lowest), stack), method, solved=False)
     with solved_once():
-        found = largest_or_none(axis, stack, target, model, method, on_progress)
+        found = largest_or_none(axis, stack, target, method, on_progress)
         if found is None:
-            raise ValueError(nothing_meets(axis, stack, target, model))
+            raise ValueError(nothing_meets(axis, stack, target, model_of(axis, stack, method)))
     return found
+
+
+def model_of(axis: Axis, stack: KnownStack, method: AnsweredBy | Model) -> AnsweredBy | Model:
+    """Return the model whose answers are compared in a search on an axis."""
+    if not isinstance(method, str):
+        return method
+    lowest = Scenario(*axis.place(axis.lowest), stack)
+    model = model_to_compare(lowest, method, solved=False)
+    if model == "chain":
+        return model
+    # As many packets as for the source itself: at the lowest value its messages may be small.
+    packets = packets_to_count(replace(lowest, source=axis.source), COMPARED_PACKETS)
+    return simulator(packets, because=getattr(model, "because", ""))
 
 
 def largest_or_none(
     axis: Axis,
     stack: KnownStack,
     target: Target,
-    model: AnsweredBy | Model,
-    method: AnsweredBy,
+    method: AnsweredBy | Model,
     on_progress: Callable[[int, int], None] | None = None,
+    simulated_range: bool = True,
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value meets it.
 
-    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer.
+    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer. Without
+    `simulated_range`, an edge that is simulated has no range in which the expected error places it.
     """
-    found = _searched(axis, stack, target, model, on_progress)
+
+    def searched(model: AnsweredBy | Model) -> Edge | None:
+        return _searched(axis, stack, target, model, on_progress, simulated_range or model == "chain")
+
+    model = model_of(axis, stack, method)
+    found = searched(model)
     if (
         method != "auto"
         or model != "chain"
@@ -157,8 +176,7 @@ def largest_or_none(
         return found
     beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
     because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
-    again = simulator(COMPARED_PACKETS, because=because)
-    return _searched(axis, stack, target, again, on_progress) if because else found
+    return searched(simulator(COMPARED_PACKETS, because=because)) if because else found
 
 
 def _searched(
@@ -167,10 +185,10 @@ def _searched(
     target: Target,
     model: AnsweredBy | Model,
     on_progress: Callable[[int, int], None] | None,
+    with_range: bool,
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target by one model; None if no value meets it."""
-    start = axis.highest if model == "chain" else likely_edge(axis, stack, target)
-    found = edge_of(axis, stack, target, start, model, on_progress)
+    found = edge_of(axis, stack, target, likely_edge(axis, stack, target), model, on_progress)
     if found.inside is None:
         return None
     at = axis.place(found.inside)
@@ -184,10 +202,8 @@ def _searched(
         fails = _exact(axis.quantity, beyond, found.outside)
         limit, delay_beyond = _limit(Scenario(*beyond, stack), target, model)
     answer = predict(Scenario(*at, stack), Requested(target=target), model)
-    certain, impossible = (
-        None if end is None else _exact(axis.quantity, axis.place(end), end)
-        for end in edges_within_error(axis, stack, target, found.inside, model)
-    )
+    ends = edges_within_error(axis, stack, target, found.inside, model) if with_range else (None, None)
+    certain, impossible = (None if end is None else _exact(axis.quantity, axis.place(end), end) for end in ends)
     return Edge(
         quantity=axis.quantity,
         value=value,
@@ -292,7 +308,8 @@ def largest_bitrate(
         The demand on the delay; by default that of the application, or 95 % within 0.2 s.
     grow : {"segments", "size", "rate"}
         "segments": packets at the flow's interval grow up to one segment; beyond, packets of one segment become more
-        frequent (as with ``--app ... --bitrate``). "size": packets at the flow's interval grow without limit. "rate":
+        frequent (as with ``--app ... --bitrate``). Packets of several segments are frames, which only grow. "size":
+        packets at the flow's interval grow without limit. "rate":
         packets of the flow's size become more frequent; only for a `Flow`.
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
@@ -303,7 +320,8 @@ def largest_bitrate(
     Returns
     -------
     Edge
-        The bitrate [bit/s], with a tolerance of one percent before packets are rounded to whole bytes.
+        The bitrate [bit/s], with a tolerance of one percent, or two where it is simulated, before packets are rounded
+        to whole bytes.
 
     Raises
     ------
@@ -348,7 +366,7 @@ def largest_packet_rate(
     Returns
     -------
     Edge
-        The packet rate [1/s], with a tolerance of one percent.
+        The packet rate [1/s], with a tolerance of one percent, or two where it is simulated.
 
     Raises
     ------
@@ -392,7 +410,7 @@ def largest_loss(
     Returns
     -------
     Edge
-        The loss, a fraction, with a relative tolerance of one percent.
+        The loss, a fraction, with a relative tolerance of one percent, or two where it is simulated.
 
     Raises
     ------
@@ -436,7 +454,7 @@ def largest_rtt(
     Returns
     -------
     Edge
-        The round-trip time [s], with a tolerance of one percent.
+        The round-trip time [s], with a tolerance of one percent, or two where it is simulated.
 
     Raises
     ------

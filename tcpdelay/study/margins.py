@@ -11,7 +11,7 @@ from tcpdelay.accuracy.validity import validated_range
 from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict, supports
+from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict
 from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
@@ -19,28 +19,8 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
-from tcpdelay.study.search import (
-    RELATIVE_TOLERANCE,
-    STEP,
-    Axis,
-    Bracket,
-    at_rtt,
-    bitrate_axis,
-    bracket,
-    edge_of,
-    edges_within_error,
-    loss_axis,
-    rtt_axis,
-)
-
-LARGEST_RATIO = 64.0
-"""Largest ratio between the present bitrate and a bitrate of the search."""
-LARGEST_RATIO_OF_SOURCE = 8.0
-"""Largest ratio for a source whose rate is not constant: its larger messages take long to simulate."""
-SIMULATED_TOLERANCE = 0.02
-"""Relative tolerance of simulated margins: by chance, simulations of close values may differ by more."""
-RANGE_TOLERANCE = 0.05
-"""Relative tolerance of the ends of the range in which the expected error places an edge."""
+from tcpdelay.study.edge import NOT_MODELLED, Edge, largest_or_none
+from tcpdelay.study.search import STEP, Axis, Bracket, at_rtt, bitrate_axis, bracket, loss_axis, rtt_axis
 
 
 @dataclass(frozen=True)
@@ -49,22 +29,25 @@ class Margin:
 
     quantity: str  # The quantity that is varied: "loss", "rtt" or "bitrate"
     now: float  # The value in the scenario [fraction, s, bit/s]
-    # Largest value found with which the target is met. The search goes up if the scenario meets the target, and down
-    # if it misses the target. None if no value meets the target.
+    # Largest value found with which the target is met, as by `tcpdelay.largest_loss`; None if no value meets it.
     edge: float | None
     # Whether larger values may also meet the target: the search ended at its largest value, or the model refuses
-    # longer loss bursts.
+    # larger ones.
     at_least: bool = False
     # The range in which the expected error of the predictions places the edge: the largest value with which the
     # target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
-    # error, both to 5 %; None for a side without such a value. The range itself is None where it is not computed:
+    # error; None for a side without such a value. The range itself is None where it is not computed:
     # without an edge, for simulations, and for the TCP of 2008, whose chain has no error against itself.
     within_error: tuple[float | None, float | None] | None = None
+    method: str = "chain"  # Name of the model that answered
 
     def moved_to(self, edge: float) -> Margin:
         """Return the margin with another edge; the range is extended to it."""
-        within = self.within_error
-        return replace(self, edge=edge, at_least=False, within_error=within and _around(edge, edge, within))
+        if self.within_error is None:
+            return replace(self, edge=edge, at_least=False)
+        low, high = self.within_error
+        around = (None if low is None else min(low, edge), None if high is None else max(high, edge))
+        return replace(self, edge=edge, at_least=False, within_error=around)
 
     def agreeing(self, works: bool, certain: bool) -> Margin:
         """Return a margin whose edge does not contradict a verdict.
@@ -82,31 +65,6 @@ class Margin:
         else:
             high = now if high is None else min(high, now)
         return replace(moved, within_error=(low, high))
-
-
-def _margin(quantity: str, now: float, found: Bracket) -> Margin:
-    return Margin(quantity, now, found.inside, at_least=found.outside is None or not found.known)
-
-
-def _around(
-    inside: float, outside: float | None, within: tuple[float | None, float | None]
-) -> tuple[float | None, float | None]:
-    """Return a range extended to both sides of an edge; each search has a tolerance."""
-    low, high = within
-    return (
-        None if low is None else min(low, inside),
-        None if high is None else max(high, inside if outside is None else outside),
-    )
-
-
-def _bitrates(flow: Flow, path: Path, stack: KnownStack) -> Axis:
-    """Return the axis of the bitrate, limited to bitrates near the present bitrate.
-
-    Packets of several segments are frames: they grow, and their rate stays.
-    """
-    axis = bitrate_axis(flow, path, stack, "size" if flow.packet_size > stack.mss else "segments")
-    highest = max(flow.bitrate, min(axis.highest, LARGEST_RATIO * flow.bitrate))
-    return replace(axis, lowest=flow.bitrate / LARGEST_RATIO, highest=highest)
 
 
 def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: AnsweredBy | Model = "chain") -> Margin:
@@ -138,7 +96,7 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
     True
     """
     stack = checked_profile(stack)
-    axis = _bitrates(flow, path, stack)
+    axis = bitrate_axis(flow, path, stack)
 
     def excess(bitrate: float) -> float | None:
         carried = carries(Scenario(*axis.place(bitrate), stack))
@@ -148,7 +106,7 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
         found = bracket(excess, flow.bitrate, axis.lowest, axis.highest)
     else:
         found = _carried_part(axis, stack, flow.bitrate, model)
-    return _margin("bitrate", flow.bitrate, found)
+    return Margin("bitrate", flow.bitrate, found.inside, at_least=found.outside is None or not found.known)
 
 
 def _carried_part(axis: Axis, stack: KnownStack, start: float, model: AnsweredBy | Model) -> Bracket:
@@ -171,23 +129,19 @@ def _carried_part(axis: Axis, stack: KnownStack, start: float, model: AnsweredBy
 def margins(
     scenario: Scenario,
     target: Target,
-    model: AnsweredBy | Model = "chain",
+    method: AnsweredBy | Model = "auto",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Margin, ...]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    The tolerance of an edge is one percent by the chain and two percent by simulations. The tolerance of the range in
-    which the expected error places the edge is 5 %. A given one-way delay keeps its share of the round-trip time. If
-    the rate of the source is not constant, another bitrate scales the sizes of its messages, and no times change.
-    Where a simulation answers for a scenario that the chain refuses, the chain still answers for the bitrates that it
-    knows, as in `tcpdelay.largest_bitrate`.
+    They are those of `tcpdelay.largest_loss`, `largest_rtt` and `largest_bitrate`. Simulated ones have no range.
 
     Parameters
     ----------
     scenario, target
         The scenario, and the demand on the delay.
-    model : {"chain"} or Model
-        The model, as from `tcpdelay.models.predict.model_to_compare`.
+    method : {"chain", "simulation", "auto"} or Model
+        The model, as for `tcpdelay.largest_loss`.
     on_progress : callable, optional
         Called with the number of margins found, and the number of all margins.
 
@@ -204,51 +158,38 @@ def margins(
     >>> loss.now < loss.edge < 0.1
     True
 
-    >>> from tcpdelay.models.predict import model_to_compare
     >>> from tcpdelay.scenario.sources.speech import Speech
-    >>> speech = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
-    >>> loss, *_ = margins(speech, Target(0.2), model_to_compare(speech, "simulation"))
-    >>> loss.now < loss.edge
-    True
+    >>> loss, *_ = margins(Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)), Target(0.2))
+    >>> loss.now < loss.edge, loss.method
+    (True, 'simulation')
     """
     source, path, stack = scenario.source, scenario.path, scenario.stack
     axes = [(path.loss, loss_axis(source, path)), (path.rtt, rtt_axis(source, path))]
-    if isinstance(source, Flow):
-        axes.append((source.bitrate, _bitrates(source, path, stack)))
-    elif type(source).at_bitrate is not Source.at_bitrate:
-        now, ratio = source.mean_bitrate, LARGEST_RATIO_OF_SOURCE
-        scaled = Axis("bitrate", lambda bitrate: (source.at_bitrate(bitrate), path), now / ratio, now * ratio)
-        axes.append((now, scaled))
+    if isinstance(source, Flow) or type(source).at_bitrate is not Source.at_bitrate:
+        axes.append((source.mean_bitrate, bitrate_axis(source, path, stack)))
     found: list[Margin] = []
     for now, axis in axes:
         if on_progress is not None:
             on_progress(len(found), len(axes))
-        own, edge = _edge(scenario, axis, target, max(now, axis.lowest), model)
-        margin = _margin(axis.quantity, now, edge)
-        if edge.inside is not None and own == "chain" and isinstance(stack, Linux):
-            within = edges_within_error(axis, stack, target, edge.inside, own, RANGE_TOLERANCE)
-            margin = replace(margin, within_error=_around(edge.inside, edge.outside, within))
-        found.append(margin)
+        found.append(_margin(axis.quantity, now, largest_or_none(axis, stack, target, method, simulated_range=False)))
     if on_progress is not None:
         on_progress(len(found), len(axes))
     return tuple(found)
 
 
-def _edge(
-    scenario: Scenario, axis: Axis, target: Target, start: float, model: AnsweredBy | Model
-) -> tuple[AnsweredBy | Model, Bracket]:
-    """Return the edge on an axis, and the model that answers: also the chain, if it refuses only the present value."""
-    stack = scenario.stack
-    if (
-        model != "chain"
-        and supports(scenario).refused
-        and not supports(Scenario(*axis.place(axis.lowest), stack)).refused
-    ):
-        edge = edge_of(axis, stack, target, start)
-        if edge.inside is not None and edge.known:
-            return "chain", edge
-    tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
-    return model, edge_of(axis, stack, target, start, model, tolerance=tolerance)
+def _margin(quantity: str, now: float, edge: Edge | None) -> Margin:
+    """Return the margin to an edge; None if no value meets the target."""
+    if edge is None:
+        return Margin(quantity, now, None)
+    ranged = edge.method == "chain" and isinstance(edge.stack, Linux)
+    return Margin(
+        quantity,
+        now,
+        edge.value,
+        at_least=edge.limited_by in ("range", NOT_MODELLED, "segments in flight"),
+        within_error=(edge.certain, edge.impossible) if ranged else None,
+        method=edge.method,
+    )
 
 
 # The sensitivity of the delay to each field: the change of the delay if the field changes by a tenth.

@@ -70,6 +70,8 @@ class Axis:
     # lowest, highest: Range of a search, above 0.
     lowest: float
     highest: float
+    # The source before it is varied.
+    source: Source
 
 
 def average_flow(source: Source) -> Flow:
@@ -114,12 +116,12 @@ def bitrate_axis(flow: Source, path: Path, stack: Stack, grow: Growth = "segment
         def more_often(rate: float) -> tuple[Flow, Path]:
             return replace(flow, interval=Flow.from_bitrate(rate, size).interval), path
 
-        return Axis("bitrate", more_often, lowest, max(lowest, highest))
+        return Axis("bitrate", more_often, lowest, max(lowest, highest), flow)
     lowest = 8 / interval
-    if grow == "segments":
-        return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest))
+    if grow == "segments" and size <= mss:
+        return Axis("bitrate", lambda rate: (at_bitrate(flow, rate, mss), path), lowest, max(lowest, highest), flow)
     highest = max(lowest, min(highest, lowest * MAX_PACKET_SIZE))
-    return Axis("bitrate", lambda rate: (flow.at_bitrate(rate), path), lowest, highest)
+    return Axis("bitrate", lambda rate: (flow.at_bitrate(rate), path), lowest, highest, flow)
 
 
 def _scaled_axis(source: Source, path: Path, stack: Stack, grow: Growth) -> Axis:
@@ -135,7 +137,7 @@ def _scaled_axis(source: Source, path: Path, stack: Stack, grow: Growth) -> Axis
         lowest = min(2 * lowest, present)
     while highest > present and not _can_have(source, highest):
         highest = max(highest / 2, present)
-    return Axis("bitrate", lambda rate: (source.at_bitrate(rate), path), lowest, max(lowest, highest))
+    return Axis("bitrate", lambda rate: (source.at_bitrate(rate), path), lowest, max(lowest, highest), source)
 
 
 def _can_have(source: Source, bitrate: float) -> bool:
@@ -157,7 +159,7 @@ def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
     """
     bits = 8 * flow.packet_size
     axis = bitrate_axis(flow, path, stack, "rate")
-    return Axis("packet rate", lambda rate: axis.place(rate * bits), axis.lowest / bits, axis.highest / bits)
+    return Axis("packet rate", lambda rate: axis.place(rate * bits), axis.lowest / bits, axis.highest / bits, flow)
 
 
 def loss_axis(flow: Source, path: Path) -> Axis:
@@ -169,7 +171,7 @@ def loss_axis(flow: Source, path: Path) -> Axis:
     0.01
     """
     highest = max(LARGEST_LOSS, checked_path(path).loss)
-    return Axis("loss", lambda loss: (flow, replace(path, loss=loss)), SMALLEST_LOSS, highest)
+    return Axis("loss", lambda loss: (flow, replace(path, loss=loss)), SMALLEST_LOSS, highest, flow)
 
 
 def at_rtt(path: Path, rtt: float) -> Path:
@@ -193,24 +195,31 @@ def rtt_axis(flow: Source, path: Path) -> Axis:
     4.0
     """
     longest = max(checked_path(path).rtt, min(MAX_RTT, LARGEST_LOAD * flow.mean_interval))
-    return Axis("rtt", lambda rtt: (flow, at_rtt(path, rtt)), min(SMALLEST_RTT, path.rtt), longest)
+    return Axis("rtt", lambda rtt: (flow, at_rtt(path, rtt)), min(SMALLEST_RTT, path.rtt), longest, flow)
 
 
 # The search for the edge of what works along one quantity: a walk, then a secant method between two values.
+#
+# Every search tries only powers of one ratio, whose neighbours differ by no more than the tolerance. So two searches
+# that begin at different values find the same edge.
 
-STEP = math.sqrt(2)
+STEPS_OF_WALK = 2
+"""Values in a doubling that a walk tries."""
+STEP = 2.0 ** (1 / STEPS_OF_WALK)
 """Ratio of two neighbouring values of the walk."""
 RELATIVE_TOLERANCE = 0.01
+SIMULATED_TOLERANCE = 0.02
+"""Relative tolerance of searches by simulation: by chance, simulations of close values may differ by more."""
 SMALLEST_SHARE = 1e-3
 """Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
 ALL_LATE = 1.0
 STARTING_UTILIZATION = 0.5
-"""Share of the fair TCP rate at which a search by simulations starts."""
+"""Share of the fair TCP rate at which a search starts."""
 STARTING_TOLERANCE = 0.1
-NEAR, CLOSING = 0.6, 0.99
-"""A value this near the predicted root needs a partner across the root, and the partner's distance; in tolerances."""
 SMALLEST_EXCESS = 1e-9
 """Excess that stands for 0, so that its sign says on which side of the edge a value lies."""
+ROUNDING = 1e-9
+"""Largest error of the place of a value among the powers of a ratio."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +233,32 @@ class Bracket:
     known: bool = True  # False where there is no answer at `outside`, so that it may work
 
 
+def steps(tolerance: float) -> int:
+    """Return the number of values in a doubling that a search tries; it tries those of the walk too.
+
+    Examples
+    --------
+    >>> steps(0.01), steps(0.02)
+    (70, 36)
+    """
+    return STEPS_OF_WALK * math.ceil(math.log(2) / math.log1p(tolerance) / STEPS_OF_WALK)
+
+
+def _at_most(value: float, per_doubling: int) -> int:
+    """Return the number of the largest tried value that is at most `value`."""
+    return math.floor(per_doubling * math.log2(value) + ROUNDING)
+
+
+def _at_least(value: float, per_doubling: int) -> int:
+    """Return the number of the smallest tried value that is at least `value`."""
+    return math.ceil(per_doubling * math.log2(value) - ROUNDING)
+
+
+def _value(number: int, per_doubling: int) -> float:
+    """Return the tried value of a number."""
+    return float(2.0 ** (number / per_doubling))
+
+
 def bracket(
     excess: Callable[[float], float | None],
     start: float,
@@ -233,8 +268,8 @@ def bracket(
 ) -> Bracket:
     """Return both sides of the edge of what works that a walk from `start` meets first.
 
-    From a value that works the walk goes up, otherwise down, in ratios of the square root of two. Between its last two
-    values it goes on as a secant method over the logarithm of the value. Both are our own.
+    From a value that works the walk goes up, otherwise down, over the powers of the square root of two. Between its
+    last two values it goes on as a secant method over the logarithm of the value. Both are our own.
     `scipy.optimize.elementwise.bracket_root` doubles its steps, and would step over a range of values that works
     between two ranges that do not. SciPy's root finders converge on the root, where an answer costs the most; the edge
     is known sooner from two values on its two sides.
@@ -246,15 +281,21 @@ def bracket(
         known = found[value]
         return known is not None and known <= 0
 
+    def next_above(value: float) -> float:
+        return min(_value(_at_most(value, STEPS_OF_WALK) + 1, STEPS_OF_WALK), highest)
+
+    def next_below(value: float) -> float:
+        return max(_value(_at_least(value, STEPS_OF_WALK) - 1, STEPS_OF_WALK), lowest)
+
     if works(start):
         inside = start
-        while inside < highest and works(outside := min(inside * STEP, highest)):
+        while inside < highest and works(outside := next_above(inside)):
             inside = outside
         if inside == highest:
             return Bracket(highest, None)
     else:
         outside = start
-        while outside > lowest and not works(inside := max(outside / STEP, lowest)):
+        while outside > lowest and not works(inside := next_below(outside)):
             outside = inside
         if outside <= lowest:
             return Bracket(None, outside)
@@ -280,29 +321,25 @@ def narrowed(
     >>> inside <= 3 < outside <= 1.01 * inside
     True
     """
-    width = math.log1p(tolerance)
-    low, high = math.log(inside), math.log(outside)
+    per_doubling = steps(tolerance)
+    low, high = _at_most(inside, per_doubling), _at_least(outside, per_doubling)
     widths = [math.inf, math.inf]
-    while high - low > width:
+    upwards = False
+    while high - low > 1:
         below, above = found[inside], found[outside]
         assert below is not None
         below, above = min(below, -SMALLEST_EXCESS), ALL_LATE if above is None else above
         root = low + (high - low) * below / (below - above)
-        if high - low > widths[-2] / 2:
-            place = (low + high) / 2
-        elif root - low < NEAR * width:
-            place = low + CLOSING * width
-        elif high - root < NEAR * width:
-            place = high - CLOSING * width
-        else:
-            place = root - (1 - NEAR) * width
+        number = (low + high) // 2 if high - low > widths[-2] / 2 else math.ceil(root) if upwards else math.floor(root)
         widths.append(high - low)
-        value = math.exp(place)
+        number = min(max(number, low + 1), high - 1)
+        value = _value(number, per_doubling)
         distance = found[value] = excess(value)
-        if distance is not None and distance <= 0:
-            inside, low = value, place
+        upwards = distance is not None and distance <= 0
+        if upwards:
+            inside, low = value, number
         else:
-            outside, high = value, place
+            outside, high = value, number
     return inside, outside
 
 
@@ -324,6 +361,11 @@ def _excess(late: float, target: Target) -> float:
     return min(distance, 0.0) if target.allows(late) else max(distance, SMALLEST_EXCESS)
 
 
+def tolerance_of(model: AnsweredBy | Model) -> float:
+    """Return the relative tolerance of a search by a model."""
+    return RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
+
+
 def edge_of(
     axis: Axis,
     stack: KnownStack,
@@ -331,15 +373,14 @@ def edge_of(
     start: float,
     model: AnsweredBy | Model = "chain",
     on_progress: Callable[[int, int], None] | None = None,
-    tolerance: float = RELATIVE_TOLERANCE,
 ) -> Bracket:
     """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis.
 
     `model` answers each value. `on_progress` is called with the number of values tried, and the largest number.
-    `tolerance` is the largest relative difference between the two sides of the edge.
     """
     requested = Requested(precision="decision", target=target)
-    tried, most = 0, most_values(axis)
+    tolerance = tolerance_of(model)
+    tried, most = 0, most_values(axis, tolerance)
 
     def excess(value: float) -> float | None:
         nonlocal tried
@@ -353,10 +394,10 @@ def edge_of(
 
 
 def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
-    """Return the value at which a search by simulations starts, from closed forms alone.
+    """Return the value at which a search starts, from closed forms alone.
 
-    There, the mean rate of the source is half of the fair TCP rate, or the network alone takes the target's limit. A
-    chain would know it better. But to compile the chain takes far longer than the simulations that this saves.
+    There, the mean rate of the source is half of the fair TCP rate, or the network alone takes the target's limit. Far
+    above the edge an answer takes far longer than near it.
 
     Examples
     --------
@@ -378,16 +419,16 @@ def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
     return bracket(excess, axis.highest, axis.lowest, axis.highest, STARTING_TOLERANCE).inside or axis.lowest
 
 
-def most_values(axis: Axis) -> int:
+def most_values(axis: Axis, tolerance: float = RELATIVE_TOLERANCE) -> int:
     """Return the largest number of values that a search on an axis tries.
 
     Examples
     --------
-    >>> most_values(Axis("rtt", lambda rtt: None, lowest=0.01, highest=0.02))
-    15
+    >>> most_values(Axis("rtt", lambda rtt: None, lowest=0.01, highest=0.02, source=Flow(174, 0.020)))
+    16
     """
-    walked = math.ceil(math.log(axis.highest / axis.lowest) / math.log(STEP)) + 1
-    return walked + 2 * math.ceil(math.log2(math.log(STEP) / math.log1p(RELATIVE_TOLERANCE)))
+    walked = math.ceil(STEPS_OF_WALK * math.log2(axis.highest / axis.lowest)) + 2
+    return walked + 2 * math.ceil(math.log2(steps(tolerance) / STEPS_OF_WALK))
 
 
 def edges_within_error(
@@ -396,7 +437,6 @@ def edges_within_error(
     target: Target,
     edge: float,
     model: AnsweredBy | Model = "chain",
-    tolerance: float = RELATIVE_TOLERANCE,
     asked: Requested = WHOLE_DISTRIBUTION,
 ) -> tuple[float | None, float | None]:
     """Return the range in which the expected error places an edge.
@@ -418,7 +458,7 @@ def edges_within_error(
         def excess(value: float) -> float:
             return _excess(_late_if(longer, Scenario(*axis.place(value), stack), requested, target, model), target)
 
-        return bracket(excess, edge, axis.lowest, axis.highest, tolerance)
+        return bracket(excess, edge, axis.lowest, axis.highest, tolerance_of(model))
 
     return edge_if(longer=True).inside, edge_if(longer=False).outside
 
