@@ -357,6 +357,12 @@ class DelayDistribution:
         -----
         UnsettledWarning
             If the delays depend on the length of the simulation.
+
+        Examples
+        --------
+        >>> delays = DelayDistribution(np.array([0.05, 0.09, 0.25]), np.array([0.9, 0.08, 0.02]), one_way_delay=0.05)
+        >>> delays.quantile(0.95), delays.quantile([0.5, 0.99]).tolist()
+        (0.09, [0.05, 0.25])
         """
         if self.unsettled_note:
             told = f"{self.unsettled_note}; the delays depend on the length of the simulation"
@@ -475,7 +481,32 @@ class DelayDistribution:
         return pd.DataFrame({"delay": self.values, "probability": self.weights, "cumulative": self._cumulative})
 
     def plot(self, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the distribution with the parameters of `tcpdelay.report.charts.plot_distribution`."""
+        """Draw the distribution.
+
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; the current axes of pyplot by default.
+        **options
+            `thresholds`, delays [s] to mark, by name or as a list; `kind`, "both", "cdf", "density" or "survival";
+            `label` and `color` of the curve; `counted`, what the shares are shares of, "packets" by default.
+
+        Returns
+        -------
+        Axes
+            Delays in seconds against shares as fractions.
+
+        Raises
+        ------
+        ValueError
+            If `kind` is not one of these four words.
+
+        Examples
+        --------
+        >>> from matplotlib.figure import Figure
+        >>> delays = DelayDistribution(np.array([0.05, 0.09, 0.25]), np.array([0.9, 0.08, 0.02]), one_way_delay=0.05)
+        >>> ax = delays.plot(Figure().subplots(), thresholds={"limit": 0.200}, kind="cdf")
+        """
         from tcpdelay.report.charts import plot_distribution
 
         return plot_distribution(self, ax, **options)

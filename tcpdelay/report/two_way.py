@@ -33,7 +33,7 @@ class TwoWayGuideline(Reported):
     >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
     >>> both = TwoWayGuideline(guideline(loss=0.02, **call), guideline(loss=0.15, **call), ("a", "b"))
     >>> both.content().headline, both.content().verdict
-    ('Forward: works, with 60 ms to spare; backward: does not work: 283 ms too late', 'fails')
+    ('Forward: works, with 59.7 ms to spare; backward: does not work: 290 ms too late', 'fails')
     """
 
     forward: Guideline

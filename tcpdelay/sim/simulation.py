@@ -321,10 +321,10 @@ def simulate(
     ...     print(f"{event['time'] - lost['time']:.3f} s: {event['kind']}")
     0.000 s: sent
     0.000 s: lost
-    0.128 s: reordering timer
-    0.128 s: recovery
-    0.128 s: retransmitted
-    0.228 s: acknowledged
+    0.131 s: reordering timer
+    0.131 s: recovery
+    0.131 s: retransmitted
+    0.231 s: acknowledged
     """
     source, path = source_of(flow), checked_path(path)
     stack = checked_profile(stack)

@@ -259,7 +259,7 @@ def times_after_loss(
             times[place] *= shrink
 
 
-# When ACKs meet late writes. See "When writes are late" in docs/chain-linux.md.
+# When ACKs meet late writes. See "When writes are late" in docs/appendix/chain-linux.md.
 
 LATENESS_STEPS = 32
 """Number of steps of the integrals over the lateness of writes."""

@@ -299,7 +299,7 @@ def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[Uns
 def quic_delays(flow: Flow, path: Path, stack: Quic, budget: Budget | None = None) -> QuicDelays:
     """Return the delays of messages that travel on streams of their own, or as datagrams.
 
-    RFC 9002 (loss detection and congestion control). `docs/quic-chain.md` derives the chain.
+    RFC 9002 (loss detection and congestion control). `docs/appendix/quic-chain.md` derives the chain.
     """
     for refused in quic_chain_refusals(flow, path, stack):
         raise refused
