@@ -47,15 +47,13 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
-    from tcpdelay.report.guideline import Guideline
-    from tcpdelay.report.two_way import TwoWayGuideline
+    from tcpdelay.report.guideline import Guideline, TwoWayGuideline
     from tcpdelay.scenario.applications import Application
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
 
 ANALYSIS = "The capture"
@@ -139,7 +137,7 @@ def analyze(
 ) -> None:
     """Measure round-trip time, loss, packets and delays of one TCP connection, in each direction with a flow."""
     refuse_other_than_chart(chart, "--chart")
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_other_format(chosen, report)
     refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
@@ -198,7 +196,7 @@ def analyze(
 
 def both_directions(guidelines: Sequence[Guideline], forward: ConnectionAnalysis) -> TwoWayGuideline:
     """Return the report on both directions of a connection."""
-    from tcpdelay.report.two_way import TwoWayGuideline
+    from tcpdelay.report.guideline import TwoWayGuideline
 
     return TwoWayGuideline(guidelines[0], guidelines[1], (forward.sender, forward.receiver))
 

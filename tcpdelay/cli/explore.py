@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import announce_prediction, counting, erase_progress, interrupted_once
-from tcpdelay.cli.options import FLOW, OUTPUT, make_option, path_preset_option
+from tcpdelay.cli.options import FLOW, OUTPUT, make_option, path_preset_option, result_option
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
@@ -75,10 +75,7 @@ def explore(
             "--points", OUTPUT, "Spacing of the points that are predicted; the page interpolates.", DEFAULT_POINTS
         ),
     ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="File of the page.", rich_help_panel=OUTPUT),
-    ] = Path("explorer.html"),
+    output: Annotated[Path, result_option("File of the page.", True)] = Path("explorer.html"),
 ) -> None:
     """Write a page with sliders for round-trip time, loss and bitrate: what works, and the delays."""
     refuse_directory(output, "--output")

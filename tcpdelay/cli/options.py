@@ -91,16 +91,23 @@ def format_option(description: str) -> Any:
     return make_option("--format", OUTPUT, description, "by the suffix of --output, or text")
 
 
+def result_option(
+    description: str, default: str | bool = "the terminal", metavar: str = "FILE", panel: str | None = OUTPUT
+) -> Any:
+    """Return the option for the file or folder of a result."""
+    return typer.Option(
+        "--output", "-o", metavar=metavar, help=description, rich_help_panel=panel, show_default=default
+    )
+
+
 def output_option(suffixes: str) -> Any:
     """Return the option for the file of a result; the help lists the allowed `suffixes`."""
-    return typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help=f"Write the result to a file ({suffixes}).",
-        rich_help_panel=OUTPUT,
-        show_default="the terminal",
-    )
+    return result_option(f"Write the result to a file ({suffixes}).")
+
+
+def method_option(auto: str, *, answers: str = "Model") -> Any:
+    """Return the option for the model that `answers`; the help ends with what "auto" stands for."""
+    return make_option("--method", OUTPUT, f"{answers}: the chain, the simulator, or auto: the chain{auto}")
 
 
 def chart_option(what: str) -> Any:
@@ -154,13 +161,7 @@ def _encapsulation(name: str) -> Encapsulation:
 
 
 def file_name(text: str) -> str:
-    """Return the name of a file as it is given.
-
-    Examples
-    --------
-    >>> file_name("ping.txt")
-    'ping.txt'
-    """
+    """Return the name of a file as it is given."""
     if not text:
         raise ValueError("the name of the file is empty")
     return text
@@ -195,15 +196,7 @@ def _compact(declaration: Field, value: Any) -> str:
 
 
 def written_options(part: Any) -> list[str]:
-    """Return the options that give a part of a scenario, without those that have their defaults.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.stack import Linux
-    >>> written_options(Path(rtt=0.030, loss=0.01, jitter=0.020)), written_options(Linux(delayed_ack=True))
-    (['--rtt 30ms', '--loss 1%', '--jitter 20ms'], ['--delayed-ack'])
-    """
+    """Return the options that give a part of a scenario, without those that have their defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(part)}
     written = []
     for name, declaration in declarations(type(part)).items():
@@ -218,13 +211,7 @@ def written_options(part: Any) -> list[str]:
 
 
 def shown_default(name: str) -> str | bool:
-    """Return the default of a field in words; False if there is no default.
-
-    Examples
-    --------
-    >>> shown_default("jitter"), shown_default("window_validation"), shown_default("rtt")
-    ('0s', 'on for linux, off for newreno_2008', False)
-    """
+    """Return the default of a field in words; False if there is no default."""
     _, declaration = FIELDS[name]
     if declaration.default_words:
         return declaration.default_words
@@ -249,13 +236,7 @@ def described(declaration: Field) -> str:
 
 
 def field_option(name: str, *, more: str = "", default: str | None = None) -> Any:
-    """Return the option for a field; the help ends with `more`.
-
-    Examples
-    --------
-    >>> field_option("rtt").help
-    'Round-trip time. Example: 100ms.'
-    """
+    """Return the option for a field; the help ends with `more`."""
     _, declaration = FIELDS[name]
     shown = shown_default(name) if default is None else default
     return declared_option(name, declaration, _panel(name), described(declaration) + more, shown)
@@ -404,13 +385,7 @@ OPTIONS = _options()
 
 
 def options_only_of(*profiles: StackName) -> tuple[str, ...]:
-    """Return the options of stacks that no profile other than these has.
-
-    Examples
-    --------
-    >>> options_only_of("newreno_2008")
-    ('variant', 'limited_transmit', 'initial_timeout', 'backlog_bound')
-    """
+    """Return the options of stacks that no profile other than these has."""
     return tuple(name for name in OPTIONS if (having := profiles_with(name)) and set(having) <= set(profiles))
 
 
@@ -477,17 +452,7 @@ class Range:
 
 
 def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
-    """Read two quantities with `..` between them.
-
-    Examples
-    --------
-    >>> from tcpdelay.units import parse_fraction, parse_time
-    >>> parse_range("10ms..400ms", "--rtt", parse_time)
-    Range(low=0.01, high=0.4)
-    >>> parse_range("2%", "--loss", parse_fraction)
-    Traceback (most recent call last):
-    ValueError: --loss: '2%' is no range; write two values with .. between them
-    """
+    """Read two quantities with `..` between them."""
     first, between, last = text.partition(BETWEEN)
     if not between:
         raise ValueError(f"{name}: {text[:64]!r} is no range; write two values with {BETWEEN} between them")
@@ -514,24 +479,19 @@ def range_option(name: str, default: str, *, zero: bool = False) -> Any:
 # Options of a link whose rate varies.
 
 
-def link_trace_option(panel: str) -> Any:
-    """Return the option for the file of a trace."""
-    meaning = (
+def varying_link_options(panel: str) -> dict[str, Any]:
+    """Return the annotations of the options of a link whose rate varies, by name."""
+    trace = (
         "Link whose rate varies: a trace of mahimahi (.up, .down), or a .csv with the columns time (s), rate "
         "(bit/s) and optionally delay (s). The trace repeats."
     )
-    return make_option("--link-trace", panel, meaning, False, metavar="FILE")
-
-
-def outage_every_option(panel: str) -> Any:
-    """Return the option for the time between outages."""
-    meaning = "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s."
-    return quantity("--outage-every", "time", panel, meaning, "none")
-
-
-def outage_option(panel: str) -> Any:
-    """Return the option for the duration of an outage."""
-    return quantity("--outage", "time", panel, "Duration of each outage. Example: 300ms.", "none")
+    every = "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s."
+    lasting = quantity("--outage", "time", panel, "Duration of each outage. Example: 300ms.", "none")
+    return {
+        "link_trace": Annotated[Path | None, make_option("--link-trace", panel, trace, False, metavar="FILE")],
+        "outage_every": Annotated[float | None, quantity("--outage-every", "time", panel, every, "none")],
+        "outage": Annotated[float | None, lasting],
+    }
 
 
 def read_varying_link(

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tcpdelay.scenario.path_presets import PathPreset
 
 Format = Literal["text", "markdown", "csv", "json"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json"}
 SUMMARY = "List the paths of --path, with the source of each value."
 EXAMPLES = """
 \b
@@ -55,7 +53,7 @@ def paths(
     from tcpdelay.report.path_table import preset_text, presets_table
 
     preset: PathPreset | None = name
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_missing_folder(output, "--output")
     if preset is not None and chosen == "text":
         write(preset_text(preset), output)

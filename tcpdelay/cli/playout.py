@@ -13,7 +13,6 @@ import typer
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting_down, predicting
 from tcpdelay.cli.options import (
-    OUTPUT,
     PATH,
     PATH_OPTIONS,
     TRANSPORT,
@@ -23,6 +22,7 @@ from tcpdelay.cli.options import (
     application_option,
     format_option,
     make_option,
+    method_option,
     output_option,
     with_scenario,
 )
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from tcpdelay.report.playout_page import TitledTable
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 RTTS, LOSSES = "20ms,50ms,100ms,200ms,300ms", "0.1%,0.5%,1%,2%,5%"
 """Round-trip times and losses of a table by default."""
 CONTROLS: tuple[CongestionControl, ...] = get_args(CongestionControl)
@@ -100,11 +98,9 @@ def playout(
     loss: Annotated[Any, _values_option("--loss", "SHARES", "Losses of data segments", parse_fraction)] = LOSSES,
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model of each cell: the chain, the simulator, or auto: the chain, and the simulator where the chain has "
-            "no answer or an expected error of 10 % or more.",
+        method_option(
+            ", and the simulator where the chain has no answer or an expected error of 10 % or more.",
+            answers="Model of each cell",
         ),
     ] = "auto",
     max_seconds: MaxSeconds = MOST_SECONDS,
@@ -115,7 +111,7 @@ def playout(
     output: Annotated[Path | None, output_option(".html, .md, .csv, .json or .txt")] = None,
 ) -> None:
     """Make a table of playout buffers by round-trip time and loss, for each application and congestion control."""
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_missing_folder(output, "--output")
     titled = [
         _table(options.changed(app=each, congestion_control=control), rtt, loss, method, max_seconds, max_memory)

@@ -14,10 +14,10 @@ import typer
 from tcpdelay.cli.errors import argument_errors, counting, counting_down, one_line, predicting
 from tcpdelay.cli.options import (
     OPTIONS,
-    OUTPUT,
     ScenarioOptions,
     format_option,
     make_option,
+    method_option,
     output_option,
     with_scenario,
 )
@@ -32,14 +32,11 @@ from tcpdelay.scenario.source import Flow
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tcpdelay.report.guideline import Guideline, GuidelineComparison, SourceGuideline
-    from tcpdelay.report.two_way import TwoWayGuideline
+    from tcpdelay.report.guideline import Guideline, GuidelineComparison, SourceGuideline, TwoWayGuideline
 
     Findings = Guideline | SourceGuideline | GuidelineComparison | TwoWayGuideline
 
 Format = Literal["text", "markdown", "html", "json"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
 _PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
 _FLAG_PREFIXES = {"on": "", "off": "no-"}
 SUMMARY = "Print the guideline: does it work, and what helps?"
@@ -83,16 +80,14 @@ def report(
     output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model of the verdict and the delays: the chain, the simulator, or auto: the chain, and the simulator "
-            "where the chain's expected error reaches across the limit.",
+        method_option(
+            ", and the simulator where the chain's expected error reaches across the limit.",
+            answers="Model of the verdict and the delays",
         ),
     ] = "auto",
 ) -> None:
     """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     asked = [options, changed_options(options, against)] if against else [options]
     files = [file for own in asked for file in measurements(own)]
     refuse_same_file([*files, *source.files], [("--output", output)])
@@ -152,13 +147,7 @@ def _rendered(findings: Findings, chosen: Format) -> str:
 
 
 def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
-    """Return `options` with the changes of `--against`.
-
-    Examples
-    --------
-    >>> changed_options(ScenarioOptions.of(rtt=0.1, loss=0.02), ["loss=1%"])["loss"]
-    0.01
-    """
+    """Return `options` with the changes of `--against`."""
     values: dict[str, Any] = {}
     for change in changes:
         pair = _PAIR.fullmatch(change)

@@ -218,14 +218,7 @@ def read_path(options: ScenarioOptions) -> tuple[Path, KnownStack, Target]:
 
 
 def varying_source(options: ScenarioOptions, chosen: SourceOptions) -> str:
-    """Return the options by which the rate of the source is not constant; an empty text if it is constant.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.applications import application
-    >>> varying_source(ScenarioOptions.of(app=application("live-video")), SourceOptions())
-    '--app live-video'
-    """
+    """Return the options by which the rate of the source is not constant; an empty text if it is constant."""
     return chosen.names if chosen.given else f"--app {options.app.name}" if options.app and _varies(options) else ""
 
 
@@ -281,13 +274,7 @@ def _target(options: ScenarioOptions) -> Target:
 
 
 def in_frames(options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with an interval in place of --fps; a video over RTMP has frames in any case.
-
-    Examples
-    --------
-    >>> in_frames(ScenarioOptions.of(bitrate=4e6, fps=25.0))["interval"]
-    0.04
-    """
+    """Return the options with an interval in place of --fps; a video over RTMP has frames in any case."""
     fps, app = options.fps, options.app
     if fps is None:
         video = app.video if app is not None else options.bitrate is not None

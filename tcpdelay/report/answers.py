@@ -14,7 +14,7 @@ import numpy as np
 from tcpdelay.accuracy.errors import in_words
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
-from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
+from tcpdelay.report.result_table import UNBROKEN, as_text, attributes, cells_table, facts_table, to_csv, to_json
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.study.best import Candidate, Choice
@@ -142,15 +142,8 @@ def _(edge: Edge) -> RenderedAnswer:
     ]
     record = {
         "question": edge.quantity,
-        "value": edge.value,
-        "fails": edge.fails,
-        "limited_by": edge.limited_by,
-        "tolerance": edge.tolerance,
-        "delay": edge.delay,
-        "delay_beyond": edge.delay_beyond,
-        "certain": edge.certain,
-        "impossible": edge.impossible,
-        "method": edge.method,
+        **attributes(edge, "value", "fails", "limited_by", "tolerance", "delay", "delay_beyond"),
+        **attributes(edge, "certain", "impossible", "method"),
         **_demand(target),
         **scenario_record(*edge.at),
         **expected_errors(edge.expected_error),
@@ -188,12 +181,7 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
     ]
     record = {
         "question": "playout",
-        "value": buffer.value,
-        "fails": buffer.fails,
-        "limited_by": buffer.limited_by,
-        "tolerance": buffer.tolerance,
-        "late_fraction": buffer.late_fraction,
-        "late_beyond": buffer.late_beyond,
+        **attributes(buffer, "value", "fails", "limited_by", "tolerance", "late_fraction", "late_beyond"),
         "late_fraction_low": buffer.late_range[0],
         "late_fraction_high": buffer.late_range[1],
         "value_low": buffer.value_range[0],
@@ -208,6 +196,10 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
     return RenderedAnswer(facts, record)
 
 
+OF_EDGE = ("fails", "limited_by", "tolerance", "certain", "impossible", "method")
+"""Attributes of an edge in the row of a frontier."""
+
+
 @rendered.register
 def _(frontier: Frontier) -> RenderedAnswer:
     target = frontier.target
@@ -219,16 +211,13 @@ def _(frontier: Frontier) -> RenderedAnswer:
     headings = ["round-trip time", "largest loss", "fails", "limited by", "within the expected error"]
     cells: list[list[str]] = []
     for rtt, edge in zip(frontier.rtts, frontier.edges, strict=True):
-        row: Row = {"rtt": rtt, "loss": None, "fails": None, "limited_by": None, "tolerance": None}
-        row |= {"certain": None, "impossible": None, "method": None, "notes": ""}
+        row: Row = {"rtt": rtt, **dict.fromkeys(("loss", *OF_EDGE)), "notes": ""}
         if edge is None:
             cells.append([format_time(rtt), "none", "", "", ""])
         else:
             works, fails = told_apart(format_fraction, edge.value, edge.fails)
             cells.append([format_time(rtt), works, fails, edge.limited_by, _edges_in_words(edge)])
-            row |= {"loss": edge.value, "fails": edge.fails, "limited_by": edge.limited_by, "tolerance": edge.tolerance}
-            row |= {"certain": edge.certain, "impossible": edge.impossible, "method": edge.method}
-            row["notes"] = "; ".join(edge.notes)
+            row |= {"loss": edge.value, **attributes(edge, *OF_EDGE), "notes": "; ".join(edge.notes)}
         rows.append({**row, **expected_errors(None if edge is None else edge.expected_error)})
     return RenderedAnswer(facts, {"question": "frontier", **_demand(target)}, "points", rows, headings, cells)
 
@@ -266,15 +255,9 @@ def _(choice: Choice) -> RenderedAnswer:
     rows = [
         {
             choice.quantity: one.value,
-            "delay": one.delay,
-            "age": one.age,
-            "mos": one.mos,
-            "packet_size": one.flow.packet_size,
-            "interval": one.flow.interval,
-            "wire_rate": one.wire_rate,
-            "meets_target": one.meets_target,
-            "verdict": one.verdict,
-            "method": one.method,
+            **attributes(one, "delay", "age", "mos"),
+            **attributes(one.flow, "packet_size", "interval"),
+            **attributes(one, "wire_rate", "meets_target", "verdict", "method"),
             "best": one is best,
             **expected_errors(one.expected_error),
             "notes": "; ".join(one.notes),
@@ -283,11 +266,7 @@ def _(choice: Choice) -> RenderedAnswer:
     ]
     record = {
         "question": choice.quantity,
-        "value": choice.value,
-        "fails": choice.fails,
-        "limited_by": choice.limited_by,
-        "tolerance": choice.tolerance,
-        "lead": choice.lead,
+        **attributes(choice, "value", "fails", "limited_by", "tolerance", "lead"),
         **(_demand(choice.target) if isinstance(choice.target, Target) else {"mos": choice.target.mos}),
         "notes": choice.notes,
     }

@@ -14,15 +14,7 @@ FIELDS = ("rtt", "one_way_delay", "jitter", "in_order", "loss", "bad_time", "bad
 
 
 def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
-    """Return the parameters of presets, one row for each; seconds and fractions in files.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path_presets import PATH_PRESETS
-    >>> print(presets_table([PATH_PRESETS["lte"]]).to_csv(), end="")
-    name,title,rtt,one_way_delay,jitter,in_order,loss,bad_time,bad_loss
-    lte,"LTE, moving",0.045,0.0225,0.02,True,0.002,0.05,1.0
-    """
+    """Return the parameters of presets, one row for each; seconds and fractions in files."""
     rows = []
     for preset in presets:
         path = Path.preset(preset.name)
@@ -51,14 +43,7 @@ def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
 
 
 def preset_text(preset: PathPreset) -> str:
-    """Return the values of a preset with their sources, as text.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path_presets import PATH_PRESETS
-    >>> print(preset_text(PATH_PRESETS["same-city"]).splitlines()[3])
-    rtt 10 ms
-    """
+    """Return the values of a preset with their sources, as text."""
     path = Path.preset(preset.name)
     lines = [*preset_section(preset, path).paragraphs, ""]
     for values, statement, source in preset_rows(preset, path):

@@ -18,11 +18,12 @@ from tcpdelay.report.chart_labels import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, Boundary, current_axes
+from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
 from tcpdelay.report.result_table import Column, ResultTable
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.statistics import share_interval
+from tcpdelay.study.boundary import WorkingBoundary
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.rows import COUNTED, group_order
 from tcpdelay.units import format_time, quantile_name
@@ -54,7 +55,7 @@ _STYLES = ("-", "--", "-.", ":")
 
 @checked_arguments
 def plot_region(
-    region: xr.Dataset, boundary: Boundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
+    region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
 ) -> Axes:
     """Draw the target's quantile of the delay, or the score of a call, over round-trip time and loss.
 
@@ -152,7 +153,7 @@ def _hatch_uncertain(ax: Axes, region: xr.Dataset) -> None:
 
 
 @checked_arguments
-def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) -> Axes:
+def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None = None) -> Axes:
     """Draw the boundaries of the working regions of several flows or stacks.
 
     Parameters
@@ -193,7 +194,8 @@ def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) 
 
 def _require_boundaries(given: object) -> None:
     """Raise InvalidValueError if an argument holds anything but boundaries."""
-    if not isinstance(given, Mapping) or not given or not all(isinstance(each, Boundary) for each in given.values()):
+    boundaries = given.values() if isinstance(given, Mapping) else ()
+    if not boundaries or not all(isinstance(each, WorkingBoundary) for each in boundaries):
         raise InvalidValueError("boundaries", given, "hold at least one boundary of working_boundary by its name")
 
 
@@ -270,14 +272,14 @@ def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> 
             round_ticks(axis, low, high)
 
 
-def _sides(boundary: Boundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return round-trip times [s] and losses of a boundary."""
     if boundary.searched == "loss":
         return boundary.at, boundary.works_up_to
     return boundary.works_up_to, boundary.at
 
 
-def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: str | None = None) -> None:
+def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, label: str | None = None) -> None:
     rtts, losses = _sides(boundary)
     ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
     # The verdict is uncertain between the two ends that the expected error allows.
@@ -285,7 +287,7 @@ def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: 
     along(boundary.at, boundary.certain_up_to, boundary.impossible_from, color=color, alpha=0.15, linewidth=0)
 
 
-def _from_the_middle(boundary: Boundary) -> list[tuple[float, float]]:
+def _from_the_middle(boundary: WorkingBoundary) -> list[tuple[float, float]]:
     """Return the points of a boundary, those in the middle first."""
     rtts, losses = _sides(boundary)
     known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))

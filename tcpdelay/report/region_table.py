@@ -17,24 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Edge:
-    """The edge of the working region of one flow over one stack.
+    """The edge of the working region of one flow over one stack."""
 
-    Parameters
-    ----------
-    app : str or None
-        The application that sends the flow, if there is one.
-    stack : str
-        Name of the TCP profile.
-    boundary : WorkingBoundary
-        The boundary at which the flow first misses its target.
-    delays : sequence of DelayDistribution or None
-        The delays at the largest loss that works, for each round-trip time; None if no loss works, or the chain of the
-        whole distribution is too large.
-    """
-
-    app: str | None
-    stack: str
-    boundary: WorkingBoundary
+    app: str | None  # The application that sends the flow, if there is one
+    stack: str  # Name of the TCP profile
+    boundary: WorkingBoundary  # The boundary at which the flow first misses its target
+    # The delays at the largest loss that works, for each round-trip time; None if no loss works, or the chain of the
+    # whole distribution is too large.
     delays: Sequence[DelayDistribution | None] = ()
 
     def name(self, among: Sequence[Edge]) -> str:

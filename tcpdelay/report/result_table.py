@@ -61,6 +61,11 @@ def _entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}={_csv_cell(value)}"
 
 
+def attributes(found: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object as entries of a record."""
+    return {name: getattr(found, name) for name in names}
+
+
 def record_text(record: Mapping[str, Any], chosen: Literal["json", "csv"]) -> str:
     """Return one record as a JSON object, or as CSV with a header."""
     return to_json(record) if chosen == "json" else to_csv([record])
@@ -167,38 +172,13 @@ class Column:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of results.
+    """A table of results."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the table's file, without the suffix.
-    title : str
-        Title.
-    columns : sequence of Column
-        The columns for people.
-    rows : sequence of mapping
-        All values by key; there may be values without a column.
-    note : str
-        Explanation of the table.
-
-    Examples
-    --------
-    >>> table = ResultTable("t", "Delays", (Column("p95", "p95", "time"),), [{"p95": 0.19, "n": 3}])
-    >>> print(table.to_markdown())
-    | p95 |
-    |---:|
-    | 190 ms |
-    >>> print(table.to_csv(), end="")
-    p95,n
-    0.19,3
-    """
-
-    name: str
+    name: str  # Name of the table's file, without the suffix
     title: str
-    columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Cell]]
-    note: str = ""
+    columns: Sequence[Column]  # The columns for people
+    rows: Sequence[Mapping[str, Cell]]  # All values by key; there may be values without a column
+    note: str = ""  # Explanation of the table
 
     def to_csv(self) -> str:
         """Return all values as CSV, in seconds and fractions: "inf" if infinite, an empty cell if not known."""

@@ -108,13 +108,7 @@ def _measured(name: str, interval: Interval | None) -> dict[str, float | None]:
 
 
 def json_line(event: str, record: Mapping[str, Any]) -> str:
-    """Return a record as one line of JSON that begins with its event; an infinite number becomes null.
-
-    Examples
-    --------
-    >>> print(json_line("sample", {"rtt": 0.1, "predicted_p95": float("inf")}))
-    {"event": "sample", "rtt": 0.1, "predicted_p95": null}
-    """
+    """Return a record as one line of JSON that begins with its event; an infinite number becomes null."""
     return json.dumps({"event": event, **to_jsonable_python(dict(record), inf_nan_mode="null")}, allow_nan=False)
 
 
