@@ -69,10 +69,10 @@ BUDGETS = {
         "testbed": 7200,
         "proxy": 900,
         "study": 9980,
-        "advice": 2325,
-        "report": 6780,
+        "advice": 1833,
+        "report": 6147,
     },
-    **{"cli": 6400, "__main__": 50},
+    **{"cli": 6100, "__main__": 50},
 }
 """Most lines of each folder and module, with docstrings. A budget only falls; code that needs more ends other code."""
 LARGEST_SHARE_OF_DOCSTRINGS = 0.22

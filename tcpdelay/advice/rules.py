@@ -90,7 +90,7 @@ def _rules(group: str, level: Level, codes: Mapping[str, Code], browser: str = N
         anywhere = texts.pop("anywhere", None)
         others = {"linux": NOT_THERE, "macos": NOT_THERE, "windows": NOT_THERE, "browser": browser}
         settings = Settings(**{system: texts.pop(system, anywhere or other) for system, other in others.items()})
-        fields = {"level": level, "evidence": NO_EVIDENCE, **texts}
+        fields: dict[str, Any] = {"level": level, "evidence": NO_EVIDENCE, **texts}
         rules.append(Rule(key=key, settings=settings, **fields, **code._asdict()))
     return tuple(rules)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -190,15 +190,13 @@ def analyze(
     if report:
         with argument_errors("--report"):
             each = [find_guideline(found.flow(), found.estimate(), found.stack(), target, app) for found in analyses]
-        findings = each[0] if len(each) == 1 else both_directions(each, analyses[0])
+        if len(each) == 1:
+            findings = each[0]
+        else:
+            from tcpdelay.report.guideline import TwoWayGuideline
+
+            findings = TwoWayGuideline(each[0], each[1], (analyses[0].sender, analyses[0].receiver))
     write_results(written, findings, chosen, output)
-
-
-def both_directions(guidelines: Sequence[Guideline], forward: ConnectionAnalysis) -> TwoWayGuideline:
-    """Return the report on both directions of a connection."""
-    from tcpdelay.report.guideline import TwoWayGuideline
-
-    return TwoWayGuideline(guidelines[0], guidelines[1], (forward.sender, forward.receiver))
 
 
 def refuse_other_format(chosen: Format, report: bool) -> None:

@@ -82,7 +82,9 @@ def explore(
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}")
     refuse_missing_folder(output, "--output")
-    if path is not None and not _in_range(path):
+    from tcpdelay.report.explorer import in_range
+
+    if path is not None and not in_range(path):
         raise typer.BadParameter(f"--path: the page has no round-trip time or loss as that of {path.name}")
     if app is None and points is None:
         print(
@@ -93,12 +95,6 @@ def explore(
     page = _page(app or _applications(DEFAULT), points or DEFAULT_POINTS, path).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
-
-
-def _in_range(path: PathPreset) -> bool:
-    from tcpdelay.report.explorer import in_range
-
-    return in_range(path)
 
 
 def _page(applications: Sequence[Application], points: Points, path: PathPreset | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -136,23 +136,28 @@ def application_option(more: str = "") -> Any:
 _STACK_HELP = "Transport: linux (TCP of a current kernel), newreno_2008 (TCP of the published chain) or quic."
 
 
-def _profile_name(text: str) -> str:
-    if text not in PROFILES:
-        raise typer.BadParameter(f"--stack: must be one of {', '.join(PROFILES)}, got {text!r}")
+def _word(text: str, name: str, words: Iterable[str]) -> str:
+    if text not in words:
+        raise typer.BadParameter(f"{name}: must be one of {', '.join(words)}, got {text!r}")
     return text
+
+
+def words_option(name: str, description: str, words: Iterable[str], default: str) -> Any:
+    """Return the option of the transport for one or several of some words."""
+    return make_option(
+        name,
+        TRANSPORT,
+        description,
+        default,
+        metavar="|".join(words),
+        parser=partial(_word, name=name, words=words),
+        autocompletion=lambda: list(words),
+    )
 
 
 def stacks_option(more: str) -> Any:
     """Return the option for one or several stacks; the help ends with `more`."""
-    return make_option(
-        "--stack",
-        TRANSPORT,
-        f"{_STACK_HELP} {more}",
-        DEFAULT_PROFILE,
-        metavar="|".join(PROFILES),
-        parser=_profile_name,
-        autocompletion=lambda: list(PROFILES),
-    )
+    return words_option("--stack", f"{_STACK_HELP} {more}", PROFILES, DEFAULT_PROFILE)
 
 
 def _encapsulation(name: str) -> Encapsulation:

@@ -52,6 +52,8 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 if TYPE_CHECKING:
     from tcpdelay.sim.simulation import Simulation
 
+# `tcpdelay predict`: the delay distribution in a few numbers, or as a chart.
+
 Format = Literal["text", "json", "csv"]
 FORMAT_HELP = (
     "Output format; json and csv hold seconds, bytes, bit/s and fractions. Infinite: null in json, inf in csv."
@@ -153,6 +155,8 @@ def warn_of_precision(found: Simulation) -> None:
         )
 
 
+# `tcpdelay relay`: the delay through a relay that ends TCP on one side, or on both.
+
 Transport = Literal["tcp", "udp"]
 STACK_FIELDS = {field.name for field in fields(Linux)}
 
@@ -238,6 +242,8 @@ def relay(
         record = relay_record(scenario.source, *legs, scenario.target, result)
         print(to_json(record) if output_format == "json" else to_csv(relay_rows(record)), end="")
 
+
+# `tcpdelay exchange`: how long a request and its response take.
 
 EXCHANGE_SUMMARY = "Simulate requests and responses, one after the other."
 EXCHANGE_EXAMPLES = """

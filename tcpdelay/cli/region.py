@@ -43,7 +43,6 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, read_demands, read_source, varying_source, with_source
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.scenario.stack import checked_profile
@@ -53,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tcpdelay.delays import DelayDistribution
+    from tcpdelay.report.region_charts import Edge
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.stack import KnownStack, StackName
     from tcpdelay.scenario.target import Target
@@ -172,6 +172,14 @@ def region(
     rated = codec is not None or playout is not None
     import numpy as np
 
+    from tcpdelay.report.region_charts import (
+        Edge,
+        edge_table,
+        mark_measured,
+        mark_paths,
+        plot_boundaries,
+        plot_region,
+    )
     from tcpdelay.study.boundary import working_boundary
     from tcpdelay.study.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
     from tcpdelay.study.region import read_measured, usual_codec, working_region
@@ -216,8 +224,6 @@ def region(
             )
     if chart is not None:
         from matplotlib.figure import Figure
-
-        from tcpdelay.report.region_charts import mark_measured, mark_paths, plot_boundaries, plot_region
 
         figure = Figure(figsize=(8, 5), layout="constrained")
         if len(edges) == 1:

@@ -30,8 +30,6 @@ from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.source import Flow
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tcpdelay.report.guideline import Guideline, GuidelineComparison, SourceGuideline, TwoWayGuideline
 
     Findings = Guideline | SourceGuideline | GuidelineComparison | TwoWayGuideline
@@ -119,31 +117,19 @@ def report(
 
 def write_report(findings: Findings, chosen: Format, output: Path | None) -> None:
     """Write a report, a comparison of two reports, or the reports on both directions to a file, or print it."""
-    if output is None and chosen == "text":
-        from rich.console import Console
+    if chosen != "text":
+        render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
+        write(render().rstrip("\n") + "\n", output)
+        return
+    from rich.console import Console
 
-        _print_text(findings, Console())
-    else:
-        write(_rendered(findings, chosen), output)
-
-
-def _print_text(findings: Findings, console: Console) -> None:
-    """Print a report, a comparison of two reports, or the reports on both directions as text."""
     from tcpdelay.report.markdown import print_content
 
-    print_content(findings.content(), console)
-
-
-def _rendered(findings: Findings, chosen: Format) -> str:
-    """Return the content of a file with the report."""
-    if chosen == "text":
-        from rich.console import Console
-
-        page = io.StringIO()
-        _print_text(findings, Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None))
-        return page.getvalue()
-    render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
-    return render().rstrip("\n") + "\n"
+    page = io.StringIO()
+    in_file = Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None)
+    print_content(findings.content(), Console() if output is None else in_file)
+    if output is not None:
+        write(page.getvalue(), output)
 
 
 def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:

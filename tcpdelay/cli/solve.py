@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import typer
 
@@ -35,10 +35,8 @@ from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
-    from tcpdelay.report.answers import Solution
-    from tcpdelay.study.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
+    from tcpdelay.report.answers import PlayerSolution, Solution
 
-PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
 PlayerQuestion = Literal["startup", "gaps", "interruption"]
 Question = Literal[
     "bitrate",
@@ -253,10 +251,10 @@ def solve(
         raise typer.BadParameter(f"--method: solve {question} needs a simulation")
     if question in PLAYER_QUESTIONS:
         with argument_errors(), predicting():
-            from tcpdelay.report.answers import player_text
+            from tcpdelay.report.answers import answer_text
 
             found = _solve_player(question, options, source, details)
-            text = player_text(found, output_format)
+            text = answer_text(found, output_format, {})
         print(text, end="")
         return
     if question == "bitrate":
@@ -390,7 +388,7 @@ def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: in
 
 def _solve_player(
     question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
-) -> PlayerAnswer:
+) -> PlayerSolution:
     """Return the answer to a question about a player; `given` has its details."""
     for name in ("limit", "quantile"):
         if options[name] is not None:
@@ -408,7 +406,7 @@ def _solve_player(
         raise InvalidValueError(option, error.value, error.allowed, error.hint) from error
 
 
-def _player_answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
+def _player_answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerSolution:
     """Return the answer to a question, given the details by the names of the library."""
     from tcpdelay.quality.player import Player
     from tcpdelay.study.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls

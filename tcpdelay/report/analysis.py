@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.report.result_table import UNBROKEN, as_text, attributes, facts_table
+from tcpdelay.report.result_table import attributes, facts_text, interval_cells
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
 
@@ -89,7 +89,7 @@ def analysis_text(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) ->
         f"{analysis.payload} bytes in {format_time(analysis.duration)}\n"
     )
     notes = "".join(f"note: {note}\n" for note in (*analysis.notes, *expected.notes))
-    return heading + as_text(facts_table(facts), width=UNBROKEN) + notes
+    return heading + facts_text(facts) + notes
 
 
 def _time(seconds: float) -> str:
@@ -235,7 +235,7 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
         ("mean", mean_interval(delays)),
         *((f"p{100 * q:g}", quantile_interval(delays, q)) for q in (0.5, 0.95, 0.99)),
     ):
-        row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+        row |= interval_cells(name, interval)
     row |= _kinds_record(capture)
     # The flows of one run share the path's queues, so each run counts once.
     of_runs = {run.run: run for run in capture.runs}.values()
@@ -296,7 +296,7 @@ def _capture_text(row: dict[str, Any]) -> str:
     if row["longest_stall"] > 0:
         lines.append(f"  the guest stalled, for {format_time(row['longest_stall'])} at the longest")
     heading = f"{row['capture']}: {row['backend']}, Linux {row['kernel']}, {row['hz']} Hz\n"
-    return heading + as_text(facts_table(facts), width=UNBROKEN) + "\n".join(lines) + "\n"
+    return heading + facts_text(facts) + "\n".join(lines) + "\n"
 
 
 def _kind_text(row: dict[str, Any], kind: str) -> str:

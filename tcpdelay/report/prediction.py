@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.declare import declarations, effective_fields
-from tcpdelay.report.result_table import UNBROKEN, as_text, attributes, facts_table
+from tcpdelay.report.result_table import attributes, facts_text
 from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.sources.source_settings import source_parameters
@@ -205,7 +205,7 @@ def not_settled_text(source: Source, path: Path, refusal: NotSettledError, simul
         ("sustainable", f"not settled: {refusal.in_words}"),
         ("method", _method("simulation", simulated_because)),
     ]
-    return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, path)}\n{facts_text(facts)}"
 
 
 def _method(name: str, simulated_because: str) -> str:
@@ -236,7 +236,10 @@ def prediction_text(
         *ignored_in_words(distribution.ignored, distribution.method),
         *([("note", distribution.ended_note)] if distribution.ended_note else []),
     ]
-    return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, path)}\n{facts_text(facts)}"
+
+
+# The delay through a relay.
 
 
 def relay_record(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> dict[str, Any]:
@@ -312,7 +315,7 @@ def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: 
         ("sustainable", backlog),
         ("settled", "yes" if result.settled else "no: the delays depend on the length of the simulation"),
     ]
-    return f"{scenario_in_words(source, first[0])}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, first[0])}\n{facts_text(facts)}"
 
 
 def _transport(leg: Leg) -> str:
@@ -324,6 +327,9 @@ def _leg_in_words(leg: Leg) -> str:
     """Return transport and path of a leg in words."""
     path = leg[0]
     return f"{_transport(leg).upper()}, round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+
+
+# The time of requests and their responses.
 
 
 def exchange_record(path: Path, sizes: tuple[int, int], target: Target, found: Exchanges) -> dict[str, Any]:
@@ -363,7 +369,7 @@ def exchange_text(path: Path, sizes: tuple[int, int], target: Target, found: Exc
     if interval.low == interval.low:
         ends = f"{format_time(interval.low)} to {format_time(interval.high)}"
         facts.append(("known to", f"{format_fraction(target.quantile)} within {ends} (95 % interval)"))
-    return f"{asked}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{asked}\n{facts_text(facts)}"
 
 
 def draw_prediction(distribution: DelayDistribution, limit: float, counted: str = "packets") -> Figure:

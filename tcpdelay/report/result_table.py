@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from tcpdelay.statistics import Interval
+
 Cell = str | float | int | bool | None
 UNKNOWN = "–"
 DIGITS = 6
@@ -66,6 +68,18 @@ def attributes(found: object, *names: str) -> dict[str, Any]:
     return {name: getattr(found, name) for name in names}
 
 
+def interval_cells(name: str, interval: Interval | None) -> dict[str, Any]:
+    """Return an estimate and the ends of its interval as entries of a record; their keys begin with `name`."""
+    value, low, high = (None, None, None) if interval is None else interval
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def with_interval(interval: Interval, written: Callable[[float], str]) -> str:
+    """Return an estimate in words, with the ends of its interval unless they look the same."""
+    value, low, high = map(written, interval)
+    return value if low == high else f"{value} ({low} to {high})"
+
+
 def record_text(record: Mapping[str, Any], chosen: Literal["json", "csv"]) -> str:
     """Return one record as a JSON object, or as CSV with a header."""
     return to_json(record) if chosen == "json" else to_csv([record])
@@ -87,6 +101,11 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     for fact in facts:
         table.add_row(*map(Text, fact))
     return table
+
+
+def facts_text(facts: Sequence[tuple[str, str]]) -> str:
+    """Return facts as text: a line for each."""
+    return as_text(facts_table(facts), width=UNBROKEN)
 
 
 def cells_table(

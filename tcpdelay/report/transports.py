@@ -14,7 +14,7 @@ from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, curr
 from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.notebook import html_table
 from tcpdelay.report.prediction import scenario_in_words, scenario_record
-from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, attributes, facts_table
+from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, attributes, facts_table, interval_cells
 from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from tcpdelay.quality.experience import Call
-    from tcpdelay.statistics import Interval
     from tcpdelay.study.transports import Carried, Comparison
 
 
@@ -125,13 +124,9 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "title": row.contender.title,
         "sustainable": result.sustainable if settled else None,
         "settled": settled,
-        "mean": result.mean_interval.value,
-        "mean_low": result.mean_interval.low,
-        "mean_high": result.mean_interval.high,
+        **interval_cells("mean", result.mean_interval),
         "p50": math.nan if delays is None else delays.quantile(0.5),
-        "p95": result.p95_interval.value,
-        "p95_low": result.p95_interval.low,
-        "p95_high": result.p95_interval.high,
+        **interval_cells("p95", result.p95_interval),
         "p99": math.nan if delays is None else delays.quantile(0.99),
         "worst": math.nan if delays is None else float(delays.values[-1]),
     }
@@ -141,8 +136,8 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     elif not settled:
         cells |= {name: math.nan for name, value in cells.items() if isinstance(value, float)}
     return cells | {
-        **_beside_tcp("p95_difference", comparison.p95_difference(row)),
-        **_beside_tcp("p95_ratio", comparison.p95_ratio(row)),
+        **interval_cells("p95_difference_to_tcp", comparison.p95_difference(row)),
+        **interval_cells("p95_ratio_to_tcp", comparison.p95_ratio(row)),
         "late_fraction": late,
         "late_error": comparison.missed_error(row),
         "lost_fraction": result.lost / result.offered if lost_is_known else math.nan,
@@ -160,11 +155,6 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
         "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),
     }
-
-
-def _beside_tcp(name: str, interval: Interval) -> dict[str, Cell]:
-    """Return the cells of a figure relative to plain TCP, and of the ends of its interval."""
-    return {f"{name}_to_tcp{end}": value for end, value in zip(("", "_low", "_high"), interval, strict=True)}
 
 
 def _nothing_arrives(comparison: Comparison, row: Carried) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
-from tcpdelay.report.result_table import Cell, Column, ResultTable, attributes
-from tcpdelay.statistics import Interval
+from tcpdelay.report.result_table import Cell, Column, ResultTable, attributes, interval_cells
 from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, VIRTUAL_TIME, MeasuredDelay
 from tcpdelay.study.validation.predictions import GROUPINGS, MODELS, QUANTITIES, Score, ScoredModel, difference
 
@@ -314,8 +313,3 @@ def scores_table(scores: Sequence[Score]) -> ResultTable:
         Column("error_p95", "error", "error"),
     )
     return ResultTable("scores", "Predictions beside measurements", columns, rows)
-
-
-def interval_cells(name: str, interval: Interval) -> dict[str, Cell]:
-    """Return the cells of an estimate and of the ends of its interval; their keys begin with `name`."""
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
