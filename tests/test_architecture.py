@@ -72,7 +72,7 @@ BUDGETS = {
         "advice": 1833,
         "report": 6147,
     },
-    **{"cli": 6100, "__main__": 50},
+    **{"cli": 6088, "__main__": 50},
 }
 """Most lines of each folder and module, with docstrings. A budget only falls; code that needs more ends other code."""
 LARGEST_SHARE_OF_DOCSTRINGS = 0.22

@@ -16,12 +16,10 @@ from tcpdelay.cli.options import (
     OUTPUT,
     MaxSeconds,
     ScenarioOptions,
+    annotated_option,
     chart_option,
-    declared_option,
-    described,
     format_option,
     number,
-    option_type,
     output_option,
     quantity,
     read_varying_link,
@@ -102,10 +100,7 @@ _OF_LINK = {
 def _link_options() -> dict[str, Any]:
     """Return the annotations of the options of the shared link by name; those of its trace follow its rate."""
     options = {
-        name: Annotated[
-            option_type(declared) | None,
-            declared_option(name, declared, LINK, described(declared), declared.default_words),
-        ]
+        name: annotated_option(name, declared, LINK, shown=declared.default_words)
         for name, (_, declared) in _OF_LINK.items()
     }
     return {"link": options.pop("link"), **varying_link_options(LINK), **options}

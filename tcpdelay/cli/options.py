@@ -260,10 +260,18 @@ def declared_option(name: str, declaration: Field, panel: str, help_text: str, s
     return make_option(spelling, panel, help_text, shown)
 
 
+def annotated_option(name: str, declaration: Field, panel: str, more: str = "", shown: str | bool | None = None) -> Any:
+    """Return the annotation of a declared field: its type, and its option, whose help ends with `more`."""
+    if shown is None:
+        known = declaration.default is not None
+        shown = declaration.default_words or (_compact(declaration, declaration.default) if known else False)
+    option = declared_option(name, declaration, panel, described(declaration) + more, shown)
+    return Annotated[option_type(declaration) | None, option]
+
+
 def _annotation(name: str) -> Any:
-    """Return the annotation of a field: its type and its option."""
-    _, declaration = FIELDS[name]
-    return Annotated[option_type(declaration) | None, field_option(name)]
+    """Return the annotation of a field of the scenario."""
+    return annotated_option(name, FIELDS[name][1], _panel(name), shown=shown_default(name))
 
 
 def option_type(declaration: Field) -> Any:

@@ -27,11 +27,9 @@ from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
     TRANSPORT,
-    declared_option,
-    described,
+    annotated_option,
     make_option,
     number,
-    option_type,
     quantity,
     read_varying_link,
     result_option,
@@ -81,11 +79,7 @@ def _path_options() -> dict[str, Any]:
         if name == "trace":
             options |= varying_link_options(PATH)
             continue
-        shown: str | bool = declaration.default_words
-        if not shown:
-            shown = False if declaration.default is None else declaration.written(declaration.default).replace(" ", "")
-        option = declared_option(name, declaration, PATH, described(declaration), shown)
-        options[name] = Annotated[option_type(declaration) | None, option]
+        options[name] = annotated_option(name, declaration, PATH)
     return options
 
 

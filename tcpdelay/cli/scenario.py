@@ -13,11 +13,9 @@ from tcpdelay.cli.errors import argument_errors, option_name, print_warning
 from tcpdelay.cli.options import (
     FLOW,
     ScenarioOptions,
-    declared_option,
-    described,
+    annotated_option,
     file_name,
     make_option,
-    option_type,
     with_options,
 )
 from tcpdelay.cli.output import Named
@@ -53,14 +51,6 @@ _MAKES: Mapping[type[Source], str] = {
 """What an option of a source does, for its help."""
 
 
-def _option(name: str) -> Any:
-    """Return the annotation of a field of a source: its type and its option."""
-    source, declaration = SOURCE_FIELDS[name]
-    shown = declaration.default_words or declaration.written(declaration.default).replace(" ", "")
-    help_text = f"{described(declaration)} {_MAKES[source]}"
-    return Annotated[option_type(declaration) | None, declared_option(name, declaration, FLOW, help_text, shown)]
-
-
 SOURCE_OPTIONS: Mapping[str, Any] = {
     "source": Annotated[
         str | None,
@@ -74,7 +64,10 @@ SOURCE_OPTIONS: Mapping[str, Any] = {
             parser=file_name,
         ),
     ],
-    **{name: _option(name) for name in SOURCE_FIELDS},
+    **{
+        name: annotated_option(name, declaration, FLOW, f" {_MAKES[source]}")
+        for name, (source, declaration) in SOURCE_FIELDS.items()
+    },
 }
 """The options, by the name of their parameter."""
 
