@@ -48,9 +48,9 @@ DRAWN_BY_METHODS = (
     "tcpdelay.study.boundary -> tcpdelay.report.region_charts",
     "tcpdelay.study.boundary -> tcpdelay.report.notebook",
     "tcpdelay.study.transports -> tcpdelay.report.transports",
-    "tcpdelay.scenario.sources.message_stream -> tcpdelay.report.source_chart",
+    "tcpdelay.scenario.sources.message_stream -> tcpdelay.report.charts",
 )
-"""Imports within a method, for users' convenience, of a module that does not import the class back."""
+"""Imports within a method, for users' convenience, of the module that draws the class; they make no circle."""
 BUDGETS = {
     **{
         "units": 300,
@@ -69,10 +69,10 @@ BUDGETS = {
         "testbed": 6700,
         "proxy": 800,
         "study": 9980,
-        "advice": 2325,
-        "report": 6780,
+        "advice": 1833,
+        "report": 6147,
     },
-    **{"cli": 6400, "__main__": 50},
+    **{"cli": 6088, "__main__": 50},
 }
 """Most lines of each folder and module, with docstrings. A budget only falls; code that needs more ends other code."""
 LARGEST_SHARE_OF_DOCSTRINGS = 0.22
@@ -152,7 +152,7 @@ def circle(module):
     before, waiting = {}, [module]
     while waiting:
         here = waiting.pop(0)
-        for there in sorted(imports(here)):
+        for there in sorted(there for there in imports(here) if f"{here} -> {there}" not in DRAWN_BY_METHODS):
             if there == module:
                 found = [here]
                 while found[-1] != module:

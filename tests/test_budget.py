@@ -22,8 +22,13 @@ from tcpdelay.chain.solver.stationary import iterate_sweeps, solve_by_sweeps
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import predict
 from tcpdelay.report.notebook import distribution_html
-from tcpdelay.report.prediction import not_settled_record, not_settled_text, prediction_record, prediction_text
-from tcpdelay.report.relayed_messages import exchange_text
+from tcpdelay.report.prediction import (
+    exchange_text,
+    not_settled_record,
+    not_settled_text,
+    prediction_record,
+    prediction_text,
+)
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.sources.video import Video

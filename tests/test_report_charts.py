@@ -9,7 +9,7 @@ from matplotlib.path import Path
 from tcpdelay import guideline
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import capacity
-from tcpdelay.report import charts, guideline_charts
+from tcpdelay.report import charts
 from tcpdelay.report.html import CHART_HEIGHT, CHART_WIDTH
 from tcpdelay.scenario.scenario import Scenario
 
@@ -104,7 +104,7 @@ def test_no_name_lies_on_a_line_or_another_name(rtt, loss):
     size = {"figsize": (CHART_WIDTH, CHART_HEIGHT), "layout": "constrained"}
     ax = Figure(**size).subplots()
     assert covered(charts.plot_distribution(found.distribution, ax, thresholds={"limit": 0.2})) == []
-    assert covered(guideline_charts.plot_quantile_against_loss(found, Figure(**size).subplots())) == []
+    assert covered(charts.plot_quantile_against_loss(found, Figure(**size).subplots())) == []
 
 
 def test_second_curve_has_another_colour_and_keeps_the_first_in_view():
@@ -128,7 +128,7 @@ def test_plot_without_axes_uses_the_current_ones():
 def test_chart_of_an_unsustainable_flow_says_so(findings):
     for ax in (
         charts.plot_distribution(DelayDistribution.unsustainable(0.05), Figure().subplots()),
-        guideline_charts.plot_delay_parts(findings["never"], Figure().subplots()),
+        charts.plot_delay_parts(findings["never"], Figure().subplots()),
     ):
         assert [text.get_text() for text in ax.texts] == ["never settles: TCP cannot carry this flow"]
 
@@ -140,7 +140,7 @@ def test_unknown_kind_of_chart_is_refused():
 
 def test_parts_chart_adds_up_to_the_mean(findings):
     found = findings["works"]
-    ax = guideline_charts.plot_delay_parts(found, Figure().subplots())
+    ax = charts.plot_delay_parts(found, Figure().subplots())
     assert [bar.get_width() for bar in ax.patches] == pytest.approx(dataclasses.astuple(found.parts))
     assert max(bar.get_x() + bar.get_width() for bar in ax.patches) == pytest.approx(found.distribution.mean)
 
@@ -168,6 +168,6 @@ def test_loss_curve_ends_where_tcp_cannot_carry_the_flow(findings):
     )
     assert smaller <= found.flow.packet_rate < largest
     assert np.all(curve.loss < curve.critical)
-    ax = guideline_charts.plot_quantile_against_loss(found, Figure().subplots())
+    ax = charts.plot_quantile_against_loss(found, Figure().subplots())
     assert f"TCP cannot carry it from {100 * curve.critical:.3g} %" in {text.get_text() for text in ax.texts}
     assert "here: 20 %, never settles" in {text.get_text() for text in ax.texts}

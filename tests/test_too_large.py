@@ -9,7 +9,7 @@ import tcpdelay as td
 from tcpdelay.budget import TooLargeError
 from tcpdelay.models.predict import predict
 from tcpdelay.quality.voice import CallTarget
-from tcpdelay.report.region_table import Edge, edge_table
+from tcpdelay.report.region_charts import Edge, edge_table
 from tcpdelay.scenario.scenario import Scenario
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)

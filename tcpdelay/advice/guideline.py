@@ -164,6 +164,7 @@ class SourceFindings(JudgedDelays):
     source: Source
     compared: int  # Number of messages in each simulation of the search for the margins
 
+    messages = "messages"
     recorded = (
         *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
         *(
@@ -206,16 +207,7 @@ class SourceFindings(JudgedDelays):
 
 
 def source_findings(request: GuidelineRequest) -> SourceFindings:
-    """Simulate a source whose rate is not constant, and return the findings: verdict, margins and recommendations.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Path, Scenario, Speech, Target
-    >>> speech = Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02))
-    >>> found = source_findings(GuidelineRequest(speech, Target(0.2)))
-    >>> found.verdict, list(found.by_kind)
-    ('works', ['packet', 'first packet'])
-    """
+    """Simulate a source whose rate is not constant, and return the findings: verdict, margins and recommendations."""
     if request.method == "chain":
         allowed = "be 'simulation' or 'auto' for a source whose rate is not constant"
         raise InvalidValueError("method", request.method, allowed)

@@ -348,6 +348,8 @@ class JudgedDelays:
     estimate: PathEstimate | None = None  # The measurement from which the path was made
     path_preset: PathPreset | None = None  # The preset from which the path was made
 
+    messages: ClassVar[str] = "packets"
+    """The word for what arrives."""
     recorded: ClassVar[tuple[str, ...]]
     """Names of the fields that `to_dict` returns, in the order of its keys."""
 

@@ -38,13 +38,7 @@ class PlayoutBuffer:
 
 
 def fast_retransmit_playout(flow: Flow, path: Path) -> float:
-    """Return the playout delay [s] that hides one loss detected by three duplicate ACKs: L + RTT + 3/f.
-
-    Examples
-    --------
-    >>> round(fast_retransmit_playout(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), 3)
-    0.21
-    """
+    """Return the playout delay [s] that hides one loss detected by three duplicate ACKs: L + RTT + 3/f."""
     return path.forward_delay + path.rtt + DUPLICATE_THRESHOLD * flow.interval
 
 
@@ -54,17 +48,6 @@ def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
     For Linux it is RTT + RTO, where the timeout RTO is at least RTT + `rto_min`. For the published chain it is the
     first timeout, by default 4 RTT. For QUIC it is L + PTO: without jitter the probe timeout PTO is RTT + 1 ms +
     `max_ack_delay`, and its probe carries the oldest data in flight.
-
-    Examples
-    --------
-    >>> timeout_playout(Path(rtt=0.100, loss=0.02))
-    0.4
-    >>> round(timeout_playout(Path(rtt=0.100, loss=0.02), Linux(rto_min=0.030)), 3)
-    0.23
-    >>> timeout_playout(Path(rtt=0.100, loss=0.02), NewReno2008(initial_timeout=1.0))
-    1.0
-    >>> round(timeout_playout(Path(rtt=0.100, loss=0.02), Quic()), 3)
-    0.176
     """
     if isinstance(stack, NewReno2008):
         return stack.first_timeout(path.rtt)
@@ -83,13 +66,7 @@ def _beyond_rtt(stack: Quic) -> float:
 
 
 def timeout_in_words(stack: KnownStack) -> str:
-    """Return the retransmission timeout of a stack in a sentence.
-
-    Examples
-    --------
-    >>> timeout_in_words(Linux(rto_min=0.030))
-    'The retransmission timeout (RTO) of Linux is at least RTT + 30 ms.'
-    """
+    """Return the retransmission timeout of a stack in a sentence."""
     if isinstance(stack, NewReno2008):
         timeout = "4 RTT" if stack.initial_timeout is None else format_time(stack.initial_timeout)
         return f"The first retransmission timeout (RTO) of this TCP of 2008 is {timeout}."

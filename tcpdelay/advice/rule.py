@@ -27,48 +27,27 @@ Basis = Literal["chain", "simulation", "bound", "none", "unknown"]
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of following a rule.
+    """The effect of following a rule."""
 
-    Parameters
-    ----------
-    basis : {"chain", "simulation", "bound", "none", "unknown"}
-        "chain" and "simulation": the numbers are computed for the scenario by this model. "bound": they bound the delay
-        that is saved. "none": the rule has no effect, for the given `reason` or because a current Linux follows it.
-        "unknown": the effect is not computed, for the given `reason`.
-    without, with_rule : float, optional
-        The target's quantile [s], or the late fraction, without and with the rule; infinite where TCP cannot carry the
-        flow. `without` is NaN if the simulation of the scenario has not settled.
-    saves_up_to : float, optional
-        Largest delay saved per packet [s].
-    quantity : {"quantile", "late fraction"}
-        What `without` and `with_rule` are.
-    at : float, optional
-        Playout delay [s] at which `with_rule` is the late fraction.
-    provided : str, optional
-        Condition in words under which the numbers hold, where the scenario does not say whether it is met.
-    reason : str, optional
-        Why the rule brings no gain here, or why its effect is not computed; None where it may bring one.
-    """
-
+    # "chain" and "simulation": the numbers are computed for the scenario by this model. "bound": they bound the delay
+    # that is saved. "none": the rule has no effect, for the `reason` or because a current Linux follows it. "unknown":
+    # the effect is not computed, for the `reason`.
     basis: Basis
+    # without, with_rule: The target's quantile [s], or the late fraction; infinite where TCP cannot carry the flow.
+    # `without` is NaN if the simulation of the scenario has not settled.
     without: float | None = None
     with_rule: float | None = None
-    saves_up_to: float | None = None
-    quantity: Literal["quantile", "late fraction"] = "quantile"
-    at: float | None = None
-    provided: str | None = None
-    reason: str | None = None
+    saves_up_to: float | None = None  # Largest delay saved per packet [s]
+    quantity: Literal["quantile", "late fraction"] = "quantile"  # What `without` and `with_rule` are
+    at: float | None = None  # Playout delay [s] at which `with_rule` is the late fraction
+    provided: str | None = None  # Condition in words under which the numbers hold, where the scenario leaves it open
+    reason: str | None = None  # Why the rule brings no gain here, or why its effect is not computed
 
     @property
     def gain(self) -> float:
         """Delay that the rule saves at the target's quantile, or at most [s]; 0 if the effect is not a delay.
 
         It is infinite where the rule makes the flow one that TCP carries, or a simulation settle.
-
-        Examples
-        --------
-        >>> round(Effect("chain", 0.246, 0.190).gain, 3), Effect("bound", saves_up_to=0.040).gain
-        (0.056, 0.04)
         """
         if self.saves_up_to is not None:
             return self.saves_up_to
@@ -87,34 +66,15 @@ NOT_SETTLED = Effect("unknown", reason="the simulation of this scenario has not 
 
 @dataclass(frozen=True)
 class Situation:
-    """The input of the rules: the prediction for a scenario, its target, and the margin of its bitrate.
+    """The input of the rules: the prediction for a scenario, its target, and the margin of its bitrate."""
 
-    Parameters
-    ----------
-    answer : Answer
-        The prediction for the scenario with which a change is compared. It has no delays if a simulation has not
-        settled.
-    target : Target
-        The demand on the delay.
-    utilization : float
-        The bitrate divided by the fair rate of TCP; NaN if it is not known.
-    bitrate : Margin, optional
-        The margin of the bitrate.
-    application : Application, optional
-        The application that sends the flow, if it is known.
-    model : {"chain"} or Model
-        The model that answered, and answers for the scenario with a change.
-    judged : Answer, optional
-        The answer of the verdict, which gives the delays without a change; `answer` by default.
-    """
-
-    answer: Answer
-    target: Target
-    utilization: float = math.nan
-    bitrate: Margin | None = None
-    application: Application | None = None
-    model: AnsweredBy | Model = "chain"
-    judged: Answer | None = None
+    answer: Answer  # The prediction with which a change is compared; without delays if a simulation has not settled
+    target: Target  # The demand on the delay
+    utilization: float = math.nan  # The bitrate divided by the fair rate of TCP; NaN if it is not known
+    bitrate: Margin | None = None  # The margin of the bitrate
+    application: Application | None = None  # The application that sends the flow, if it is known
+    model: AnsweredBy | Model = "chain"  # The model that answered, and answers for the scenario with a change
+    judged: Answer | None = None  # The answer of the verdict; `answer` by default
 
     @property
     def basis(self) -> Literal["chain", "simulation"]:
@@ -326,29 +286,18 @@ NO_EVIDENCE = "none here; it follows from the flow control of TCP (RFC 9293)"
 
 @dataclass(frozen=True)
 class Settings:
-    """The setting on each system, or the statement that there is none.
+    """The setting on each system, or the statement that there is none."""
 
-    Parameters
-    ----------
-    linux, macos, windows, browser : str
-        The socket option, sysctl, command or programming interface. Names in braces are replaced by what fits the
-        scenario: `{load}`, packets per round-trip time; `{segment}`, bytes of the whole packets that fit into a
-        segment; `{lower_rate}`, how the application sends at a lower bitrate.
-    """
-
+    # The socket option, sysctl, command or programming interface. Names in braces are replaced by what fits the
+    # scenario: `{load}`, packets per round-trip time; `{segment}`, bytes of the whole packets that fit into a segment;
+    # `{lower_rate}`, how the application sends at a lower bitrate.
     linux: str
     macos: str = NOT_THERE
     windows: str = NOT_THERE
     browser: str = NOT_THERE
 
     def filled_in(self, load: int | str, segment: int | str, lower_rate: str = "a lower rate") -> Settings:
-        """Return the settings with a scenario's numbers and words, or with letters in their place.
-
-        Examples
-        --------
-        >>> Settings("ip route change … initcwnd {load}").filled_in(load=12, segment=1392).linux
-        'ip route change … initcwnd 12'
-        """
+        """Return the settings with a scenario's numbers and words, or with letters in their place."""
         return Settings(*(text.format(load=load, segment=segment, lower_rate=lower_rate) for text in self.texts))
 
     @property
@@ -374,49 +323,23 @@ def has(name: str, value: bool | str | float) -> Callable[[Situation], bool]:
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule of the guideline.
+    """One rule of the guideline."""
 
-    Parameters
-    ----------
-    key : str
-        Stable name.
-    level : {"tcp", "application"}
-        Who follows it.
-    title, reason : str
-        What to do, and why.
-    condition : str
-        When the rule holds, in words.
-    holds : callable
-        Returns whether the rule holds in a situation.
-    effect : callable
-        Returns the effect in a situation; None where no effect can be computed.
-    status : {"set", "default", "built in", "gone", "missing", "not a setting"}
-        Whether the reader has to set it on a current Linux.
-    settings : Settings
-        The setting on each system.
-    evidence : str
-        Page, table or captures that show the effect, as a path from the repository's root; or `NO_EVIDENCE`.
-    finding : callable, optional
-        Returns a sentence about the situation that follows the reason.
-    followed : callable
-        Returns whether the scenario follows the rule already; by default it does not.
-    any_source : bool
-        Whether the rule applies to every source, and not only to packets of one size at a constant interval.
-    """
-
-    key: str
-    level: Level
+    key: str  # Stable name
+    level: Level  # Who follows it
+    # title, reason: What to do, and why.
     title: str
     reason: str
-    condition: str
-    holds: Callable[[Situation], bool]
-    effect: Callable[[Situation], Effect | None]
-    status: Status
-    settings: Settings
+    condition: str  # When the rule holds, in words
+    holds: Callable[[Situation], bool]  # Whether the rule holds in a situation
+    effect: Callable[[Situation], Effect | None]  # The effect in a situation; None where none can be computed
+    status: Status  # Whether the reader has to set it on a current Linux
+    settings: Settings  # The setting on each system
+    # Page, table or captures that show the effect, as a path from the repository's root; or `NO_EVIDENCE`.
     evidence: str
-    finding: Callable[[Situation], str] | None = None
-    followed: Callable[[Situation], bool] = never
-    any_source: bool = False
+    finding: Callable[[Situation], str] | None = None  # A sentence about the situation that follows the reason
+    followed: Callable[[Situation], bool] = never  # Whether the scenario follows the rule already
+    any_source: bool = False  # Whether the rule applies to every source, not only to a flow of constant rate
 
 
 @dataclass(frozen=True)

@@ -43,26 +43,6 @@ class MoveAdvice:
 
     The advice changes only when one verdict, "works" or "does not work", was given without interruption for the time
     `hold`. Every other verdict starts this time again and leaves the advice as it was.
-
-    Parameters
-    ----------
-    transport : {"tcp", "udp"}
-        What carries the flow now.
-    hold : float
-        Time for which a verdict must hold [s], 0 or more.
-
-    Raises
-    ------
-    InvalidValueError
-        If `hold` is below 0.
-
-    Examples
-    --------
-    >>> advice = MoveAdvice("tcp", hold=10.0)
-    >>> [advice.update(time, "does not work") for time in (0.0, 9.0, 10.0)]
-    ['none yet', 'none yet', 'move away from TCP']
-    >>> [advice.update(time, "works") for time in (11.0, 20.0, 21.0)]
-    ['move away from TCP', 'move away from TCP', 'stay on TCP']
     """
 
     def __init__(self, transport: Transport, hold: float) -> None:
@@ -122,47 +102,18 @@ class Observation:
 
 @dataclass
 class WatchedPath:
-    """A live path that is predicted from its samples.
+    """A live path that is predicted from its samples."""
 
-    Parameters
-    ----------
-    flow, stack, target
-        The flow, the TCP that carries it or would carry it, and the demand on its delay.
-    transport : {"tcp", "udp"}
-        What carries the flow now.
-    window : float
-        Time of the samples that count [s], above 0.
-    hold : float
-        Time for which a verdict must hold before it is advised [s], 0 or more.
-    whole_connection : bool
-        Count the losses since the connection began, as a report on `ss` does, not those of the window.
-    path : mapping
-        Other fields of `Path` than the round-trip time and the loss.
-
-    Raises
-    ------
-    InvalidValueError
-        If a value is out of range, or the chain does not model a field.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> watched = WatchedPath(Flow(174, 0.020), Stack.linux(), Target(0.200))
-    >>> for second in range(40):
-    ...     counters = {"sent": 1000 * second, "lost": 20 * second}
-    ...     seen = watched.add(PathSample(source="ss", time=second, rtt=0.1, **counters))
-    >>> seen.verdict, seen.advice
-    ('works', 'stay on TCP')
-    """
-
+    # flow, stack, target: The flow, the TCP that carries it or would carry it, and the demand on its delay.
     flow: Flow
     stack: KnownStack
     target: Target
-    transport: Transport = "tcp"
-    window: float = WINDOW
-    hold: float = HOLD
+    transport: Transport = "tcp"  # What carries the flow now
+    window: float = WINDOW  # Time of the samples that count [s], above 0
+    hold: float = HOLD  # Time for which a verdict must hold before it is advised [s], 0 or more
+    # Count the losses since the connection began, as a report on `ss` does, not those of the window.
     whole_connection: bool = False
-    path: Mapping[str, Any] = field(default_factory=dict)
+    path: Mapping[str, Any] = field(default_factory=dict)  # Other fields of `Path` than round-trip time and loss
 
     def __post_init__(self) -> None:
         self._window = PathWindow(self.window, self.whole_connection)

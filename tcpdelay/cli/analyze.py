@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -47,15 +47,13 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
-    from tcpdelay.report.guideline import Guideline
-    from tcpdelay.report.two_way import TwoWayGuideline
+    from tcpdelay.report.guideline import Guideline, TwoWayGuideline
     from tcpdelay.scenario.applications import Application
     from tcpdelay.scenario.source import Flow
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
 
 ANALYSIS = "The capture"
@@ -139,7 +137,7 @@ def analyze(
 ) -> None:
     """Measure round-trip time, loss, packets and delays of one TCP connection, in each direction with a flow."""
     refuse_other_than_chart(chart, "--chart")
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_other_format(chosen, report)
     refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
@@ -192,15 +190,13 @@ def analyze(
     if report:
         with argument_errors("--report"):
             each = [find_guideline(found.flow(), found.estimate(), found.stack(), target, app) for found in analyses]
-        findings = each[0] if len(each) == 1 else both_directions(each, analyses[0])
+        if len(each) == 1:
+            findings = each[0]
+        else:
+            from tcpdelay.report.guideline import TwoWayGuideline
+
+            findings = TwoWayGuideline(each[0], each[1], (analyses[0].sender, analyses[0].receiver))
     write_results(written, findings, chosen, output)
-
-
-def both_directions(guidelines: Sequence[Guideline], forward: ConnectionAnalysis) -> TwoWayGuideline:
-    """Return the report on both directions of a connection."""
-    from tcpdelay.report.two_way import TwoWayGuideline
-
-    return TwoWayGuideline(guidelines[0], guidelines[1], (forward.sender, forward.receiver))
 
 
 def refuse_other_format(chosen: Format, report: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,7 +22,6 @@ from tcpdelay.cli.errors import (
     argument_errors,
     erase_progress,
     interrupted_once,
-    print_progress,
     print_warning,
 )
 from tcpdelay.cli.options import (
@@ -40,6 +38,7 @@ from tcpdelay.cli.options import (
     number,
     quantity,
     range_option,
+    result_option,
     with_scenario,
 )
 from tcpdelay.cli.output import (
@@ -64,8 +63,8 @@ if TYPE_CHECKING:
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
 
-TERMINAL_INTERVAL, FILE_INTERVAL = 1.0, 30.0
-"""Shortest times between two lines of progress, on a terminal and in a file [s]."""
+TERMINAL_INTERVAL = 1.0
+"""Shortest time between two lines of progress on a terminal [s]."""
 MOST_REASONS = 3
 """Largest number of reasons that the warning about rows without a prediction lists."""
 BATCH_SUMMARY = "Predict every row of a table, and count what works."
@@ -130,13 +129,9 @@ def batch(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="File for the rows with their predictions, or a folder, whose name ends in /.",
-            rich_help_panel=OUTPUT,
-            show_default="none: only the summary is printed",
+        result_option(
+            "File for the rows with their predictions, or a folder, whose name ends in /.",
+            "none: only the summary is printed",
         ),
     ] = None,
     column: Annotated[
@@ -394,35 +389,27 @@ def _readable(job: Job) -> Iterator[None]:
         raise typer.BadParameter(f"{table}: {table_fault(job.source, job.source_format, error)}") from error
 
 
-class _Progress:
+class _Progress(StatusLine):
     """Progress while a table is predicted."""
 
     def __init__(self) -> None:
-        self._interval = TERMINAL_INTERVAL if sys.stderr.isatty() else FILE_INTERVAL
-        self._started = self._shown = time.monotonic()
+        super().__init__(on_terminal=TERMINAL_INTERVAL)
         self._estimate = TimeLeft()
         self.rows = 0
 
     def rows_done(self, rows: int) -> None:
         """Show the number of rows predicted so far."""
         self.rows = rows
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        self._show(f"{rows} rows, {rows / seconds:.3g} a second ...")
+        self.show_text(f"{rows} rows, {rows / max(self.seconds, 1e-9):.3g} a second ...")
 
     def chains(self, done: int, total: int) -> None:
         """Show the number of chains solved so far, and about how long the other chains of these rows take."""
         rows = f"{self.rows} rows; " if self.rows else ""
-        self._show(f"{rows}solving {done} of {total} chains{self._estimate.in_words(done, total)} ...")
-
-    def _show(self, line: str) -> None:
-        now = time.monotonic()
-        if now - self._shown >= self._interval:
-            self._shown = now
-            print_progress(line)
+        self.show_text(f"{rows}solving {done} of {total} chains{self._estimate.in_words(done, total)} ...")
 
     def end(self) -> None:
         """Erase the progress; after a long job, print the number of rows and the time."""
-        seconds = time.monotonic() - self._started
+        seconds = self.seconds
         erase_progress()
         if seconds >= self._interval:
             print(f"{self.rows} rows in {seconds:.3g} s, {self.rows / seconds:.3g} a second", file=sys.stderr)

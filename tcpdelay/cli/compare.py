@@ -16,18 +16,14 @@ from tcpdelay.cli.options import (
     OUTPUT,
     MaxSeconds,
     ScenarioOptions,
+    annotated_option,
     chart_option,
-    declared_option,
-    described,
     format_option,
-    link_trace_option,
     number,
-    option_type,
-    outage_every_option,
-    outage_option,
     output_option,
     quantity,
     read_varying_link,
+    varying_link_options,
     with_options,
     with_scenario,
 )
@@ -46,20 +42,11 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from matplotlib.figure import Figure
-
     from tcpdelay.scenario.path_presets import PathPreset
     from tcpdelay.sim.network.bottleneck import Bottleneck
     from tcpdelay.sim.network.sources import Source
-    from tcpdelay.study.transports import Comparison
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
-FILE_WIDTH = 140
-"""Width of a table in a file [columns]."""
 FULL_PACKET = 1500
 """Packet size for the default length of the queue [bytes]."""
 FEWEST_QUEUED = 10
@@ -116,18 +103,10 @@ _OF_LINK = {
 def _link_options() -> dict[str, Any]:
     """Return the annotations of the options of the shared link by name; those of its trace follow its rate."""
     options = {
-        name: Annotated[
-            option_type(declared) | None,
-            declared_option(name, declared, LINK, described(declared), declared.default_words),
-        ]
+        name: annotated_option(name, declared, LINK, shown=declared.default_words)
         for name, (_, declared) in _OF_LINK.items()
     }
-    varying = {
-        "link_trace": Annotated[Path | None, link_trace_option(LINK)],
-        "outage_every": Annotated[float | None, outage_every_option(LINK)],
-        "outage": Annotated[float | None, outage_option(LINK)],
-    }
-    return {"link": options.pop("link"), **varying, **options}
+    return {"link": options.pop("link"), **varying_link_options(LINK), **options}
 
 
 @partial(with_scenario, left_out=OTHER_STACKS)
@@ -171,25 +150,24 @@ def compare(
 ) -> None:
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
     refuse_other_than_chart(chart, "--chart")
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     link_trace = shared["link_trace"]
     if shared["link"] is not None and link_trace is not None:
         raise typer.BadParameter("--link and --link-trace: give one of them")
     if (shared["outage_every"] is None) != (shared["outage"] is None):
         raise typer.BadParameter("--outage-every and --outage: give both or none")
-    refuse_same_file(
-        [*measurements(options), *source.files, ("--link-trace", link_trace)],
-        [("--output", output), ("--chart", chart)],
-    )
+    inputs = [*measurements(options), *source.files, ("--link-trace", link_trace)]
+    refuse_same_file(inputs, [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
+    shares_link = shared["link"] is not None or link_trace is not None
     path_is_known = options.path is not None or any(file for _, file in measurements(options))
-    if (shared["link"] is not None or link_trace is not None) and not path_is_known:
+    if shares_link and not path_is_known:
         # The queue of the link has losses of its own.
         options = options.changed(loss=options["loss"] or 0.0)
     scenario = read_scenario(options, source)
     if scenario.path_preset is not None:
         scenario, bulk = _with_preset(scenario, scenario.path_preset, options, shared, bulk)
-    shares_link = shared["link"] is not None or link_trace is not None
+    shares_link = shared["link"] is not None or link_trace is not None  # A preset may have a link
     if not shares_link:
         others = {"bulk": bulk, "web": web, "cbr": cbr}
         for name, given in ({name: shared[name] for name in ("outage", *_OF_LINK)} | others).items():
@@ -198,10 +176,29 @@ def compare(
     with argument_errors():
         bottleneck = _link(shared, scenario) if shares_link else None
         sources = _others(scenario, bottleneck, bulk, web, cbr)
-        comparison = _compared(scenario, bottleneck, sources, duration, seed, parity, max_seconds)
+        from tcpdelay.study.transports import compare as compare_transports
+
+        with predicting():
+            comparison = compare_transports(
+                scenario.source,
+                scenario.path,
+                scenario.stack,
+                scenario.target,
+                link=bottleneck,
+                others=sources,
+                duration=duration,
+                seed=seed,
+                parity=parity,
+                application=scenario.application,
+                path_preset=scenario.path_preset,
+                max_seconds=max_seconds,
+                on_progress=counting("Simulating", "ways"),
+            )
+    from tcpdelay.report.transports import comparison_figure, rendered
+
     if chart is not None:
-        write_chart(chart, _draw(comparison), "--chart")
-    write(_rendered(comparison, chosen), output)
+        write_chart(chart, comparison_figure(comparison), "--chart")
+    write(rendered(comparison, chosen), output)
 
 
 def _with_preset(
@@ -262,55 +259,3 @@ def _others(scenario: Scenario, link: Bottleneck | None, bulk: int, web: int, cb
     if cbr is not None:
         others.append(ConstantRate(flow=Flow.from_bitrate(cbr, 1000), path=path, stack=Udp()))
     return others
-
-
-def _compared(
-    scenario: RequestedScenario,
-    link: Bottleneck | None,
-    others: list[Source],
-    duration: float | None,
-    seed: int,
-    parity: int,
-    max_seconds: float,
-) -> Comparison:
-    from tcpdelay.study.transports import compare
-
-    with predicting():
-        return compare(
-            scenario.source,
-            scenario.path,
-            scenario.stack,
-            scenario.target,
-            link=link,
-            others=others,
-            duration=duration,
-            seed=seed,
-            parity=parity,
-            application=scenario.application,
-            path_preset=scenario.path_preset,
-            max_seconds=max_seconds,
-            on_progress=counting("Simulating", "ways"),
-        )
-
-
-def _draw(comparison: Comparison) -> Figure:
-    from matplotlib.figure import Figure
-
-    from tcpdelay.report.transports import CHART_EDGES, CHART_WIDTH, ROW_HEIGHT, plot_comparison
-
-    figure = Figure(figsize=(CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows)), layout="constrained")
-    plot_comparison(comparison, figure.subplots())
-    return figure
-
-
-def _rendered(comparison: Comparison, chosen: Format) -> str:
-    from tcpdelay.report.transports import comparison_table, to_html, to_json, to_markdown, to_text
-
-    render: dict[Format, Callable[[], str]] = {
-        "text": lambda: to_text(comparison, FILE_WIDTH),
-        "markdown": lambda: to_markdown(comparison),
-        "html": lambda: to_html(comparison),
-        "json": lambda: to_json(comparison),
-        "csv": lambda: comparison_table(comparison).to_csv(),
-    }
-    return render[chosen]().rstrip("\n") + "\n"

@@ -175,16 +175,25 @@ class TimeLeft:
 class StatusLine:
     """One line of progress on a terminal; in a file, a line every half minute."""
 
-    def __init__(self) -> None:
-        self._interval = TERMINAL_INTERVAL if sys.stderr.isatty() else FILE_INTERVAL
+    def __init__(self, on_terminal: float = TERMINAL_INTERVAL) -> None:
+        self._interval = on_terminal if sys.stderr.isatty() else FILE_INTERVAL
         self._start = self._shown = time.monotonic()
 
+    @property
+    def seconds(self) -> float:
+        """Time since the start [s]."""
+        return time.monotonic() - self._start
+
     def show(self, text: str) -> None:
-        """Show a text, unless a text was shown a moment ago."""
+        """Show a text with the time since the start, unless a text was shown a moment ago."""
+        self.show_text(f"{text}, {self.seconds:.0f} s")
+
+    def show_text(self, text: str) -> None:
+        """Show a text alone, unless a text was shown a moment ago."""
         now = time.monotonic()
         if now - self._shown >= self._interval:
             self._shown = now
-            print_progress(f"{text}, {now - self._start:.0f} s")
+            print_progress(text)
 
 
 _OPTIONS = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.errors import announce_prediction, counting, erase_progress, interrupted_once
-from tcpdelay.cli.options import FLOW, OUTPUT, make_option, path_preset_option
+from tcpdelay.cli.options import FLOW, OUTPUT, make_option, path_preset_option, result_option
 from tcpdelay.cli.output import refuse_directory, refuse_missing_folder, write_atomically
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 
@@ -75,17 +75,16 @@ def explore(
             "--points", OUTPUT, "Spacing of the points that are predicted; the page interpolates.", DEFAULT_POINTS
         ),
     ] = None,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="File of the page.", rich_help_panel=OUTPUT),
-    ] = Path("explorer.html"),
+    output: Annotated[Path, result_option("File of the page.", True)] = Path("explorer.html"),
 ) -> None:
     """Write a page with sliders for round-trip time, loss and bitrate: what works, and the delays."""
     refuse_directory(output, "--output")
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}")
     refuse_missing_folder(output, "--output")
-    if path is not None and not _in_range(path):
+    from tcpdelay.report.explorer import in_range
+
+    if path is not None and not in_range(path):
         raise typer.BadParameter(f"--path: the page has no round-trip time or loss as that of {path.name}")
     if app is None and points is None:
         print(
@@ -96,12 +95,6 @@ def explore(
     page = _page(app or _applications(DEFAULT), points or DEFAULT_POINTS, path).encode()
     write_atomically(output, page, "--output")
     print(f"{output}: {len(page) / 1e6:.1f} MB, for any browser")
-
-
-def _in_range(path: PathPreset) -> bool:
-    from tcpdelay.report.explorer import in_range
-
-    return in_range(path)
 
 
 def _page(applications: Sequence[Application], points: Points, path: PathPreset | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
@@ -91,16 +91,23 @@ def format_option(description: str) -> Any:
     return make_option("--format", OUTPUT, description, "by the suffix of --output, or text")
 
 
+def result_option(
+    description: str, default: str | bool = "the terminal", metavar: str = "FILE", panel: str | None = OUTPUT
+) -> Any:
+    """Return the option for the file or folder of a result."""
+    return typer.Option(
+        "--output", "-o", metavar=metavar, help=description, rich_help_panel=panel, show_default=default
+    )
+
+
 def output_option(suffixes: str) -> Any:
     """Return the option for the file of a result; the help lists the allowed `suffixes`."""
-    return typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help=f"Write the result to a file ({suffixes}).",
-        rich_help_panel=OUTPUT,
-        show_default="the terminal",
-    )
+    return result_option(f"Write the result to a file ({suffixes}).")
+
+
+def method_option(auto: str, *, answers: str = "Model") -> Any:
+    """Return the option for the model that `answers`; the help ends with what "auto" stands for."""
+    return make_option("--method", OUTPUT, f"{answers}: the chain, the simulator, or auto: the chain{auto}")
 
 
 def chart_option(what: str) -> Any:
@@ -129,23 +136,28 @@ def application_option(more: str = "") -> Any:
 _STACK_HELP = "Transport: linux (TCP of a current kernel), newreno_2008 (TCP of the published chain) or quic."
 
 
-def _profile_name(text: str) -> str:
-    if text not in PROFILES:
-        raise typer.BadParameter(f"--stack: must be one of {', '.join(PROFILES)}, got {text!r}")
+def _word(text: str, name: str, words: Iterable[str]) -> str:
+    if text not in words:
+        raise typer.BadParameter(f"{name}: must be one of {', '.join(words)}, got {text!r}")
     return text
+
+
+def words_option(name: str, description: str, words: Iterable[str], default: str) -> Any:
+    """Return the option of the transport for one or several of some words."""
+    return make_option(
+        name,
+        TRANSPORT,
+        description,
+        default,
+        metavar="|".join(words),
+        parser=partial(_word, name=name, words=words),
+        autocompletion=lambda: list(words),
+    )
 
 
 def stacks_option(more: str) -> Any:
     """Return the option for one or several stacks; the help ends with `more`."""
-    return make_option(
-        "--stack",
-        TRANSPORT,
-        f"{_STACK_HELP} {more}",
-        DEFAULT_PROFILE,
-        metavar="|".join(PROFILES),
-        parser=_profile_name,
-        autocompletion=lambda: list(PROFILES),
-    )
+    return words_option("--stack", f"{_STACK_HELP} {more}", PROFILES, DEFAULT_PROFILE)
 
 
 def _encapsulation(name: str) -> Encapsulation:
@@ -154,13 +166,7 @@ def _encapsulation(name: str) -> Encapsulation:
 
 
 def file_name(text: str) -> str:
-    """Return the name of a file as it is given.
-
-    Examples
-    --------
-    >>> file_name("ping.txt")
-    'ping.txt'
-    """
+    """Return the name of a file as it is given."""
     if not text:
         raise ValueError("the name of the file is empty")
     return text
@@ -195,15 +201,7 @@ def _compact(declaration: Field, value: Any) -> str:
 
 
 def written_options(part: Any) -> list[str]:
-    """Return the options that give a part of a scenario, without those that have their defaults.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.stack import Linux
-    >>> written_options(Path(rtt=0.030, loss=0.01, jitter=0.020)), written_options(Linux(delayed_ack=True))
-    (['--rtt 30ms', '--loss 1%', '--jitter 20ms'], ['--delayed-ack'])
-    """
+    """Return the options that give a part of a scenario, without those that have their defaults."""
     defaults = {each.name: each.default for each in dataclasses.fields(part)}
     written = []
     for name, declaration in declarations(type(part)).items():
@@ -218,13 +216,7 @@ def written_options(part: Any) -> list[str]:
 
 
 def shown_default(name: str) -> str | bool:
-    """Return the default of a field in words; False if there is no default.
-
-    Examples
-    --------
-    >>> shown_default("jitter"), shown_default("window_validation"), shown_default("rtt")
-    ('0s', 'on for linux, off for newreno_2008', False)
-    """
+    """Return the default of a field in words; False if there is no default."""
     _, declaration = FIELDS[name]
     if declaration.default_words:
         return declaration.default_words
@@ -249,13 +241,7 @@ def described(declaration: Field) -> str:
 
 
 def field_option(name: str, *, more: str = "", default: str | None = None) -> Any:
-    """Return the option for a field; the help ends with `more`.
-
-    Examples
-    --------
-    >>> field_option("rtt").help
-    'Round-trip time. Example: 100ms.'
-    """
+    """Return the option for a field; the help ends with `more`."""
     _, declaration = FIELDS[name]
     shown = shown_default(name) if default is None else default
     return declared_option(name, declaration, _panel(name), described(declaration) + more, shown)
@@ -274,10 +260,18 @@ def declared_option(name: str, declaration: Field, panel: str, help_text: str, s
     return make_option(spelling, panel, help_text, shown)
 
 
+def annotated_option(name: str, declaration: Field, panel: str, more: str = "", shown: str | bool | None = None) -> Any:
+    """Return the annotation of a declared field: its type, and its option, whose help ends with `more`."""
+    if shown is None:
+        known = declaration.default is not None
+        shown = declaration.default_words or (_compact(declaration, declaration.default) if known else False)
+    option = declared_option(name, declaration, panel, described(declaration) + more, shown)
+    return Annotated[option_type(declaration) | None, option]
+
+
 def _annotation(name: str) -> Any:
-    """Return the annotation of a field: its type and its option."""
-    _, declaration = FIELDS[name]
-    return Annotated[option_type(declaration) | None, field_option(name)]
+    """Return the annotation of a field of the scenario."""
+    return annotated_option(name, FIELDS[name][1], _panel(name), shown=shown_default(name))
 
 
 def option_type(declaration: Field) -> Any:
@@ -404,13 +398,7 @@ OPTIONS = _options()
 
 
 def options_only_of(*profiles: StackName) -> tuple[str, ...]:
-    """Return the options of stacks that no profile other than these has.
-
-    Examples
-    --------
-    >>> options_only_of("newreno_2008")
-    ('variant', 'limited_transmit', 'initial_timeout', 'backlog_bound')
-    """
+    """Return the options of stacks that no profile other than these has."""
     return tuple(name for name in OPTIONS if (having := profiles_with(name)) and set(having) <= set(profiles))
 
 
@@ -477,17 +465,7 @@ class Range:
 
 
 def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
-    """Read two quantities with `..` between them.
-
-    Examples
-    --------
-    >>> from tcpdelay.units import parse_fraction, parse_time
-    >>> parse_range("10ms..400ms", "--rtt", parse_time)
-    Range(low=0.01, high=0.4)
-    >>> parse_range("2%", "--loss", parse_fraction)
-    Traceback (most recent call last):
-    ValueError: --loss: '2%' is no range; write two values with .. between them
-    """
+    """Read two quantities with `..` between them."""
     first, between, last = text.partition(BETWEEN)
     if not between:
         raise ValueError(f"{name}: {text[:64]!r} is no range; write two values with {BETWEEN} between them")
@@ -514,24 +492,19 @@ def range_option(name: str, default: str, *, zero: bool = False) -> Any:
 # Options of a link whose rate varies.
 
 
-def link_trace_option(panel: str) -> Any:
-    """Return the option for the file of a trace."""
-    meaning = (
+def varying_link_options(panel: str) -> dict[str, Any]:
+    """Return the annotations of the options of a link whose rate varies, by name."""
+    trace = (
         "Link whose rate varies: a trace of mahimahi (.up, .down), or a .csv with the columns time (s), rate "
         "(bit/s) and optionally delay (s). The trace repeats."
     )
-    return make_option("--link-trace", panel, meaning, False, metavar="FILE")
-
-
-def outage_every_option(panel: str) -> Any:
-    """Return the option for the time between outages."""
-    meaning = "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s."
-    return quantity("--outage-every", "time", panel, meaning, "none")
-
-
-def outage_option(panel: str) -> Any:
-    """Return the option for the duration of an outage."""
-    return quantity("--outage", "time", panel, "Duration of each outage. Example: 300ms.", "none")
+    every = "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s."
+    lasting = quantity("--outage", "time", panel, "Duration of each outage. Example: 300ms.", "none")
+    return {
+        "link_trace": Annotated[Path | None, make_option("--link-trace", panel, trace, False, metavar="FILE")],
+        "outage_every": Annotated[float | None, quantity("--outage-every", "time", panel, every, "none")],
+        "outage": Annotated[float | None, lasting],
+    }
 
 
 def read_varying_link(

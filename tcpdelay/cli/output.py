@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tcpdelay.report.result_table import ResultTable
 
 
-Format = TypeVar("Format", bound=str)
-
 Named = tuple[str, str | Path | None]
 """An option or argument, and the file or folder that it names, if it is given."""
 
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
+SUFFIXES = {"text": ".txt", "markdown": ".md", "html": ".html", "json": ".json", "csv": ".csv", "netcdf": ".nc"}
+"""The suffix of the files of each format."""
 
 
 def refuse_other_than_chart(path: Path | None, option: str) -> None:
@@ -44,10 +44,11 @@ def write_chart(path: Path, figure: Figure, option: str) -> None:
     write_atomically(path, image.getvalue(), option)
 
 
-def format_by_suffix(output: Path | None, suffixes: Mapping[str, Format]) -> Format | Literal["text"]:
-    """Return the format that the suffix of the file in `--output` names; text without this option."""
+def format_by_suffix(output: Path | None, formats: Any) -> Any:
+    """Return the format, one of a `Literal` of formats, of the file in `--output`; text without this option."""
     if output is None:
         return "text"
+    suffixes = {SUFFIXES[name]: name for name in get_args(formats)}
     suffix = output.suffix.lower()
     if suffix not in suffixes:
         refuse_directory(output, "--output")

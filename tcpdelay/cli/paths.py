@@ -10,14 +10,18 @@ import typer
 from tcpdelay.cli.options import OUTPUT, format_option, output_option
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, rendered, write
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.path_presets import PATH_PRESETS, path_preset
+from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, path_preset
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tcpdelay.scenario.path_presets import PathPreset
 
 Format = Literal["text", "markdown", "csv", "json"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json"}
+FIELDS = ("rtt", "one_way_delay", "jitter", "in_order", "loss", "bad_time", "bad_loss")
+"""Fields of a path that presets set."""
 SUMMARY = "List the paths of --path, with the source of each value."
 EXAMPLES = """
 \b
@@ -52,13 +56,51 @@ def paths(
     output: Annotated[Path | None, output_option(".md, .csv, .json or .txt")] = None,
 ) -> None:
     """List the presets of paths, or print where the values of one of them come from."""
-    from tcpdelay.report.path_table import preset_text, presets_table
-
     preset: PathPreset | None = name
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_missing_folder(output, "--output")
     if preset is not None and chosen == "text":
         write(preset_text(preset), output)
         return
     table = presets_table([preset] if preset else list(PATH_PRESETS.values()))
     write(table.to_page() if chosen == "markdown" else rendered(table, chosen), output)
+
+
+def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
+    """Return the parameters of presets, one row for each; seconds and fractions in files."""
+    rows = []
+    for preset in presets:
+        path = NetworkPath.preset(preset.name)
+        values = {name: getattr(path, name) for name in FIELDS} | {"one_way_delay": path.forward_delay}
+        if not path.jitter:
+            values["in_order"] = None
+        if not path.bad_time:
+            values |= {"bad_time": None, "bad_loss": None}
+        rows.append({"name": preset.name, "title": preset.title, **values})
+    columns = [
+        Column("name", "path"),
+        Column("title", "what it is"),
+        Column("rtt", "RTT", "time"),
+        Column("jitter", "jitter", "time"),
+        Column("in_order", "in order"),
+        Column("loss", "loss", "fraction"),
+        Column("bad_time", "bad time", "time"),
+        Column("bad_loss", "bad loss", "fraction"),
+    ]
+    note = (
+        f"Take care: {WARNING}. The jitter is the largest additional delay; in order, no segment overtakes another "
+        "one. All losses are in bad states of this mean duration, or random without a bad time. tcpdelay paths "
+        "NAME has the source of each value."
+    )
+    return ResultTable("paths", "Paths that people have", columns, rows, note)
+
+
+def preset_text(preset: PathPreset) -> str:
+    """Return the values of a preset with their sources, as text."""
+    from tcpdelay.report.content import preset_rows, preset_section
+
+    path = NetworkPath.preset(preset.name)
+    lines = [*preset_section(preset, path).paragraphs, ""]
+    for values, statement, source in preset_rows(preset, path):
+        lines += [values, f"    {statement}", *([] if source == "none" else [f"    {source}"])]
+    return "\n".join(lines) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -13,18 +14,18 @@ import typer
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting_down, predicting
 from tcpdelay.cli.options import (
-    OUTPUT,
     PATH,
     PATH_OPTIONS,
-    TRANSPORT,
     MaxMemory,
     MaxSeconds,
     ScenarioOptions,
     application_option,
     format_option,
     make_option,
+    method_option,
     output_option,
     with_scenario,
+    words_option,
 )
 from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, write
 from tcpdelay.cli.scenario import NO_SOURCE, read_source
@@ -41,11 +42,8 @@ if TYPE_CHECKING:
     from tcpdelay.report.playout_page import TitledTable
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json", ".csv": "csv"}
 RTTS, LOSSES = "20ms,50ms,100ms,200ms,300ms", "0.1%,0.5%,1%,2%,5%"
 """Round-trip times and losses of a table by default."""
-CONTROLS: tuple[CongestionControl, ...] = get_args(CongestionControl)
 SUMMARY = "Make a table of playout buffers by round-trip time and loss."
 EXAMPLES = """
 \b
@@ -60,12 +58,6 @@ Examples:
 The buffer is the delay within which the application's share of packets
 arrives, less the one-way delay. "solve playout" answers for one path.
 """
-
-
-def _control(text: str) -> str:
-    if text not in CONTROLS:
-        raise typer.BadParameter(f"--congestion-control: must be one of {', '.join(CONTROLS)}, got {text!r}")
-    return text
 
 
 def _values(text: str, name: str, parse: Callable[[str, str], float]) -> tuple[float, ...]:
@@ -86,25 +78,20 @@ def playout(
     app: Annotated[list[Application] | None, application_option(" Give several for several tables.")] = None,
     congestion_control: Annotated[
         list[Any] | None,
-        make_option(
+        words_option(
             "--congestion-control",
-            TRANSPORT,
             "Congestion control of the sender. Give several for several tables.",
+            get_args(CongestionControl),
             "cubic",
-            metavar="|".join(CONTROLS),
-            parser=_control,
-            autocompletion=lambda: list(CONTROLS),
         ),
     ] = None,
     rtt: Annotated[Any, _values_option("--rtt", "TIMES", "Round-trip times", parse_time)] = RTTS,
     loss: Annotated[Any, _values_option("--loss", "SHARES", "Losses of data segments", parse_fraction)] = LOSSES,
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model of each cell: the chain, the simulator, or auto: the chain, and the simulator where the chain has "
-            "no answer or an expected error of 10 % or more.",
+        method_option(
+            ", and the simulator where the chain has no answer or an expected error of 10 % or more.",
+            answers="Model of each cell",
         ),
     ] = "auto",
     max_seconds: MaxSeconds = MOST_SECONDS,
@@ -115,23 +102,16 @@ def playout(
     output: Annotated[Path | None, output_option(".html, .md, .csv, .json or .txt")] = None,
 ) -> None:
     """Make a table of playout buffers by round-trip time and loss, for each application and congestion control."""
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_missing_folder(output, "--output")
+    # None stands for an option that was not given: the other options then say what is sent, or over which TCP.
+    apps: list[Application | None] = [*dict.fromkeys(app or ())] or [None]
+    controls: list[CongestionControl | None] = [*dict.fromkeys(congestion_control or ())] or [None]
     titled = [
         _table(options.changed(app=each, congestion_control=control), rtt, loss, method, max_seconds, max_memory)
-        for each, control in _pairs(app or (), congestion_control or ())
+        for each, control in product(apps, controls)
     ]
     write(_rendered(titled, chosen, shlex.join(["tcpdelay", *context.obj])), output)
-
-
-def _pairs(
-    apps: Sequence[Application], controls: Sequence[CongestionControl]
-) -> list[tuple[Application | None, CongestionControl | None]]:
-    """Return every pair of an application and a congestion control.
-
-    None stands for an option that was not given: the other options then say what is sent, or over which TCP.
-    """
-    return [(each, control) for each in dict.fromkeys(apps) or [None] for control in dict.fromkeys(controls) or [None]]
 
 
 def _table(

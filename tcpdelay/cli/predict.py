@@ -1,38 +1,58 @@
-"""`tcpdelay predict`: the delay distribution in a few numbers, or as a chart."""
+"""Delays in a few numbers, or as a chart: `tcpdelay predict`, `relay` through a relay, `exchange` of requests."""
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+import typer
+
 from tcpdelay.budget import MOST_SECONDS
-from tcpdelay.cli.errors import argument_errors, counting, predicting, print_warning
+from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting, print_warning
 from tcpdelay.cli.options import (
+    FLOW,
+    FLOW_OPTIONS,
+    OTHER_STACKS,
     OUTPUT,
+    PATH,
+    TRANSPORT,
     MaxMemory,
     MaxSeconds,
     ScenarioOptions,
     chart_option,
     make_option,
+    method_option,
     number,
+    quantity,
     with_scenario,
 )
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
-from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_scenario, with_source
+from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_path, read_scenario, with_source
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
 from tcpdelay.report.prediction import (
     draw_prediction,
+    exchange_record,
+    exchange_text,
     not_settled_record,
     not_settled_text,
     prediction_record,
     prediction_text,
+    relay_record,
+    relay_rows,
+    relay_text,
 )
-from tcpdelay.report.result_table import record_text
+from tcpdelay.report.result_table import record_text, to_csv, to_json
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
     from tcpdelay.sim.simulation import Simulation
+
+# `tcpdelay predict`: the delay distribution in a few numbers, or as a chart.
 
 Format = Literal["text", "json", "csv"]
 FORMAT_HELP = (
@@ -61,11 +81,8 @@ def predict(
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model: the chain, the simulator, or auto: the chain where its expected error is below 10 % and the "
-            "rate is not near the capacity, else the simulator.",
+        method_option(
+            " where its expected error is below 10 % and the rate is not near the capacity, else the simulator."
         ),
     ] = "auto",
     packets: Annotated[
@@ -136,3 +153,157 @@ def warn_of_precision(found: Simulation) -> None:
             f"{format_time(reached.low)} to {format_time(reached.high)}; "
             f"--packets {5 * found.packets} would tell more"
         )
+
+
+# `tcpdelay relay`: the delay through a relay that ends TCP on one side, or on both.
+
+Transport = Literal["tcp", "udp"]
+STACK_FIELDS = {field.name for field in fields(Linux)}
+
+RELAY_SUMMARY = "Simulate two legs with a relay between them."
+RELAY_EXAMPLES = """
+\b
+Examples:
+  tcpdelay relay --app voip --rtt 40ms --loss 1% --first udp \\
+      --second-rtt 80ms --second-loss 2% --buffer 100kB
+  tcpdelay relay --app voip --rtt 80ms --loss 2% \\
+      --second-rtt 40ms --second-loss 1% --second udp
+  tcpdelay relay --bitrate 2Mbit/s --key-ratio 8 --rtt 30ms --loss 0.1% \\
+      --second-rtt 60ms --second-loss 0.5%
+"""
+
+
+@with_scenario
+@with_source
+def relay(
+    options: ScenarioOptions,
+    source: SourceOptions,
+    second_rtt: Annotated[
+        float, quantity("--second-rtt", "time", PATH, "Round-trip time of the second leg. Example: 80ms.")
+    ],
+    second_loss: Annotated[
+        float,
+        quantity(
+            "--second-loss",
+            "fraction",
+            PATH,
+            "Probability that a segment or datagram is lost on the second leg. Example: 1%.",
+            zero=True,
+        ),
+    ],
+    first: Annotated[
+        Transport, make_option("--first", TRANSPORT, "Transport of the first leg, whose path is --rtt and --loss.")
+    ] = "tcp",
+    second: Annotated[Transport, make_option("--second", TRANSPORT, "Transport of the second leg.")] = "tcp",
+    buffer: Annotated[
+        float | None,
+        quantity(
+            "--buffer",
+            "size",
+            TRANSPORT,
+            "Buffer of the relay towards a second leg over TCP. If it is full, messages from UDP are dropped, and "
+            "messages from TCP wait. Example: 64kB.",
+            "no limit",
+        ),
+    ] = None,
+    packets: Annotated[int | None, number("--packets", OUTPUT, "Number of simulated messages.", "100000")] = None,
+    output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
+    chart: Annotated[Path | None, chart_option("the distribution")] = None,
+) -> None:
+    """Simulate messages that a relay reads from one connection, or from UDP, and writes to another.
+
+    The options of the path describe the first leg. The options of TCP hold for both legs.
+    """
+    # Imported here, because the help waits for no NumPy.
+    from tcpdelay.sim.network.relay import simulate_relay
+    from tcpdelay.sim.network.stacks import Udp
+
+    refuse_other_than_chart(chart, "--chart")
+    refuse_same_file([*measurements(options), *source.files], [("--chart", chart)])
+    if first == second == "udp":
+        for name in options.values:
+            if name in STACK_FIELDS:
+                raise typer.BadParameter(f"{option_name(name)}: does not go with UDP on both legs")
+    scenario = read_scenario(options, source)
+    with argument_errors("--second-rtt"):
+        onward = NetworkPath(second_rtt, 0.0)
+    with argument_errors("--second-loss"):
+        onward = NetworkPath(second_rtt, second_loss)
+    stacks = {"tcp": scenario.stack, "udp": Udp()}
+    legs = (scenario.path, stacks[first]), (onward, stacks[second])
+    with argument_errors(), predicting():
+        size = None if buffer is None else int(buffer)
+        result = simulate_relay(scenario.source, *legs, buffer=size, packets=packets, quantile=scenario.target.quantile)
+    if chart is not None and result.delays is not None:
+        write_chart(chart, draw_prediction(result.delays, scenario.target.limit), "--chart")
+    if output_format == "text":
+        print(relay_text(scenario.source, *legs, scenario.target, result), end="")
+    else:
+        record = relay_record(scenario.source, *legs, scenario.target, result)
+        print(to_json(record) if output_format == "json" else to_csv(relay_rows(record)), end="")
+
+
+# `tcpdelay exchange`: how long a request and its response take.
+
+EXCHANGE_SUMMARY = "Simulate requests and responses, one after the other."
+EXCHANGE_EXAMPLES = """
+\b
+Examples:
+  tcpdelay exchange --rtt 10ms --loss 1% --request-size 800B --response-size 800B
+  tcpdelay exchange --rtt 10ms --loss 1% --request-size 800B --response-size 800B --writes 2
+  tcpdelay exchange --rtt 80ms --loss 1% --request-size 300B --response-size 40kB \\
+      --think-time 1s --answer-time 50ms --format json
+"""
+
+
+@partial(with_scenario, left_out=(*FLOW_OPTIONS, *OTHER_STACKS))
+def exchange(
+    options: ScenarioOptions,
+    request_size: Annotated[float, quantity("--request-size", "size", FLOW, "Size of a request. Example: 800B.")],
+    response_size: Annotated[float, quantity("--response-size", "size", FLOW, "Size of a response. Example: 40kB.")],
+    think_time: Annotated[
+        float | None,
+        quantity("--think-time", "time", FLOW, "From a response to the next request.", "0s", zero=True),
+    ] = None,
+    answer_time: Annotated[
+        float | None,
+        quantity("--answer-time", "time", FLOW, "From a request to its response, at the server.", "0s", zero=True),
+    ] = None,
+    writes: Annotated[int, number("--writes", FLOW, "Number of writes of each message.", "1")] = 1,
+    exchanges: Annotated[int, number("--exchanges", OUTPUT, "Number of simulated exchanges.", "40000")] = 40_000,
+    seed: Annotated[int, number("--seed", OUTPUT, "Seed of the random numbers.", "0")] = 0,
+    output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
+    chart: Annotated[Path | None, chart_option("the distribution")] = None,
+) -> None:
+    """Simulate a client that asks, waits for the whole response, and asks again.
+
+    --loss holds for both directions; --ack-loss gives the direction of the responses a loss of its own. --limit and
+    --quantile are about the time from the write of a request to the read of its response.
+    """
+    # Imported here, because the help waits for no NumPy.
+    from tcpdelay.sim.exchanges import simulate_exchanges
+
+    refuse_other_than_chart(chart, "--chart")
+    refuse_same_file(measurements(options), [("--chart", chart)])
+    path, stack, target = read_path(options)
+    if options["ack_loss"] is None:
+        path = replace(path, ack_loss=path.loss)
+    sizes = int(request_size), int(response_size)
+    with argument_errors(), predicting():
+        found = simulate_exchanges(
+            *sizes,
+            path,
+            stack,
+            think_time=think_time or 0.0,
+            answer_time=answer_time or 0.0,
+            writes=writes,
+            exchanges=exchanges,
+            seed=seed,
+            quantile=target.quantile,
+        )
+    if chart is not None:
+        write_chart(chart, draw_prediction(found, target.limit, "exchanges"), "--chart")
+    if output_format == "text":
+        print(exchange_text(path, sizes, target, found), end="")
+    else:
+        print(record_text(exchange_record(path, sizes, target, found), output_format), end="")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from tcpdelay.cli.options import (
     chart_option,
     format_option,
     make_option,
+    method_option,
     number,
     output_option,
     path_preset_option,
@@ -43,27 +43,21 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, read_demands, read_source, varying_source, with_source
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.report.region_table import Edge, edge_table
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.scenario.stack import checked_profile
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import xarray as xr
+    from collections.abc import Sequence
 
     from tcpdelay.delays import DelayDistribution
+    from tcpdelay.report.region_charts import Edge
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.stack import KnownStack, StackName
     from tcpdelay.scenario.target import Target
-    from tcpdelay.study.boundary import WorkingBoundary
-    from tcpdelay.study.region import Measured
 
 Format = Literal["text", "csv", "json", "netcdf"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".csv": "csv", ".json": "json", ".nc": "netcdf"}
 BEST = "best"
 FEWEST_POINTS, MOST_POINTS = 2, 500
 CALLS = "How a call is rated"
@@ -134,12 +128,10 @@ def region(
     ] = None,
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model of the edge: the chain, the simulator, or auto: the chain, and the simulator where the chain "
-            "is too large. The delays of a chart or .nc file are the chain's for packets of one size and interval; "
-            "other sources are simulated, which takes minutes.",
+        method_option(
+            ", and the simulator where the chain is too large. The delays of a chart or .nc file are the chain's for "
+            "packets of one size and interval; other sources are simulated, which takes minutes.",
+            answers="Model of the edge",
         ),
     ] = "auto",
     max_seconds: MaxSeconds = MOST_SECONDS,
@@ -163,7 +155,7 @@ def region(
 ) -> None:
     """Find the largest loss at which a flow meets its target, over a range of round-trip times."""
     refuse_other_than_chart(chart, "--chart")
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     refuse_same_file([("--measured", measured)], [("--output", output), ("--chart", chart)])
     refuse_missing_folder(output, "--output")
     if chosen == "netcdf" and output is None:
@@ -178,36 +170,60 @@ def region(
         if given and chart is None:
             raise typer.BadParameter(f"{option}: needs --chart, such as --chart region.svg")
     rated = codec is not None or playout is not None
+    import numpy as np
+
+    from tcpdelay.report.region_charts import (
+        Edge,
+        edge_table,
+        mark_measured,
+        mark_paths,
+        plot_boundaries,
+        plot_region,
+    )
+    from tcpdelay.study.boundary import working_boundary
+    from tcpdelay.study.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
+    from tcpdelay.study.region import read_measured, usual_codec, working_region
+
+    with argument_errors("--measured"):
+        points_measured = None if measured is None else read_measured(measured)
     with argument_errors():
-        points_measured = None if measured is None else _measured(measured)
         if codec is not None:
             from tcpdelay.quality.voice import codec_named
 
             codec_named(codec)
-    import numpy as np
-
-    from tcpdelay.study.grid import HIGHEST_LOSS, LONGEST_RTT, LOWEST_LOSS, SHORTEST_RTT
-    from tcpdelay.study.region import usual_codec
-
     ends = {"rtt": rtt or Range(SHORTEST_RTT, LONGEST_RTT), "loss": loss or Range(LOWEST_LOSS, HIGHEST_LOSS)}
     grid: dict[str, Any] = {name: np.geomspace(own.low, own.high, points) for name, own in ends.items()}
     allowed: dict[str, Any] = {"max_seconds": max_seconds, "max_memory": max_memory}
     usual = usual_codec(app[0].name if app else None)
     call: dict[str, Any] = {"codec": codec or usual, "playout_delay": playout or "limit"}
-    edges = [
-        Edge(
-            own.app.name if own.app else None,
-            own.stack or "",
-            _boundary(flow, carried_by, target, grid | allowed, method),
-        )
-        for own, flow, carried_by, target in demands
-    ]
+    edges = []
+    for own, flow, carried_by, target in demands:
+        with argument_errors(), predicting():
+            boundary = working_boundary(
+                flow,
+                carried_by,
+                **grid,
+                **allowed,
+                limit=target.limit,
+                quantile=target.quantile,
+                on_progress=counting_down("Searching", "round-trip times"),
+                method=method,
+            )
+        edges.append(Edge(own.app.name if own.app else None, own.stack or "", boundary))
     if chosen == "netcdf" or (chart is not None and len(edges) == 1):
-        cells = _cells(edges[0].boundary, grid | allowed, call)
+        with argument_errors(), predicting():
+            cells = working_region(
+                boundary.flow,
+                boundary.stack,
+                **grid,
+                **allowed,
+                **call,
+                limit=boundary.target.limit,
+                quantile=boundary.target.quantile,
+                on_progress=counting_down("Solving", "round-trip times"),
+            )
     if chart is not None:
         from matplotlib.figure import Figure
-
-        from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
 
         figure = Figure(figsize=(8, 5), layout="constrained")
         if len(edges) == 1:
@@ -219,8 +235,6 @@ def region(
             works = points_measured.meets(targets.pop()) if len(targets) == 1 else points_measured.works
             mark_measured(ax, points_measured.rtt, points_measured.loss, works)
         if path:
-            from tcpdelay.report.region_charts import mark_paths
-
             mark_paths(ax, path)
             print_warning(WARNING)
         write_chart(chart, figure, "--chart")
@@ -244,13 +258,6 @@ def _demands(
     return [(own, *read_source(own, source))]
 
 
-def _measured(file: Path) -> Measured:
-    from tcpdelay.study.region import read_measured
-
-    with argument_errors("--measured"):
-        return read_measured(file)
-
-
 def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
     """Return an edge with the delays at each point that has an answer within what one may take."""
     from tcpdelay.ask import Requested
@@ -264,46 +271,6 @@ def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
         method: AnsweredBy = "simulation" if boundary.simulated[place] else "chain"
         return predict(scenario, Requested(**allowed), model_to_compare(scenario, method)).distribution
 
-    with _computing():
+    with argument_errors(), predicting():
         found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
     return replace(edge, delays=found)
-
-
-def _boundary(
-    flow: Source, stack: KnownStack, target: Target, grid: dict[str, Any], method: AnsweredBy
-) -> WorkingBoundary:
-    from tcpdelay.study.boundary import working_boundary
-
-    with _computing():
-        return working_boundary(
-            flow,
-            stack,
-            **grid,
-            limit=target.limit,
-            quantile=target.quantile,
-            on_progress=counting_down("Searching", "round-trip times"),
-            method=method,
-        )
-
-
-def _cells(boundary: WorkingBoundary, grid: dict[str, Any], call: dict[str, Any]) -> xr.Dataset:
-    from tcpdelay.study.region import working_region
-
-    target = boundary.target
-    with _computing():
-        return working_region(
-            boundary.flow,
-            boundary.stack,
-            **grid,
-            **call,
-            limit=target.limit,
-            quantile=target.quantile,
-            on_progress=counting_down("Solving", "round-trip times"),
-        )
-
-
-@contextmanager
-def _computing() -> Iterator[None]:
-    """Show progress, and turn errors of the library into errors of the command line."""
-    with argument_errors(), predicting():
-        yield

@@ -14,10 +14,10 @@ import typer
 from tcpdelay.cli.errors import argument_errors, counting, counting_down, one_line, predicting
 from tcpdelay.cli.options import (
     OPTIONS,
-    OUTPUT,
     ScenarioOptions,
     format_option,
     make_option,
+    method_option,
     output_option,
     with_scenario,
 )
@@ -30,16 +30,11 @@ from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.source import Flow
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tcpdelay.report.guideline import Guideline, GuidelineComparison, SourceGuideline
-    from tcpdelay.report.two_way import TwoWayGuideline
+    from tcpdelay.report.guideline import Guideline, GuidelineComparison, SourceGuideline, TwoWayGuideline
 
     Findings = Guideline | SourceGuideline | GuidelineComparison | TwoWayGuideline
 
 Format = Literal["text", "markdown", "html", "json"]
-
-SUFFIXES: dict[str, Format] = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
 _PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
 _FLAG_PREFIXES = {"on": "", "off": "no-"}
 SUMMARY = "Print the guideline: does it work, and what helps?"
@@ -83,16 +78,14 @@ def report(
     output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model of the verdict and the delays: the chain, the simulator, or auto: the chain, and the simulator "
-            "where the chain's expected error reaches across the limit.",
+        method_option(
+            ", and the simulator where the chain's expected error reaches across the limit.",
+            answers="Model of the verdict and the delays",
         ),
     ] = "auto",
 ) -> None:
     """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
-    chosen = output_format or format_by_suffix(output, SUFFIXES)
+    chosen = output_format or format_by_suffix(output, Format)
     asked = [options, changed_options(options, against)] if against else [options]
     files = [file for own in asked for file in measurements(own)]
     refuse_same_file([*files, *source.files], [("--output", output)])
@@ -124,41 +117,23 @@ def report(
 
 def write_report(findings: Findings, chosen: Format, output: Path | None) -> None:
     """Write a report, a comparison of two reports, or the reports on both directions to a file, or print it."""
-    if output is None and chosen == "text":
-        from rich.console import Console
+    if chosen != "text":
+        render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
+        write(render().rstrip("\n") + "\n", output)
+        return
+    from rich.console import Console
 
-        _print_text(findings, Console())
-    else:
-        write(_rendered(findings, chosen), output)
-
-
-def _print_text(findings: Findings, console: Console) -> None:
-    """Print a report, a comparison of two reports, or the reports on both directions as text."""
     from tcpdelay.report.markdown import print_content
 
-    print_content(findings.content(), console)
-
-
-def _rendered(findings: Findings, chosen: Format) -> str:
-    """Return the content of a file with the report."""
-    if chosen == "text":
-        from rich.console import Console
-
-        page = io.StringIO()
-        _print_text(findings, Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None))
-        return page.getvalue()
-    render = {"markdown": findings.to_markdown, "html": findings.to_html, "json": findings.to_json}[chosen]
-    return render().rstrip("\n") + "\n"
+    page = io.StringIO()
+    in_file = Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None)
+    print_content(findings.content(), Console() if output is None else in_file)
+    if output is not None:
+        write(page.getvalue(), output)
 
 
 def changed_options(options: ScenarioOptions, changes: Sequence[str]) -> ScenarioOptions:
-    """Return `options` with the changes of `--against`.
-
-    Examples
-    --------
-    >>> changed_options(ScenarioOptions.of(rtt=0.1, loss=0.02), ["loss=1%"])["loss"]
-    0.01
-    """
+    """Return `options` with the changes of `--against`."""
     values: dict[str, Any] = {}
     for change in changes:
         pair = _PAIR.fullmatch(change)

@@ -27,16 +27,13 @@ from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
     TRANSPORT,
-    declared_option,
-    described,
-    link_trace_option,
+    annotated_option,
     make_option,
     number,
-    option_type,
-    outage_every_option,
-    outage_option,
     quantity,
     read_varying_link,
+    result_option,
+    varying_link_options,
     with_options,
 )
 from tcpdelay.declare import InvalidValueError, declarations
@@ -80,15 +77,9 @@ def _path_options() -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, declaration in declarations(EmulatedPath).items():
         if name == "trace":
-            options["link_trace"] = Annotated[Path | None, link_trace_option(PATH)]
-            options["outage_every"] = Annotated[float | None, outage_every_option(PATH)]
-            options["outage"] = Annotated[float | None, outage_option(PATH)]
+            options |= varying_link_options(PATH)
             continue
-        shown: str | bool = declaration.default_words
-        if not shown:
-            shown = False if declaration.default is None else declaration.written(declaration.default).replace(" ", "")
-        option = declared_option(name, declaration, PATH, described(declaration), shown)
-        options[name] = Annotated[option_type(declaration) | None, option]
+        options[name] = annotated_option(name, declaration, PATH)
     return options
 
 
@@ -175,13 +166,10 @@ def run(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="DIR",
-            help="New or empty directory for the packets (pcapng), the output and the files of the programs.",
-            rich_help_panel=OUTPUT,
-            show_default="none is kept",
+        result_option(
+            "New or empty directory for the packets (pcapng), the output and the files of the programs.",
+            "none is kept",
+            "DIR",
         ),
     ] = None,
     analysis: Annotated[

@@ -13,11 +13,9 @@ from tcpdelay.cli.errors import argument_errors, option_name, print_warning
 from tcpdelay.cli.options import (
     FLOW,
     ScenarioOptions,
-    declared_option,
-    described,
+    annotated_option,
     file_name,
     make_option,
-    option_type,
     with_options,
 )
 from tcpdelay.cli.output import Named
@@ -53,14 +51,6 @@ _MAKES: Mapping[type[Source], str] = {
 """What an option of a source does, for its help."""
 
 
-def _option(name: str) -> Any:
-    """Return the annotation of a field of a source: its type and its option."""
-    source, declaration = SOURCE_FIELDS[name]
-    shown = declaration.default_words or declaration.written(declaration.default).replace(" ", "")
-    help_text = f"{described(declaration)} {_MAKES[source]}"
-    return Annotated[option_type(declaration) | None, declared_option(name, declaration, FLOW, help_text, shown)]
-
-
 SOURCE_OPTIONS: Mapping[str, Any] = {
     "source": Annotated[
         str | None,
@@ -74,7 +64,10 @@ SOURCE_OPTIONS: Mapping[str, Any] = {
             parser=file_name,
         ),
     ],
-    **{name: _option(name) for name in SOURCE_FIELDS},
+    **{
+        name: annotated_option(name, declaration, FLOW, f" {_MAKES[source]}")
+        for name, (source, declaration) in SOURCE_FIELDS.items()
+    },
 }
 """The options, by the name of their parameter."""
 
@@ -218,14 +211,7 @@ def read_path(options: ScenarioOptions) -> tuple[Path, KnownStack, Target]:
 
 
 def varying_source(options: ScenarioOptions, chosen: SourceOptions) -> str:
-    """Return the options by which the rate of the source is not constant; an empty text if it is constant.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.applications import application
-    >>> varying_source(ScenarioOptions.of(app=application("live-video")), SourceOptions())
-    '--app live-video'
-    """
+    """Return the options by which the rate of the source is not constant; an empty text if it is constant."""
     return chosen.names if chosen.given else f"--app {options.app.name}" if options.app and _varies(options) else ""
 
 
@@ -281,13 +267,7 @@ def _target(options: ScenarioOptions) -> Target:
 
 
 def in_frames(options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with an interval in place of --fps; a video over RTMP has frames in any case.
-
-    Examples
-    --------
-    >>> in_frames(ScenarioOptions.of(bitrate=4e6, fps=25.0))["interval"]
-    0.04
-    """
+    """Return the options with an interval in place of --fps; a video over RTMP has frames in any case."""
     fps, app = options.fps, options.app
     if fps is None:
         video = app.video if app is not None else options.bitrate is not None

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting
-from tcpdelay.cli.options import OUTPUT, ScenarioOptions, make_option, number, quantity, with_options, with_scenario
+from tcpdelay.cli.options import (
+    OUTPUT,
+    ScenarioOptions,
+    make_option,
+    method_option,
+    number,
+    quantity,
+    with_options,
+    with_scenario,
+)
 from tcpdelay.cli.predict import FORMAT_HELP
 from tcpdelay.cli.scenario import (
     RequestedScenario,
@@ -19,17 +28,15 @@ from tcpdelay.cli.scenario import (
     varying_source,
     with_source,
 )
-from tcpdelay.declare import InvalidValueError
+from tcpdelay.declare import WHOLE, InvalidValueError, Kind
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 
 if TYPE_CHECKING:
-    from tcpdelay.report.answers import Solution
-    from tcpdelay.study.playback import GaplessPlayout, StartupBuffer, UnstoppableAudio, VideoStalls
+    from tcpdelay.report.answers import PlayerSolution, Solution
 
-PlayerAnswer: TypeAlias = "StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio"
 PlayerQuestion = Literal["startup", "gaps", "interruption"]
 Question = Literal[
     "bitrate",
@@ -115,142 +122,85 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _list_option(name: str, parse: Callable[[str], Any], metavar: str, description: str, default: str) -> Any:
-    """Return an option that takes several values, with commas between them."""
-
-    def parse_all(text: str) -> tuple[Any, ...]:
-        return tuple(parse(part) for part in text.split(","))
-
-    return make_option(name, ASKED, description, default, metavar=metavar, parser=parse_all)
-
-
-def _times(name: str, description: str, default: str) -> Any:
-    """Return an option that takes several times, with commas between them."""
-    return _list_option(name, partial(parse_time, name=name), "TIMES", description, default)
-
-
-def _counts(name: str, description: str) -> Any:
-    """Return an option that takes several whole numbers, with commas between them."""
-    return _list_option(name, _count, "NUMBERS", description, "1,2,4")
-
-
 class Detail(NamedTuple):
-    """A detail of some questions: the questions, the type of its value, and its option."""
+    """A detail of some questions: its name, the questions, the type of its value, and its option."""
 
+    name: str
     questions: tuple[Question, ...]
     type: Any
     option: Any
 
 
+def _several(
+    name: str, parse: Callable[[str], Any], metavar: str, meaning: str, default: str, question: Question
+) -> Detail:
+    """Return a detail that has several values, with commas between them."""
+
+    def parse_all(text: str) -> tuple[Any, ...]:
+        return tuple(parse(part) for part in text.split(","))
+
+    described = f"Of {question}: {meaning}"
+    option = make_option(option_name(name), ASKED, described, default, metavar=metavar, parser=parse_all)
+    return Detail(name, (question,), Any, option)
+
+
+def _times(name: str, meaning: str, default: str, question: Question) -> Detail:
+    """Return a detail that has several times."""
+    return _several(name, partial(parse_time, name=option_name(name)), "TIMES", meaning, default, question)
+
+
+def _counts(name: str, question: Question) -> Detail:
+    """Return a detail that has several whole numbers."""
+    return _several(name, _count, "NUMBERS", "candidates.", "1,2,4", question)
+
+
+def _amount(
+    name: str, kind: Kind, meaning: str, default: str | bool, *questions: Question, zero: bool = False
+) -> Detail:
+    """Return a detail that is a quantity, or a number without a unit."""
+    panel = PLAYER if questions[0] in PLAYER_QUESTIONS else ASKED
+    described = f"Of {' and '.join(questions)}: {meaning}"
+    if kind in ("number", "count"):
+        option = number(option_name(name), panel, described, default)
+    else:
+        option = quantity(option_name(name), kind, panel, described, default, zero=zero)
+    return Detail(name, questions, int if kind in WHOLE else float, option)
+
+
+_GROW = (
+    "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger packets or "
+    "frames; rate: more packets."
+)
+_HEADER = "bytes that the application adds to the data of each packet."
+_STARTUP = "judge this start-up buffer, instead of the smallest that suffices. Example: 2s."
+_BUFFER = "time from the arrival of a reply's first chunk to its playout."
+_CODEC = "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ..."
+_NO_CALL = "the delay counts, not a call's score"
+_GROWTH = "segments, size with --fps or over rtmp, rate if no interval is known"
 DETAILS: Mapping[str, Detail] = {
-    "grow": Detail(
-        ("bitrate",),
-        Growth,
-        make_option(
-            "--grow",
-            ASKED,
-            "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger "
-            "packets or frames; rate: more packets.",
-            "segments, size with --fps or over rtmp, rate if no interval is known",
-        ),
-    ),
-    "late_fraction": Detail(
-        ("playout",),
-        float,
-        quantity("--late-fraction", "fraction", ASKED, "Of playout: largest share of late packets.", "1%", zero=True),
-    ),
-    "codec": Detail(
-        CALLS,
-        str,
-        make_option(
-            "--codec",
-            ASKED,
-            "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
-            "the delay counts, not a call's score",
-            metavar="NAME",
-        ),
-    ),
-    "mos": Detail(CALLS, float, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")),
-    "intervals": Detail(("interval",), Any, _times("--intervals", "Of interval: candidates.", "10ms,20ms,...,60ms")),
-    "header": Detail(
-        ("interval",),
-        int,
-        quantity(
-            "--header",
-            "size",
-            ASKED,
-            "Of interval: bytes that the application adds to the data of each packet.",
-            "14, RTP and framing",
-            zero=True,
-        ),
-    ),
-    "pieces": Detail(("split",), Any, _counts("--pieces", "Of split: candidates.")),
-    "connections": Detail(("connections",), Any, _counts("--connections", "Of connections: candidates.")),
-    "rtts": Detail(("frontier",), Any, _times("--rtts", "Of frontier: round-trip times.", "twelve round-trip times")),
-    "step": Detail(
-        ("sensitivity",),
-        float,
-        quantity("--step", "fraction", ASKED, "Of sensitivity: relative change of each input.", "10%", zero=True),
-    ),
-    "stalls": Detail(
-        ("startup",), float, number("--stalls", PLAYER, "Of startup: largest number of stalls per hour.", "1")
-    ),
-    "startup": Detail(
-        ("startup",),
-        float,
-        quantity(
-            "--startup",
-            "time",
-            PLAYER,
-            "Of startup: judge this start-up buffer, instead of the smallest that suffices. Example: 2s.",
-            zero=True,
-        ),
-    ),
-    "rebuffer": Detail(
-        ("startup",),
-        float,
-        quantity("--rebuffer", "time", PLAYER, "Of startup: buffer after a stall.", "as at the start", zero=True),
-    ),
-    "catch_up": Detail(
-        ("startup",),
-        float,
-        quantity("--catch-up", "fraction", PLAYER, "Of startup: faster playback after a stall. Example: 5%.", "0%"),
-    ),
-    "session": Detail(
-        ("startup",), float, quantity("--session", "time", PLAYER, "Of startup: length of a session.", "600s")
-    ),
-    "hours": Detail(
-        ("startup",), float, number("--hours", PLAYER, "Of startup: hours of video that are simulated.", "20")
-    ),
-    "gap_fraction": Detail(
-        ("gaps",),
-        float,
-        quantity(
-            "--gap-fraction", "fraction", PLAYER, "Of gaps: largest share of talk spurts or replies with a gap.", "1%"
-        ),
-    ),
-    "playout_buffer": Detail(
-        ("interruption",),
-        float,
-        quantity(
-            "--playout-buffer",
-            "time",
-            PLAYER,
-            "Of interruption: time from the arrival of a reply's first chunk to its playout.",
-            "0s",
-            zero=True,
-        ),
-    ),
-    "notsent_lowat": Detail(
-        ("interruption",),
-        int,
-        quantity("--notsent-lowat", "size", PLAYER, "Of interruption: TCP_NOTSENT_LOWAT of the socket.", "not set"),
-    ),
-    "bursts": Detail(
-        ("gaps", "interruption"),
-        int,
-        number("--bursts", PLAYER, "Of gaps and interruption: talk spurts or replies that are simulated.", "10000"),
-    ),
+    detail.name: detail
+    for detail in (
+        Detail("grow", ("bitrate",), Growth, make_option("--grow", ASKED, _GROW, _GROWTH)),
+        _amount("late_fraction", "fraction", "largest share of late packets.", "1%", "playout", zero=True),
+        Detail("codec", CALLS, str, make_option("--codec", ASKED, _CODEC, _NO_CALL, metavar="NAME")),
+        Detail("mos", CALLS, float, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")),
+        _times("intervals", "candidates.", "10ms,20ms,...,60ms", "interval"),
+        _amount("header", "size", _HEADER, "14, RTP and framing", "interval", zero=True),
+        _counts("pieces", "split"),
+        _counts("connections", "connections"),
+        _times("rtts", "round-trip times.", "twelve round-trip times", "frontier"),
+        _amount("step", "fraction", "relative change of each input.", "10%", "sensitivity", zero=True),
+        _amount("stalls", "number", "largest number of stalls per hour.", "1", "startup"),
+        _amount("startup", "time", _STARTUP, False, "startup", zero=True),
+        _amount("rebuffer", "time", "buffer after a stall.", "as at the start", "startup", zero=True),
+        _amount("catch_up", "fraction", "faster playback after a stall. Example: 5%.", "0%", "startup"),
+        _amount("session", "time", "length of a session.", "600s", "startup"),
+        _amount("hours", "number", "hours of video that are simulated.", "20", "startup"),
+        _amount("gap_fraction", "fraction", "largest share of talk spurts or replies with a gap.", "1%", "gaps"),
+        _amount("playout_buffer", "time", _BUFFER, "0s", "interruption", zero=True),
+        _amount("notsent_lowat", "size", "TCP_NOTSENT_LOWAT of the socket.", "not set", "interruption"),
+        _amount("bursts", "count", "talk spurts or replies that are simulated.", "10000", "gaps", "interruption"),
+    )
 }
 """The details of questions by name."""
 _OPTIONS = {name: Annotated[detail.type | None, detail.option] for name, detail in DETAILS.items()}
@@ -282,11 +232,9 @@ def solve(
     output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
     method: Annotated[
         AnsweredBy,
-        make_option(
-            "--method",
-            OUTPUT,
-            "Model: the chain, the simulator, or auto: the chain, and the simulator where the chain refuses the "
-            "scenario, or does not decide whether a playout buffer or a choice meets the target.",
+        method_option(
+            ", and the simulator where the chain refuses the scenario, or does not decide whether a playout buffer or "
+            "a choice meets the target."
         ),
     ] = "auto",
 ) -> None:
@@ -303,10 +251,10 @@ def solve(
         raise typer.BadParameter(f"--method: solve {question} needs a simulation")
     if question in PLAYER_QUESTIONS:
         with argument_errors(), predicting():
-            from tcpdelay.report.answers import player_text
+            from tcpdelay.report.answers import answer_text
 
             found = _solve_player(question, options, source, details)
-            text = player_text(found, output_format)
+            text = answer_text(found, output_format, {})
         print(text, end="")
         return
     if question == "bitrate":
@@ -440,7 +388,7 @@ def _data_rate(scenario: RequestedScenario, options: ScenarioOptions, header: in
 
 def _solve_player(
     question: PlayerQuestion, options: ScenarioOptions, source: SourceOptions, given: Mapping[str, Any]
-) -> PlayerAnswer:
+) -> PlayerSolution:
     """Return the answer to a question about a player; `given` has its details."""
     for name in ("limit", "quantile"):
         if options[name] is not None:
@@ -458,7 +406,7 @@ def _solve_player(
         raise InvalidValueError(option, error.value, error.allowed, error.hint) from error
 
 
-def _player_answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerAnswer:
+def _player_answer(question: PlayerQuestion, scenario: RequestedScenario, own: dict[str, Any]) -> PlayerSolution:
     """Return the answer to a question, given the details by the names of the library."""
     from tcpdelay.quality.player import Player
     from tcpdelay.study.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls

@@ -18,6 +18,7 @@ from tcpdelay.cli.errors import (
     predicting,
     print_warning,
 )
+from tcpdelay.cli.options import result_option
 from tcpdelay.cli.output import refuse_same_file
 from tcpdelay.units import format_duration, format_time
 
@@ -66,13 +67,7 @@ def sweep(
     specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Fixed parameters and axes of the sweep.")],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE.nc",
-            help="File of the result (netCDF); the specification may name it.",
-            show_default=False,
-        ),
+        result_option("File of the result (netCDF); the specification may name it.", False, "FILE.nc", None),
     ] = None,
     scheduler: Annotated[
         str | None,

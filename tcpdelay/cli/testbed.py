@@ -14,7 +14,7 @@ from tcpdelay.cli.options import OUTPUT, make_option, quantity
 from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
 from tcpdelay.declare import Quantity, declarations
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
-from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table, records_text
+from tcpdelay.report.result_table import facts_text, records_text
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.store import error_in_words
 from tcpdelay.units import format_duration, format_fraction, format_rate, format_time
@@ -80,7 +80,7 @@ def check() -> None:
         (label, f"does not work: {'; '.join(problems)}" if problems else f"works{release and f': {release}'}")
         for label, problems, release in found
     ]
-    print(as_text(facts_table(facts), width=UNBROKEN), end="")
+    print(facts_text(facts), end="")
     missing = build_requirements()
     if missing:
         print(f"\nTo build a kernel for virtual time, first run: sudo apt-get install {' '.join(missing)}")
@@ -252,7 +252,7 @@ def _planned(specification: Specification) -> str:
     targets = targets_of(specification)
     facts = [(target.name, _experiment_in_words(target.experiment)) for target in targets]
     total = format_duration(sum(target.experiment.duration for target in targets))
-    return as_text(facts_table(facts), width=UNBROKEN) + f"{len(targets)} captures, {total} in all\n"
+    return facts_text(facts) + f"{len(targets)} captures, {total} in all\n"
 
 
 def _experiment_in_words(experiment: Experiment) -> str:

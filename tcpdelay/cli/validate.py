@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tcpdelay.cli.errors import counting, erase_progress, predicting, print_warning
+from tcpdelay.cli.options import result_option
 from tcpdelay.cli.output import rendered, write_atomically
 from tcpdelay.store import error_in_words
 
@@ -38,9 +39,7 @@ def validate(
             help="Captures that `tcpdelay testbed run` wrote: a .parquet file, or a directory of such files.",
         ),
     ] = CAPTURES,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="Directory to which all tables are written.")
-    ] = OUTPUT,
+    output: Annotated[Path, result_option("Directory to which all tables are written.", True, "DIR", None)] = OUTPUT,
     output_format: Annotated[
         Format, typer.Option("--format", help="Format of the printed summary; json and csv hold seconds and fractions.")
     ] = "text",

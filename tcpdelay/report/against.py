@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tcpdelay.report import phrases
 from tcpdelay.report.charts import current_axes, plot_distribution
-from tcpdelay.report.content import Content, Section, Table, key_figures, scenario_table
+from tcpdelay.report.content import Content, Section, Table, flow_scenario_table, key_figures
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_time, quantile_name
 
@@ -23,15 +23,7 @@ Formatted = Callable[[float], str]
 
 
 def changes_content(changes: Changes) -> Content:
-    """Return the content of the report on two guidelines.
-
-    Examples
-    --------
-    >>> from tcpdelay import compare_guidelines, guideline
-    >>> call = {"rtt": 0.100, "packet_size": 174, "interval": 0.020}
-    >>> changes_content(compare_guidelines(guideline(loss=0.02, **call), guideline(loss=0.01, **call))).headline
-    'p95 140 ms → 90.4 ms, 50 ms sooner'
-    """
+    """Return the content of the report on two guidelines."""
     before, after = changes.before, changes.after
     differences = differences_table(changes)
     what_differs = (
@@ -86,7 +78,7 @@ def _sooner(before: float, after: float) -> str:
 def differences_table(changes: Changes) -> Table:
     """Return the rows in which the two scenarios differ."""
     # A table has a row of its own for each field that the chain refuses.
-    tables = [{row[0]: row[1] for row in scenario_table(found).rows} for found in (changes.before, changes.after)]
+    tables = [{row[0]: row[1] for row in flow_scenario_table(found).rows} for found in (changes.before, changes.after)]
     names = dict.fromkeys([*tables[0], *tables[1]])
     rows = tuple((name, *(table.get(name, "–") for table in tables)) for name in names)
     rows = tuple(row for row in rows if row[1] != row[2])

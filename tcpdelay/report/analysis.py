@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
+from tcpdelay.report.result_table import attributes, facts_text, interval_cells
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
 
@@ -45,52 +45,22 @@ def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[s
     clocks, delays = analysis.clocks, analysis.delays
     low, high = analysis.loss_interval
     row: dict[str, Any] = {
-        "sender": analysis.sender,
-        "receiver": analysis.receiver,
+        **attributes(analysis, "sender", "receiver"),
         "captured_at": " and ".join(analysis.captured_at),
-        "duration": analysis.duration,
-        "payload": analysis.payload,
-        "data_segments": analysis.data_segments,
-        "acknowledgements": analysis.acknowledgements,
-        "rtt": analysis.rtt,
-        "rtt_base": analysis.rtt_base,
+        **attributes(analysis, "duration", "payload", "data_segments", "acknowledgements", "rtt", "rtt_base"),
         "rtt_samples": analysis.rtt_count,
-        "rtt_kind": analysis.rtt_kind,
-        "rtt_measured": analysis.rtt_measured,
-        "loss": analysis.loss,
+        **attributes(analysis, "rtt_kind", "rtt_measured", "loss"),
         "loss_low": low,
         "loss_high": high,
-        "sent": analysis.sent,
-        "lost": analysis.lost,
-        "loss_counted": analysis.loss_counted,
-        "retransmissions": analysis.retransmissions,
-        "spurious_retransmissions": analysis.spurious_retransmissions,
-        "reordered": analysis.reordered,
-        "duplicates": analysis.duplicates,
-        "duplicate_acks": analysis.duplicate_acks,
-        "mss": analysis.mss,
-        "mss_known": analysis.mss_known,
-        "sack": analysis.sack,
-        "timestamps": analysis.timestamps,
+        **attributes(analysis, "sent", "lost", "loss_counted", "retransmissions", "spurious_retransmissions"),
+        **attributes(analysis, "reordered", "duplicates", "duplicate_acks", "mss", "mss_known", "sack", "timestamps"),
         "window_scale_sender": scales[0],
         "window_scale_receiver": scales[1],
-        "delayed_ack": analysis.delayed_ack,
-        "several_acknowledged": analysis.several_acknowledged,
-        "carried_acks": analysis.carried_acks,
-        "largest_flight": analysis.largest_flight,
-        "smallest_receive_window": analysis.smallest_receive_window,
-        "packet_size": analysis.packet_size,
-        "interval": analysis.interval,
-        "fixed_size": analysis.fixed_size,
-        "fixed_interval": analysis.fixed_interval,
-        "messages": analysis.messages,
-        "unfinished": analysis.unfinished,
-        "one_way_delay": analysis.one_way_delay,
-        "clock_offset": clocks and clocks.offset,
-        "clock_skew": clocks and clocks.skew,
-        "clock_residual": clocks and clocks.residual,
-        "delay_kind": analysis.delay_kind,
-        "delay_measured": analysis.delay_measured,
+        **attributes(analysis, "delayed_ack", "several_acknowledged", "carried_acks", "largest_flight"),
+        **attributes(analysis, "smallest_receive_window", "packet_size", "interval", "fixed_size", "fixed_interval"),
+        **attributes(analysis, "messages", "unfinished", "one_way_delay"),
+        **{f"clock_{name}": clocks and getattr(clocks, name) for name in ("offset", "skew", "residual")},
+        **attributes(analysis, "delay_kind", "delay_measured"),
         "mean": delays and delays.mean,
         "jitter": delays and delays.jitter,
         **{quantile_name(q): delays and delays.quantile(q) for q in REPORTED_QUANTILES},
@@ -119,7 +89,7 @@ def analysis_text(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) ->
         f"{analysis.payload} bytes in {format_time(analysis.duration)}\n"
     )
     notes = "".join(f"note: {note}\n" for note in (*analysis.notes, *expected.notes))
-    return heading + as_text(facts_table(facts), width=UNBROKEN) + notes
+    return heading + facts_text(facts) + notes
 
 
 def _time(seconds: float) -> str:
@@ -265,7 +235,7 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
         ("mean", mean_interval(delays)),
         *((f"p{100 * q:g}", quantile_interval(delays, q)) for q in (0.5, 0.95, 0.99)),
     ):
-        row |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+        row |= interval_cells(name, interval)
     row |= _kinds_record(capture)
     # The flows of one run share the path's queues, so each run counts once.
     of_runs = {run.run: run for run in capture.runs}.values()
@@ -326,7 +296,7 @@ def _capture_text(row: dict[str, Any]) -> str:
     if row["longest_stall"] > 0:
         lines.append(f"  the guest stalled, for {format_time(row['longest_stall'])} at the longest")
     heading = f"{row['capture']}: {row['backend']}, Linux {row['kernel']}, {row['hz']} Hz\n"
-    return heading + as_text(facts_table(facts), width=UNBROKEN) + "\n".join(lines) + "\n"
+    return heading + facts_text(facts) + "\n".join(lines) + "\n"
 
 
 def _kind_text(row: dict[str, Any], kind: str) -> str:

@@ -7,14 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tcpdelay.accuracy.errors import in_words
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.report.prediction import expected_errors, ignored_in_words, scenario_in_words, scenario_record
-from tcpdelay.report.result_table import UNBROKEN, as_text, cells_table, facts_table, to_csv, to_json
+from tcpdelay.report.result_table import (
+    UNBROKEN,
+    as_text,
+    attributes,
+    cells_table,
+    facts_table,
+    interval_cells,
+    to_csv,
+    to_json,
+    with_interval,
+)
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.study.best import Candidate, Choice
@@ -49,16 +59,9 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "json", "csv"]
 Row = dict[str, Any]
-Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities
+PlayerSolution = StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio
+Solution = Edge | SmallestBuffer | Frontier | Choice | Sensitivities | PlayerSolution
 """The answer to a question."""
-
-
-class Answered(Protocol):
-    """An answer with the name of its model: a `Solution`, or another class for which `rendered` has a function."""
-
-    @property
-    def method(self) -> str:
-        """Name of the model."""
 
 
 LIMITS = {
@@ -92,7 +95,7 @@ class RenderedAnswer:
 
 
 def answer_text(
-    answer: Answered,
+    answer: Solution,
     chosen: Format,
     ignored: Mapping[str, str],
     over: Encapsulation | None = None,
@@ -142,15 +145,8 @@ def _(edge: Edge) -> RenderedAnswer:
     ]
     record = {
         "question": edge.quantity,
-        "value": edge.value,
-        "fails": edge.fails,
-        "limited_by": edge.limited_by,
-        "tolerance": edge.tolerance,
-        "delay": edge.delay,
-        "delay_beyond": edge.delay_beyond,
-        "certain": edge.certain,
-        "impossible": edge.impossible,
-        "method": edge.method,
+        **attributes(edge, "value", "fails", "limited_by", "tolerance", "delay", "delay_beyond"),
+        **attributes(edge, "certain", "impossible", "method"),
         **_demand(target),
         **scenario_record(*edge.at),
         **expected_errors(edge.expected_error),
@@ -188,12 +184,7 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
     ]
     record = {
         "question": "playout",
-        "value": buffer.value,
-        "fails": buffer.fails,
-        "limited_by": buffer.limited_by,
-        "tolerance": buffer.tolerance,
-        "late_fraction": buffer.late_fraction,
-        "late_beyond": buffer.late_beyond,
+        **attributes(buffer, "value", "fails", "limited_by", "tolerance", "late_fraction", "late_beyond"),
         "late_fraction_low": buffer.late_range[0],
         "late_fraction_high": buffer.late_range[1],
         "value_low": buffer.value_range[0],
@@ -208,6 +199,10 @@ def _(buffer: SmallestBuffer) -> RenderedAnswer:
     return RenderedAnswer(facts, record)
 
 
+OF_EDGE = ("fails", "limited_by", "tolerance", "certain", "impossible", "method")
+"""Attributes of an edge in the row of a frontier."""
+
+
 @rendered.register
 def _(frontier: Frontier) -> RenderedAnswer:
     target = frontier.target
@@ -219,16 +214,13 @@ def _(frontier: Frontier) -> RenderedAnswer:
     headings = ["round-trip time", "largest loss", "fails", "limited by", "within the expected error"]
     cells: list[list[str]] = []
     for rtt, edge in zip(frontier.rtts, frontier.edges, strict=True):
-        row: Row = {"rtt": rtt, "loss": None, "fails": None, "limited_by": None, "tolerance": None}
-        row |= {"certain": None, "impossible": None, "method": None, "notes": ""}
+        row: Row = {"rtt": rtt, **dict.fromkeys(("loss", *OF_EDGE)), "notes": ""}
         if edge is None:
             cells.append([format_time(rtt), "none", "", "", ""])
         else:
             works, fails = told_apart(format_fraction, edge.value, edge.fails)
             cells.append([format_time(rtt), works, fails, edge.limited_by, _edges_in_words(edge)])
-            row |= {"loss": edge.value, "fails": edge.fails, "limited_by": edge.limited_by, "tolerance": edge.tolerance}
-            row |= {"certain": edge.certain, "impossible": edge.impossible, "method": edge.method}
-            row["notes"] = "; ".join(edge.notes)
+            row |= {"loss": edge.value, **attributes(edge, *OF_EDGE), "notes": "; ".join(edge.notes)}
         rows.append({**row, **expected_errors(None if edge is None else edge.expected_error)})
     return RenderedAnswer(facts, {"question": "frontier", **_demand(target)}, "points", rows, headings, cells)
 
@@ -266,15 +258,9 @@ def _(choice: Choice) -> RenderedAnswer:
     rows = [
         {
             choice.quantity: one.value,
-            "delay": one.delay,
-            "age": one.age,
-            "mos": one.mos,
-            "packet_size": one.flow.packet_size,
-            "interval": one.flow.interval,
-            "wire_rate": one.wire_rate,
-            "meets_target": one.meets_target,
-            "verdict": one.verdict,
-            "method": one.method,
+            **attributes(one, "delay", "age", "mos"),
+            **attributes(one.flow, "packet_size", "interval"),
+            **attributes(one, "wire_rate", "meets_target", "verdict", "method"),
             "best": one is best,
             **expected_errors(one.expected_error),
             "notes": "; ".join(one.notes),
@@ -283,11 +269,7 @@ def _(choice: Choice) -> RenderedAnswer:
     ]
     record = {
         "question": choice.quantity,
-        "value": choice.value,
-        "fails": choice.fails,
-        "limited_by": choice.limited_by,
-        "tolerance": choice.tolerance,
-        "lead": choice.lead,
+        **attributes(choice, "value", "fails", "limited_by", "tolerance", "lead"),
         **(_demand(choice.target) if isinstance(choice.target, Target) else {"mos": choice.target.mos}),
         "notes": choice.notes,
     }
@@ -389,7 +371,7 @@ def _lead(choice: Choice) -> str:
 
 def _demand(target: Target) -> Row:
     """Return a target as part of a record."""
-    return {"limit": target.limit, "quantile": target.quantile}
+    return attributes(target, "limit", "quantile")
 
 
 def _notes(notes: Sequence[str]) -> list[tuple[str, str]]:
@@ -410,13 +392,6 @@ def _change(fraction: float) -> str:
 # The answers of `tcpdelay solve` about players: stalls, gaps, and audio that cannot be stopped.
 
 
-def player_text(
-    answer: StartupBuffer | VideoStalls | GaplessPlayout | UnstoppableAudio, chosen: Literal["text", "json", "csv"]
-) -> str:
-    """Return an answer about a player as text, JSON or CSV."""
-    return answer_text(answer, chosen, {})
-
-
 @rendered.register
 def _(stalls: VideoStalls) -> RenderedAnswer:
     player = stalls.player
@@ -425,11 +400,11 @@ def _(stalls: VideoStalls) -> RenderedAnswer:
     lengths = [stalls.stall_quantile(probability) for probability in REPORTED_QUANTILES]
     facts = [
         ("player", f"starts with {format_time(player.startup)} of media time, {after}, {catches_up}"),
-        ("first picture", f"{_range(stalls.startup_delay, format_time)} after the write of its frame"),
-        ("stalls per hour", _range(stalls.stalls_per_hour, _number)),
-        ("time stalled", _range(stalls.stalled_share, format_fraction)),
+        ("first picture", f"{with_interval(stalls.startup_delay, format_time)} after the write of its frame"),
+        ("stalls per hour", with_interval(stalls.stalls_per_hour, _number)),
+        ("time stalled", with_interval(stalls.stalled_share, format_fraction)),
         ("length of a stall", _in_words(lengths) if stalls.stall_lengths.size else "no stall occurred"),
-        ("without a stall", f"{_range(stalls.undisturbed, format_fraction)} of the sessions"),
+        ("without a stall", f"{with_interval(stalls.undisturbed, format_fraction)} of the sessions"),
         ("simulated", f"{stalls.sessions} sessions of {format_time(stalls.session)}"),
         *_scenario(stalls),
     ]
@@ -438,10 +413,10 @@ def _(stalls: VideoStalls) -> RenderedAnswer:
         "startup": player.startup,
         "rebuffer": player.resumes_at,
         "catch_up": player.catch_up,
-        **_interval("startup_delay", stalls.startup_delay),
-        **_interval("stalls_per_hour", stalls.stalls_per_hour),
-        **_interval("stalled_share", stalls.stalled_share),
-        **_interval("undisturbed_share", stalls.undisturbed),
+        **interval_cells("startup_delay", stalls.startup_delay),
+        **interval_cells("stalls_per_hour", stalls.stalls_per_hour),
+        **interval_cells("stalled_share", stalls.stalled_share),
+        **interval_cells("undisturbed_share", stalls.undisturbed),
     }
     simulated = {"session": stalls.session, "sessions": stalls.sessions, **_record(stalls)}
     return RenderedAnswer(facts, record | _quantiles("stall", lengths) | simulated)
@@ -474,19 +449,19 @@ def _(found: GaplessPlayout) -> RenderedAnswer:
     with_it, without = found.gaps(buffer), found.gaps(0.0)
     starts = [found.start_quantile(probability, buffer) for probability in REPORTED_QUANTILES]
     facts = [
-        ("playout buffer", f"{_range(found.value, format_time)} from the first arrival to the playout"),
-        ("with a gap", f"{_range(with_it, format_fraction)}, asked for {format_fraction(found.gap_share)}"),
-        ("without a buffer", f"{_range(without, format_fraction)} have a gap"),
+        ("playout buffer", f"{with_interval(found.value, format_time)} from the first arrival to the playout"),
+        ("with a gap", f"{with_interval(with_it, format_fraction)}, asked for {format_fraction(found.gap_share)}"),
+        ("without a buffer", f"{with_interval(without, format_fraction)} have a gap"),
         ("starts after", f"{_in_words(starts)} from the first write to the playout"),
         ("simulated", f"{found.bursts} talk spurts or replies"),
         *_scenario(found),
     ]
     record = {
         "question": "gaps",
-        **_interval("value", found.value),
+        **interval_cells("value", found.value),
         "allowed_gap_share": found.gap_share,
-        **_interval("gap_share", with_it),
-        **_interval("gap_share_without_buffer", without),
+        **interval_cells("gap_share", with_it),
+        **interval_cells("gap_share_without_buffer", without),
     }
     return RenderedAnswer(facts, record | _quantiles("start", starts) | {"bursts": found.bursts, **_record(found)})
 
@@ -507,7 +482,7 @@ def _(audio: UnstoppableAudio) -> RenderedAnswer:
         for probability in REPORTED_QUANTILES:
             seconds, size = audio.seconds(stage, probability), audio.bytes(stage, probability)
             name = quantile_name(probability)
-            row |= {**_interval(f"seconds_{name}", seconds), **_interval(f"bytes_{name}", size)}
+            row |= {**interval_cells(f"seconds_{name}", seconds), **interval_cells(f"bytes_{name}", size)}
             cell.append(f"{format_time(seconds.value)}, {format_size(size.value)}")
         rows.append(row)
         cells.append(cell)
@@ -533,7 +508,7 @@ def _quantiles(name: str, quantiles: Sequence[Interval]) -> dict[str, float]:
     """Return times at `REPORTED_QUANTILES` as entries of a record, with their intervals."""
     record: dict[str, float] = {}
     for probability, time in zip(REPORTED_QUANTILES, quantiles, strict=True):
-        record |= _interval(f"{name}_{quantile_name(probability)}", time)
+        record |= interval_cells(f"{name}_{quantile_name(probability)}", time)
     return record
 
 
@@ -552,16 +527,6 @@ def _record(found: VideoStalls | GaplessPlayout | UnstoppableAudio) -> dict[str,
         **scenario_record(found.source, found.path),
         **expected_errors(found.expected_error),
     }
-
-
-def _interval(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-def _range(interval: Interval, written: Any) -> str:
-    """Return a value and its interval in words."""
-    value, low, high = map(written, interval)
-    return value if low == high else f"{value} ({low} to {high})"
 
 
 def _number(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Charts of delay distributions.
+"""Charts of delay distributions, of guidelines and of sources.
 
 The axes are in seconds and fractions, and the tick labels have units. The name of a curve is beside the curve; there is
 no legend. The colours are from Okabe and Ito; people with any colour vision can distinguish them.
@@ -8,123 +8,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
+from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.report.chart_labels import (
+    DASHED,
+    DOTTED,
     LABEL_SIZE,
     fraction_axis,
     linear_time_axis,
     mark,
     message,
+    names_of_parts,
     note_where_free,
+    round_ticks,
     tidy,
+    time_axis,
 )
-from tcpdelay.units import NOT_CARRIED, format_time
+from tcpdelay.scenario.stack import transport_name
+from tcpdelay.units import (
+    NEVER_SETTLES,
+    NOT_CARRIED,
+    NOT_SETTLED,
+    format_fraction,
+    format_rate,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from tcpdelay.scenario.target import Target
-
-
-class Delays(Protocol):
-    """Delays [s] with their probabilities, such as a `DelayDistribution`."""
-
-    @property
-    def values(self) -> NDArray[np.float64]:
-        """The delays [s], ascending."""
-        ...
-
-    @property
-    def weights(self) -> NDArray[np.float64]:
-        """Their probabilities."""
-        ...
-
-    @property
-    def mean(self) -> float:
-        """The mean delay [s]."""
-        ...
-
-    @property
-    def jitter(self) -> float:
-        """The standard deviation of the delay [s]."""
-        ...
-
-    @property
-    def sustainable(self) -> bool:
-        """Whether TCP can carry the flow."""
-        ...
-
-    @property
-    def unsettled_note(self) -> str:
-        """That the delays depend on the length of the simulation; empty if they do not."""
-        ...
-
-    def quantile(self, probability: float) -> float:
-        """Return the quantile of a probability [s]."""
-        ...
-
-    def known_quantile(self, probability: float) -> float:
-        """Return the quantile of a probability [s]; NaN if it rests on too few packets."""
-        ...
-
-    def late_fraction(self, playout_delay: Any) -> Any:
-        """Return the share of packets later than each delay [s]."""
-        ...
-
-    def cdf(self, delay: Any) -> Any:
-        """Return the share of packets up to each delay [s]."""
-        ...
-
-    @property
-    def ended_note(self) -> str:
-        """That a clock has ended the simulation; empty if not."""
-        ...
-
-
-@runtime_checkable
-class Boundary(Protocol):
-    """The boundary of a working region: a `tcpdelay.study.boundary.WorkingBoundary`."""
-
-    @property
-    def target(self) -> Target:
-        """The demand on the delay."""
-        ...
-
-    @property
-    def searched(self) -> Literal["loss", "rtt"]:
-        """The parameter that grows until the target is missed."""
-        ...
-
-    @property
-    def at(self) -> NDArray[np.float64]:
-        """The values of the other parameter [s or fraction]."""
-        ...
-
-    @property
-    def works_up_to(self) -> NDArray[np.float64]:
-        """Largest value that works at each point; NaN if there is none."""
-        ...
-
-    @property
-    def certain_up_to(self) -> NDArray[np.float64]:
-        """Largest value at each point that works whatever the expected error; NaN if there is none."""
-        ...
-
-    @property
-    def impossible_from(self) -> NDArray[np.float64]:
-        """Smallest value at each point that fails whatever the expected error; NaN if there is none."""
-        ...
-
-    @property
-    def fails_from(self) -> NDArray[np.float64]:
-        """Smallest value that fails at each point; NaN if there is none."""
-        ...
-
+    from tcpdelay.advice.judged_delays import JudgedDelays, LossCurve
+    from tcpdelay.delays import DelayDistribution
 
 Kind = Literal["both", "cdf", "density", "survival"]
 
@@ -145,7 +65,7 @@ CYCLE = (BLUE, ORANGE, GREEN, PURPLE)
 
 
 def plot_distribution(
-    distribution: Delays,
+    distribution: DelayDistribution,
     ax: Axes | None = None,
     *,
     thresholds: Mapping[str, float] | Sequence[float] = (),
@@ -228,7 +148,7 @@ HEIGHTS_ABOVE = (0.0, 0.1, 0.2)
 
 
 def _draw_survival(
-    distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
+    distribution: DelayDistribution, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
 ) -> tuple[float, list[Name]]:
     """Draw P(delay > d), and return the delay [s] at which the curve leaves the chart, and the curve's name."""
     delays = distribution.values[np.isfinite(distribution.values)]
@@ -251,7 +171,7 @@ def _draw_survival(
 
 
 def _draw_shares(
-    distribution: Delays, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
+    distribution: DelayDistribution, ax: Axes, kind: Kind, label: str | None, color: str, marked: float
 ) -> tuple[float, list[Name]]:
     """Draw density, cdf or both, and return the delay [s] up to which nearly all packets arrive, and the names."""
     finite = np.isfinite(distribution.values)
@@ -302,3 +222,169 @@ def _named(thresholds: Mapping[str, float] | Sequence[float]) -> list[tuple[str,
     if isinstance(thresholds, Mapping):
         return [(f"{name} {format_time(delay)}", float(delay)) for name, delay in thresholds.items()]
     return [(format_time(delay), float(delay)) for delay in thresholds]
+
+
+# The charts of a guideline: the parts of the mean delay, and the delay as a function of the loss.
+
+
+def plot_delay_parts(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
+    """Draw the parts of the mean delay as one bar."""
+    ax = current_axes(ax)
+    if not math.isfinite(guideline.mean):
+        # Imported here, because it imports the models.
+        from tcpdelay.report.phrases import cannot_carry
+
+        endless = f"{NEVER_SETTLES}: {cannot_carry(guideline.stack)}"
+        return message(ax, endless if guideline.answer.answered else NOT_SETTLED)
+    parts = guideline.parts
+    named = [
+        ("network", parts.network, BLUE),
+        ("backlog", parts.backlog, ORANGE),
+        ("head of line", parts.head_of_line, GREEN),
+        ("timeouts", parts.timeouts, PURPLE),
+    ]
+    tidy(ax)
+    ax.set_xlabel(f"mean delay, {format_time(guideline.mean)} in all")
+    ax.spines[["left", "bottom"]].set_visible(False)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    start, labels = 0.0, []
+    for name, delay, color in named:
+        if delay <= 0:
+            continue
+        ax.barh(0.0, delay, left=start, height=1.0, color=color, linewidth=0)
+        labels.append((f"{name} {format_time(delay)}", start, start + delay))
+        start += delay
+    ax.set_xlim(0.0, start or SMALLEST_TIME)
+    ax.set_ylim(-0.5, 0.5)
+    names_of_parts(ax, labels)
+    return ax
+
+
+def plot_later(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
+    """Draw the share of packets or messages later than each delay: one curve for each kind."""
+    ax, marks = current_axes(ax), {"limit": guideline.target.limit}
+    for kind, delays in (guideline.by_kind or {"": guideline.distribution}).items():
+        plot_distribution(delays, ax, thresholds=marks, kind="survival", label=kind or None)
+    ax.set_ylabel(f"{guideline.messages} later than that")
+    return ax
+
+
+def plot_quantile_against_loss(guideline: JudgedDelays, ax: Axes | None = None) -> Axes:
+    """Draw the target's quantile against the loss, with the limit, the scenario and the largest loss that works."""
+    ax = current_axes(ax)
+    curve, target, here = guideline.loss_curve, guideline.target, guideline.path.loss
+    tidy(ax)
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.plot(curve.loss, np.maximum(curve.quantile, SMALLEST_TIME), color=BLUE, linewidth=LINE_WIDTH)
+    ax.axhline(target.limit, color=ORANGE, linewidth=1.2, linestyle=DASHED)
+    ax.set_xlim(curve.lowest, curve.highest)
+    shown = [delay for delay in (*curve.quantile, target.limit, guideline.quantile) if math.isfinite(delay)]
+    bottom, top = max(min(shown), SMALLEST_TIME) / 1.7, max(shown) * 1.35
+    ax.set_ylim(bottom, top)
+    round_ticks(ax.xaxis, curve.lowest, curve.highest)
+    round_ticks(ax.yaxis, bottom, top)
+    fraction_axis(ax.xaxis)
+    time_axis(ax.yaxis)
+    ax.set_xlabel("loss")
+    ax.set_ylabel(f"{quantile_name(target.quantile)} delay")
+    marks = []
+    edge = next(margin for margin in guideline.margins if margin.quantity == "loss")
+    if edge.edge is not None and not edge.at_least and edge.edge <= curve.highest:
+        marks.append((f"works up to {format_fraction(edge.edge)}", edge.edge))
+    if curve.critical is not None:
+        ax.axvspan(curve.critical, curve.highest, color=PURPLE, alpha=0.25, linewidth=0)
+        marks.append(
+            (
+                f"{transport_name(guideline.stack)} cannot carry it from {format_fraction(curve.critical)}",
+                curve.critical,
+            )
+        )
+    if math.isfinite(guideline.quantile):
+        mark(ax, marks)
+        _draw_scenario(guideline, ax, curve)
+    else:
+        words = NEVER_SETTLES if guideline.answer.answered else NOT_SETTLED
+        mark(ax, [*marks, (f"here: {format_fraction(here)}, {words}", here)])
+    ends = [curve.highest, curve.lowest, math.sqrt(curve.lowest * curve.highest)]
+    note_where_free(ax, f"limit {format_time(target.limit)}", [(loss, target.limit) for loss in ends], ORANGE)
+    return ax
+
+
+def _draw_scenario(guideline: JudgedDelays, ax: Axes, curve: LossCurve) -> None:
+    """Mark the scenario's own loss and quantile; a dotted line connects a point beyond the curve's end to the curve."""
+    loss, quantile = max(guideline.path.loss, curve.lowest), max(guideline.quantile, SMALLEST_TIME)
+    if curve.loss.size and loss > curve.loss[-1]:
+        joint = ([curve.loss[-1], loss], [curve.quantile[-1], quantile])
+        ax.plot(*joint, color=BLUE, linewidth=LINE_WIDTH, linestyle=DOTTED)
+    ax.plot([loss], [quantile], marker="o", markersize=7, color=BLUE, clip_on=False)
+    text = f"here: {format_fraction(guideline.path.loss)}, {format_time(guideline.quantile)}"
+    note_where_free(ax, text, [(loss, quantile)], BLUE)
+
+
+# The chart of a source: the size of each message over time.
+
+COLOURS = (BLUE, ORANGE, *CYCLE)
+"""Colours of the kinds of messages."""
+HEIGHT = 1.25
+"""Height of the chart relative to the largest message."""
+NAME_WIDTH = 0.25
+"""Distance of the names of two kinds, as a share of the chart's width."""
+MOST_NAMES = 4
+"""Number of names that fit into the chart's width."""
+
+
+def plot_messages(
+    messages: NDArray[np.void], kinds: tuple[str, ...], duration: float, mean_bitrate: float, ax: Axes | None = None
+) -> Axes:
+    """Draw the size of each message as a line at the time of its write, in the colour of its kind.
+
+    Parameters
+    ----------
+    messages : structured array
+        The messages, as `tcpdelay.scenario.sources.message_stream.Source.messages` returns them.
+    kinds : tuple of str
+        Names of the kinds of messages.
+    duration : float
+        End of the time axis [s], above 0.
+    mean_bitrate : float
+        Mean bitrate of the source [bit/s], for the title.
+    ax : Axes, optional
+        Where to draw; the current axes of pyplot by default.
+
+    Returns
+    -------
+    Axes
+        Times in seconds against sizes in bytes.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from tcpdelay.scenario.sources.video import Video
+    >>> ax = Video(2_500_000).plot(Figure().subplots(), duration=5)
+    >>> ax.get_title()
+    'mean 2.5 Mbit/s'
+    """
+    ax = current_axes(ax)
+    if not messages.size:
+        return message(ax, "no message in this time")
+    tidy(ax)
+    linear_time_axis(ax.xaxis)
+    ax.yaxis.set_major_formatter(EngFormatter("B"))
+    ax.set_xlabel("time of the write")
+    ax.set_ylabel("size")
+    ax.set_title(f"mean {format_rate(mean_bitrate)}")
+    ax.set_xlim(0.0, duration)
+    ax.set_ylim(0.0, HEIGHT * messages["size"].max())
+    shown = np.unique(messages["kind"])
+    for place, kind in enumerate(shown):
+        part = messages[messages["kind"] == kind]
+        colour = COLOURS[kind % len(COLOURS)]
+        ax.vlines(part["time"], 0, part["size"], color=colour, linewidth=1.0)
+        if shown.size > 1 and place < MOST_NAMES:
+            # Above the largest message, where no line is.
+            name = kinds[kind] if place < MOST_NAMES - 1 or shown.size == MOST_NAMES else "and others"
+            across = 0.02 + NAME_WIDTH * place
+            ax.text(across, 0.98, name, transform=ax.transAxes, va="top", fontsize=LABEL_SIZE, color=colour)
+    return ax

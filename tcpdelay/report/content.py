@@ -76,14 +76,7 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
 
 
 def error_of(delay: Interval) -> str:
-    """Return the distance from a delay [s] to the farther end of its interval.
-
-    Examples
-    --------
-    >>> from tcpdelay.statistics import Interval
-    >>> error_of(Interval(0.14, 0.131, 0.142)), error_of(Interval(math.inf, math.inf, math.inf))
-    ('±9 ms', '')
-    """
+    """Return the distance from a delay [s] to the farther end of its interval."""
     farther = max(delay.high - delay.value, delay.value - delay.low)
     return f"±{format_time(farther)}" if math.isfinite(delay.value) else ""
 
@@ -114,20 +107,27 @@ class Table:
         return len(self.columns) > 2
 
 
-def scenario_table(guideline: Findings) -> Table:
-    """Return the scenario: the flow, the path, the demand and the transport."""
-    flow, path, target = guideline.flow, guideline.path, guideline.target
+def scenario_table(found: JudgedDelays, *sent: tuple[str, str]) -> Table:
+    """Return the scenario: rows on what is `sent`, the path, the demand and the transport."""
+    path, target = found.path, found.target
     one_way = format_time(path.forward_delay)
     rows = (
-        ("Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"),
+        *sent,
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
         ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
         *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
-        ("Demand", f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"),
-        ("Transport", phrases.stack_words(guideline.stack)),
+        ("Demand", f"{format_fraction(target.quantile)} of the {found.messages} within {format_time(target.limit)}"),
+        ("Transport", phrases.stack_words(found.stack)),
     )
     return Table(("Scenario", "Value"), rows)
+
+
+def flow_scenario_table(guideline: Findings) -> Table:
+    """Return the scenario of a flow of constant rate."""
+    flow = guideline.flow
+    sent = f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"
+    return scenario_table(guideline, ("Flow", sent))
 
 
 def other_fields(path: Path) -> list[tuple[str, str]]:
@@ -172,15 +172,7 @@ def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
 
 
 def preset_section(preset: PathPreset, path: Path) -> Section:
-    """Return the section on the preset from which a path is made.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.path_presets import path_preset
-    >>> preset_section(path_preset("lte"), Path.preset("lte", loss=0.01)).paragraphs[0].partition(". ")[0]
-    'The path is the preset lte, LTE, moving; given instead: loss 1 %'
-    """
+    """Return the section on the preset from which a path is made."""
     given = [
         f"{name.replace('_', ' ')} {declarations(type(path))[name].written(getattr(path, name))}"
         for name, value in preset.values.items()
@@ -344,22 +336,6 @@ def playout_error(guideline: Findings) -> tuple[str, ...]:
     return (f"The expected error allows {cases}.",)
 
 
-def alternatives_table(guideline: JudgedDelays) -> Table:
-    """Return the prediction at the ends of the measured confidence intervals."""
-    rows = [
-        (
-            case.label,
-            format_time(case.rtt),
-            format_fraction(case.loss),
-            NOT_COMPUTED if math.isnan(case.quantile) else format_delay(case.quantile),
-            "met" if case.meets_target else NOT_COMPUTED if math.isnan(case.quantile) else "missed",
-        )
-        for case in guideline.alternatives
-    ]
-    columns = ("Case", "RTT", "Loss", quantile_name(guideline.target.quantile), "Limit")
-    return Table(columns, tuple(rows), numeric=(1, 2, 3))
-
-
 def validity_table(guideline: Findings) -> Table:
     """Return the range of inputs in which the model was checked."""
     valid, flow, path = guideline.validity, guideline.flow, guideline.path
@@ -453,24 +429,17 @@ def without_delays(guideline: JudgedDelays) -> str:
 
 def content(guideline: Findings) -> Content:
     """Return the content of the report on `guideline`."""
-    estimate, settles = guideline.estimate, not guideline.endless
     load = load_table(guideline)
     sections = [
         advice_section(guideline, phrases.effects_of_other_model(guideline)),
         *transport_section(guideline),
-        Section("scenario", "Scenario", tables=(scenario_table(guideline),)),
+        Section("scenario", "Scenario", tables=(flow_scenario_table(guideline),)),
+        *path_sections(guideline),
+        delays_section(guideline),
+        *_experience(guideline),
+        _margins(guideline),
     ]
-    if guideline.path_preset is not None:
-        sections.append(preset_section(guideline.path_preset, guideline.path))
-    if estimate is not None:
-        sections.append(Section("measured", "What was measured", tables=(measured_table(guideline, estimate),)))
-    if settles:
-        sections.append(Section("delays", "Delays", tables=(delays_table(guideline),)))
-    else:
-        sections.append(Section("delays", "Delays", (without_delays(guideline),)))
-    sections += _experience(guideline)
-    sections.append(_margins(guideline))
-    if settles:
+    if not guideline.endless:
         # Lost datagrams make the mean delay infinite, which then has no parts.
         parts = (parts_table(guideline),) if math.isfinite(guideline.mean) else ()
         sections.append(Section("parts", "Where the delay comes from", (LOAD_REMARK,), (*parts, load)))
@@ -479,9 +448,7 @@ def content(guideline: Findings) -> Content:
             sections.append(Section("playout", "Playout buffers", remarks, (playout_table(guideline),)))
     else:
         sections.append(Section("parts", "Load of the flow", (LOAD_REMARK,), (load,)))
-    if guideline.alternatives:
-        table = alternatives_table(guideline)
-        sections.append(Section("alternatives", "If the path is not as measured", tables=(table,)))
+    sections += alternatives_section(guideline)
     return Content(
         verdict=guideline.verdict,
         headline=phrases.headline(guideline),
@@ -494,6 +461,23 @@ def content(guideline: Findings) -> Content:
         sections=(*sections, rules_section(guideline), _trust(guideline)),
         transport=transport_name(guideline.stack),
     )
+
+
+def path_sections(found: JudgedDelays) -> list[Section]:
+    """Return the sections on the preset of the path, and on its measurement, if there are such."""
+    sections = []
+    if found.path_preset is not None:
+        sections.append(preset_section(found.path_preset, found.path))
+    if found.estimate is not None:
+        sections.append(Section("measured", "What was measured", tables=(measured_table(found, found.estimate),)))
+    return sections
+
+
+def delays_section(found: JudgedDelays, remarks: tuple[str, ...] = (), *tables: Table) -> Section:
+    """Return the section on the delays, or why there are none; remarks and further tables go with the delays."""
+    if found.endless:
+        return Section("delays", "Delays", (without_delays(found),))
+    return Section("delays", "Delays", remarks, (delays_table(found), *tables))
 
 
 def _assumptions(guideline: Findings) -> tuple[str, ...]:
@@ -527,6 +511,25 @@ def _experience(guideline: Findings) -> list[Section]:
     if guideline.video is not None:
         sections.append(Section("video", "How the video plays", tables=(video_table(guideline.video),)))
     return sections
+
+
+def alternatives_section(guideline: JudgedDelays) -> list[Section]:
+    """Return the prediction at the ends of the measured confidence intervals; nothing if the path was not measured."""
+    if not guideline.alternatives:
+        return []
+    rows = [
+        (
+            case.label,
+            format_time(case.rtt),
+            format_fraction(case.loss),
+            NOT_COMPUTED if math.isnan(case.quantile) else format_delay(case.quantile),
+            "met" if case.meets_target else NOT_COMPUTED if math.isnan(case.quantile) else "missed",
+        )
+        for case in guideline.alternatives
+    ]
+    columns = ("Case", "RTT", "Loss", quantile_name(guideline.target.quantile), "Limit")
+    table = Table(columns, tuple(rows), numeric=(1, 2, 3))
+    return [Section("alternatives", "If the path is not as measured", tables=(table,))]
 
 
 def advice_section(guideline: JudgedDelays, remark: str) -> Section:

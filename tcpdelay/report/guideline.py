@@ -1,16 +1,18 @@
-"""The guideline: the findings on one scenario, or the comparison of two scenarios, with their reports."""
+"""The guideline: findings on a scenario, on two scenarios, or on both directions of a connection, with reports."""
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, get_args, overload
 
 from tcpdelay.advice.guideline import Changes, Findings, SourceFindings, findings, source_findings
 from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy
+from tcpdelay.models.verdict import Verdict
 from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.report.content import Content
+    from tcpdelay.report.content import Content, Section
     from tcpdelay.report.html import Chart
 
 
@@ -97,9 +99,9 @@ class SourceGuideline(Reported, SourceFindings):
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the share of messages later than each delay, by kind of message."""
-        from tcpdelay.report.guideline_charts import plot_later
+        from tcpdelay.report.charts import plot_later
 
-        return plot_later(self, "messages", ax)
+        return plot_later(self, ax)
 
     def content(self) -> Content:
         """Return the content of the report."""
@@ -267,3 +269,67 @@ def compare_guidelines(before: JudgedDelays, after: JudgedDelays) -> GuidelineCo
         name, found = ("after", after) if isinstance(before, Findings) else ("before", before)
         raise InvalidValueError(name, type(found).__name__, "be a guideline for a flow of constant rate")
     return GuidelineComparison(before, after)
+
+
+@dataclass(frozen=True)
+class TwoWayGuideline(Reported):
+    """The guidelines for both directions of a connection."""
+
+    # forward, backward: The guideline for the data of the first end, and for the data of the second end.
+    forward: Guideline
+    backward: Guideline
+    ends: tuple[str, str]  # Addresses of the first and the second end
+
+    def content(self) -> Content:
+        """Return the content of the report: the worse verdict, and the sections of both directions."""
+        from tcpdelay.report.content import Content, content
+
+        first, second = self.ends
+        reports = [("forward", content(self.forward)), ("backward", content(self.backward))]
+        # From the best verdict to the worst.
+        order = get_args(Verdict)
+        return Content(
+            verdict=max((report.verdict for _, report in reports), key=order.index),
+            headline="; ".join(
+                f"{way}: {report.headline[0].lower()}{report.headline[1:]}"
+                for way, (_, report) in zip(("Forward", "backward"), reports, strict=True)
+            ),
+            explanation=(
+                f"Forward is from {first} to {second}, backward from {second} to {first}.",
+                *(f"{way.capitalize()}: {sentence}" for way, report in reports for sentence in report.explanation),
+            ),
+            key_figures=tuple(
+                (f"{label}, {way}", value) for way, report in reports for label, value in report.key_figures
+            ),
+            sections=tuple(
+                _of_direction(section, way, number)
+                for number, (way, report) in enumerate(reports)
+                for section in report.sections
+            ),
+        )
+
+    def charts(self) -> dict[str, list[Chart]]:
+        """Return the charts of both directions, by the key of their section."""
+        from tcpdelay.report.html import charts
+        from tcpdelay.report.phrases import verdict
+
+        return {
+            f"{key}{_SUFFIXES[number]}": of_section
+            for number, found in enumerate((self.forward, self.backward))
+            for key, of_section in charts(found, verdict(found), suffix=_SUFFIXES[number]).items()
+        }
+
+    def to_json(self) -> str:
+        """Return the guideline for the first direction, with the guideline for the other direction as `backward`."""
+        from tcpdelay.report.result_table import to_json
+
+        forward, backward = (json.loads(found.to_json()) for found in (self.forward, self.backward))
+        return to_json({**forward, "backward": backward})
+
+
+_SUFFIXES = ("", "-backward")
+"""Suffixes of the keys of sections and charts of each direction."""
+
+
+def _of_direction(section: Section, way: str, number: int) -> Section:
+    return replace(section, key=f"{section.key}{_SUFFIXES[number]}", title=f"{section.title}, {way}")

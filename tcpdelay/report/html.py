@@ -19,8 +19,16 @@ from matplotlib.figure import Figure
 
 from tcpdelay.report import phrases
 from tcpdelay.report.chart_labels import LABEL_SIZE
-from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE, plot_distribution
-from tcpdelay.report.guideline_charts import plot_delay_parts, plot_later, plot_quantile_against_loss
+from tcpdelay.report.charts import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    plot_delay_parts,
+    plot_distribution,
+    plot_later,
+    plot_quantile_against_loss,
+)
 from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -51,14 +59,7 @@ _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 def inline_svg(
     draw: Callable[[Axes], object], name: str, title: str, description: str, size: tuple[float, float]
 ) -> Markup:
-    """Draw a chart and return it as an SVG element for an HTML page.
-
-    Examples
-    --------
-    >>> svg = inline_svg(lambda ax: ax.plot([1, 2]), "line", "A line", "It rises from 1 to 2.", (4, 3))
-    >>> svg[:41]
-    Markup('<svg viewBox="0 0 288 216" role="img" ari')
-    """
+    """Draw a chart and return it as an SVG element for an HTML page."""
     image = io.BytesIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
@@ -128,24 +129,13 @@ class Chart:
 
 
 def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
-    """Return the content of a report as a page that contains its style, and the charts of each section.
-
-    Examples
-    --------
-    >>> from tcpdelay import guideline
-    >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
-    >>> page = as_page(found.content(), found.charts())
-    >>> "Works, with" in page, "http" in page
-    (True, False)
-    """
+    """Return the content of a report as a page that contains its style, and the charts of each section."""
     return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
-def charts(
-    guideline: JudgedDelays, explanation: Sequence[str], messages: str = "packets", suffix: str = ""
-) -> dict[str, list[Chart]]:
+def charts(guideline: JudgedDelays, explanation: Sequence[str], suffix: str = "") -> dict[str, list[Chart]]:
     """Return the charts of each section, without the charts of the delays if there are none or they never settle."""
-    target, parts = guideline.target, guideline.parts
+    target, parts, messages = guideline.target, guideline.parts, guideline.messages
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
     drawn: dict[str, list[Chart]] = {}
     # There is no curve where no loss around the scenario has a finite delay.
@@ -174,7 +164,7 @@ def charts(
             f"survival-chart{suffix}",
             f"{messages.capitalize()} that come later{', by kind' if guideline.by_kind else ''}",
             f"{format_fraction(guideline.late_fraction)} of the {messages} come later than {limit}.",
-            lambda ax: plot_later(guideline, messages, ax),
+            lambda ax: plot_later(guideline, ax),
         ),
     ]
     if math.isinf(guideline.mean):
@@ -200,13 +190,7 @@ def chart(
 
 
 def keep_units(text: object) -> object:
-    r"""Return `text` with non-breaking spaces before units; markup does not change.
-
-    Examples
-    --------
-    >>> keep_units("within 190 ms")
-    'within 190\xa0ms'
-    """
+    r"""Return `text` with non-breaking spaces before units; markup does not change."""
     return _UNIT_SPACE.sub("\u00a0", text) if isinstance(text, str) and not hasattr(text, "__html__") else text
 
 

@@ -32,15 +32,7 @@ class Verbatim(str):
 
 
 def in_markdown(report: Content) -> str:
-    """Return the content of a report in GitHub's Markdown.
-
-    Examples
-    --------
-    >>> from tcpdelay import guideline
-    >>> found = guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020)
-    >>> in_markdown(found.content()).splitlines()[0]
-    '# Works, with 59.7 ms to spare'
-    """
+    """Return the content of a report in GitHub's Markdown."""
     return _environment().get_template("report.md.j2").render(report=report)
 
 

@@ -10,17 +10,12 @@ from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import NOT_CARRIED, format_fraction, format_known_time, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.report.charts import Boundary, Delays
+    from tcpdelay.delays import DelayDistribution
+    from tcpdelay.study.boundary import WorkingBoundary
 
 
 def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
-    """Return a table of formatted cells; the first cell of a row names the row.
-
-    Examples
-    --------
-    >>> html_table("Delays", ["", "p95"], [["tcp", "< 1 s"]])[:44]
-    '<table><caption>Delays</caption><thead><tr><'
-    """
+    """Return a table of formatted cells; the first cell of a row names the row."""
     headings = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
@@ -31,7 +26,7 @@ def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str
     return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>{below}"
 
 
-def distribution_html(distribution: Delays, method: str) -> str:
+def distribution_html(distribution: DelayDistribution, method: str) -> str:
     r"""Return mean, jitter and quantiles of the delay; `method` names the model."""
     delays = [("mean", distribution.mean), ("jitter", distribution.jitter)]
     delays += [(quantile_name(q), distribution.known_quantile(q)) for q in REPORTED_QUANTILES]
@@ -40,11 +35,11 @@ def distribution_html(distribution: Delays, method: str) -> str:
     return html_table(f"Delay from write to in-order read, by {method}", ("", ""), rows, note)
 
 
-def _carried(distribution: Delays) -> str:
+def _carried(distribution: DelayDistribution) -> str:
     return distribution.unsettled_note if distribution.sustainable else NOT_CARRIED
 
 
-def boundary_html(boundary: Boundary) -> str:
+def boundary_html(boundary: WorkingBoundary) -> str:
     """Return both sides of a boundary at each of its points."""
     target = boundary.target
     demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"

@@ -63,13 +63,7 @@ def sentence(text: str) -> str:
 
 
 def format_quantity(quantity: str, value: float) -> str:
-    """Return a value of a margin's quantity, "loss", "rtt" or "bitrate", with its unit.
-
-    Examples
-    --------
-    >>> format_quantity("loss", 0.02), format_quantity("rtt", 0.1), format_quantity("bitrate", 69_600)
-    ('2 %', '100 ms', '69.6 kbit/s')
-    """
+    """Return a value of a margin's quantity, "loss", "rtt" or "bitrate", with its unit."""
     return {"loss": format_fraction, "rtt": format_time, "bitrate": format_rate}[quantity](value)
 
 
@@ -91,14 +85,7 @@ def headline(guideline: JudgedDelays) -> str:
 
 
 def cannot_carry(stack: Stack) -> str:
-    """Return in words that a transport cannot carry the flow.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> cannot_carry(Stack.quic())
-    'QUIC cannot carry this flow'
-    """
+    """Return in words that a transport cannot carry the flow."""
     return f"{transport_name(stack)} cannot carry this flow"
 
 
@@ -110,19 +97,19 @@ def verdict(guideline: Findings) -> list[str]:
         f"{format_fraction(target.quantile)} of the packets should arrive within {format_time(target.limit)}, but"
         f"{by_model} the delay never settles: packets pile up in the send buffer for as long as the flow sends."
     )
-    sentences = outcome(guideline, "packets", (endless, _capacity(guideline)))
+    sentences = outcome(guideline, (endless, _capacity(guideline)))
     if math.isfinite(guideline.quantile) and not answer.sustainable:
         sentences.append(
             "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
         )
     if answer.method == "simulation":
         sentences.append(_simulated(guideline))
-    return sentences + doubts(guideline, "packets")
+    return sentences + doubts(guideline)
 
 
-def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list[str]:
+def outcome(judged: JudgedDelays, endless: Sequence[str]) -> list[str]:
     """Return in sentences how late packets or messages arrive, compared with the limit."""
-    target, refusal = judged.target, judged.answer.refusal
+    target, refusal, messages = judged.target, judged.answer.refusal, judged.messages
     share, limit = format_fraction(target.quantile), format_time(target.limit)
     if isinstance(refusal, NotSettledError):
         return [
@@ -144,17 +131,15 @@ def outcome(judged: JudgedDelays, messages: str, endless: Sequence[str]) -> list
     ]
 
 
-def doubts(judged: JudgedDelays, messages: str) -> list[str]:
-    """Return why a verdict is uncertain, and what would settle it; nothing if the verdict is certain.
-
-    `messages` is the word for what arrives, "packets" or "messages".
-    """
+def doubts(judged: JudgedDelays) -> list[str]:
+    """Return why a verdict is uncertain, and what would settle it; nothing if the verdict is certain."""
     if not judged.answer.answered:
         return [deciding(judged)]
     if not judged.settled:
+        allowed = f"{format_fraction_range(judged.late_range)} late {judged.messages}"
         return [
-            f"The expected error of the prediction allows {format_fraction_range(judged.late_range)} late {messages}, "
-            f"and the target allows {format_fraction(1 - judged.target.quantile)}. {deciding(judged)}"
+            f"The expected error of the prediction allows {allowed}, and the target allows "
+            f"{format_fraction(1 - judged.target.quantile)}. {deciding(judged)}"
         ]
     if judged.verdict != "uncertain":
         return []
@@ -229,16 +214,7 @@ def _capacity(guideline: Findings) -> str:
 
 
 def format_edge(margin: Margin) -> str:
-    """Return the edge of a margin with its unit; "or more" if larger values may work too.
-
-    Examples
-    --------
-    >>> from tcpdelay.study.margins import Margin
-    >>> format_edge(Margin("loss", 0.02, 0.025)), format_edge(Margin("loss", 0.02, 0.5, at_least=True))
-    ('2.5 %', '50 % or more')
-    >>> format_edge(Margin("loss", 0.02, None))
-    'none found'
-    """
+    """Return the edge of a margin with its unit; "or more" if larger values may work too."""
     if margin.edge is None:
         return "none found"
     return format_quantity(margin.quantity, margin.edge) + (" or more" if margin.at_least else "")
@@ -352,14 +328,7 @@ def measured_loss(estimate: PathEstimate, predicted_with: float) -> str:
 
 
 def measured_rtt(estimate: PathEstimate) -> str:
-    """Return the measured round-trip time with its confidence interval, if there is one.
-
-    Examples
-    --------
-    >>> from tcpdelay.capture.estimate import PathEstimate
-    >>> measured_rtt(PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102)))
-    'Mean 100 ms, 95 % confidence interval 98 ms to 102 ms.'
-    """
+    """Return the measured round-trip time with its confidence interval, if there is one."""
     mean = format_time(estimate.rtt)
     if estimate.rtt_interval is None:
         return f"Smoothed RTT {mean}, without a confidence interval."
@@ -368,14 +337,7 @@ def measured_rtt(estimate: PathEstimate) -> str:
 
 
 def stack_words(stack: Stack) -> str:
-    """Return the profile of the transport and its settings.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> stack_words(Stack.newreno_2008())
-    'NewReno2008: variant newreno, limited transmit off, window validation off, mss 1448 B, backlog bound published'
-    """
+    """Return the profile of the transport and its settings."""
     words = [
         f"{name.replace('_', ' ')} {declared.written(value)}"
         for name, declared in declarations(type(stack)).items()
@@ -413,13 +375,7 @@ def score(rated: Call, quality: VoiceQuality) -> str:
 
 
 def code_spans(text: str) -> list[tuple[str, bool]]:
-    """Split a setting into prose and code: pairs of a text and whether it is code.
-
-    Examples
-    --------
-    >>> code_spans("sysctl net.ipv4.tcp_sack=1 on both ends")
-    [('sysctl net.ipv4.tcp_sack=1', True), (' on both ends', False)]
-    """
+    """Split a setting into prose and code: pairs of a text and whether it is code."""
     spans: list[tuple[str, bool]] = []
     end = 0
     for match in _CODE.finditer(text):

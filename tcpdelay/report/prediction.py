@@ -1,4 +1,4 @@
-"""A prediction as a record, as text and as a chart."""
+"""Delays as a record, as text and as a chart: of a prediction, through a relay, and of requests with responses."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.declare import declarations, effective_fields
-from tcpdelay.report.result_table import UNBROKEN, as_text, facts_table
+from tcpdelay.report.result_table import attributes, facts_text
 from tcpdelay.scenario.source import Flow, is_exact
 from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
 from tcpdelay.scenario.sources.source_settings import source_parameters
+from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
+    NOT_SETTLED,
     format_fraction,
     format_fraction_range,
     format_known_time,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.target import Target
+    from tcpdelay.sim.exchanges import Exchanges
+    from tcpdelay.sim.network.relay import Leg, RelayedMessages, RelayResult
 
 
 def scenario_record(source: Source, path: Path) -> dict[str, Any]:
@@ -49,13 +53,7 @@ def scenario_record(source: Source, path: Path) -> dict[str, Any]:
 
 
 def lateness_in_words(source: Source) -> str:
-    """Return how late a source writes, as the end of a phrase; nothing if it writes as programs usually do.
-
-    Examples
-    --------
-    >>> lateness_in_words(Flow(174, 0.020)), lateness_in_words(Flow(174, 0.020, write_jitter=0))
-    ('', ', written exactly on time')
-    """
+    """Return how late a source writes, as the end of a phrase; nothing if it writes as programs usually do."""
     if is_exact(source):
         return ", written exactly on time"
     usual = source.write_jitter in (0.0, TYPICAL_WRITE_JITTER)
@@ -63,15 +61,7 @@ def lateness_in_words(source: Source) -> str:
 
 
 def source_in_words(source: Source) -> str:
-    """Return a source in words.
-
-    Examples
-    --------
-    >>> source_in_words(Flow(174, 0.020))
-    '174 bytes every 20 ms (69.6 kbit/s)'
-    >>> source_in_words(Flow(174, 0.020, write_jitter=0.005))
-    '174 bytes every 20 ms (69.6 kbit/s), write jitter 5 ms'
-    """
+    """Return a source in words."""
     late = lateness_in_words(source)
     if isinstance(source, Flow):
         return f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)}){late}"
@@ -80,14 +70,7 @@ def source_in_words(source: Source) -> str:
 
 
 def scenario_in_words(source: Source, path: Path) -> str:
-    """Return in words the source, and the path with all fields that differ from their defaults.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Flow, Path
-    >>> scenario_in_words(Flow(174, 0.020), Path(rtt=0.070, loss=0.01, jitter=0.015))
-    '174 bytes every 20 ms (69.6 kbit/s), round-trip time 70 ms, loss 1 %, jitter 15 ms'
-    """
+    """Return in words the source, and the path with all fields that differ from their defaults."""
     declared = declarations(type(path))
     special = [
         f", {field.name.replace('_', ' ')} {declared[field.name].written(getattr(path, field.name))}"
@@ -114,13 +97,7 @@ def expected_errors(error: ExpectedError | None) -> dict[str, Any]:
 
 
 def ignored_in_words(ignored: Mapping[str, str], method: str) -> list[tuple[str, str]]:
-    """Return the fields that a model ignored, as a fact for people; an empty list if there is no such field.
-
-    Examples
-    --------
-    >>> ignored_in_words({"window_validation": "on"}, "chain")
-    [('ignored', 'window validation (the chain assumes on)')]
-    """
+    """Return the fields that a model ignored, as a fact for people; an empty list if there is no such field."""
     named = [f"{name.replace('_', ' ')} (the {method} assumes {assumed})" for name, assumed in ignored.items()]
     return [("ignored", ", ".join(named))] if named else []
 
@@ -136,8 +113,7 @@ def prediction_record(
 
     return {
         **scenario_record(source, path),
-        "limit": target.limit,
-        "quantile": target.quantile,
+        **attributes(target, "limit", "quantile"),
         **_figures(target, distribution),
         **_kinds_record(target, distribution),
         **settled_record(None),
@@ -149,16 +125,21 @@ def prediction_record(
     }
 
 
-def quantile_in_words(distribution: DelayDistribution, share: float) -> str:
-    """Return the delay within which a share of the messages arrives.
+def _quantile_facts(delays: DelayDistribution, target: Target, verb: str = "come") -> list[tuple[str, str]]:
+    """Return the reported quantiles and that of the target as facts for people."""
+    return [
+        (f"{format_fraction(q)} {verb} within", format_known_time(delays.known_quantile(q)))
+        for q in sorted({*REPORTED_QUANTILES, target.quantile})
+    ]
 
-    Examples
-    --------
-    >>> from tcpdelay.delays import DelayDistribution
-    >>> delays = DelayDistribution.from_samples([0.05] * 200, one_way_delay=0.05)
-    >>> quantile_in_words(delays, 0.95), quantile_in_words(delays, 0.99)
-    ('95 % within 50 ms', '99 %: too few messages')
-    """
+
+def _late_fact(delays: DelayDistribution, target: Target) -> tuple[str, str]:
+    """Return the share of late packets as a fact for people."""
+    return f"later than {format_time(target.limit)}", format_fraction(delays.late_fraction(target.limit))
+
+
+def quantile_in_words(distribution: DelayDistribution, share: float) -> str:
+    """Return the delay within which a share of the messages arrives."""
     delay = distribution.known_quantile(share)
     return f"{format_fraction(share)}{':' if math.isnan(delay) else ' within'} {format_known_time(delay)}"
 
@@ -224,7 +205,7 @@ def not_settled_text(source: Source, path: Path, refusal: NotSettledError, simul
         ("sustainable", f"not settled: {refusal.in_words}"),
         ("method", _method("simulation", simulated_because)),
     ]
-    return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, path)}\n{facts_text(facts)}"
 
 
 def _method(name: str, simulated_because: str) -> str:
@@ -239,18 +220,15 @@ def prediction_text(
     from tcpdelay.accuracy.errors import in_words
 
     error = distribution.expected_error_of(target.quantile)
-    late = format_fraction(distribution.late_fraction(target.limit))
+    name, late = _late_fact(distribution, target)
     low, high = _late_range(target, distribution)
     if low < high:
         late += f"; the expected error allows {format_fraction_range((low, high))}"
     facts = [
         ("mean", format_time(distribution.mean)),
         ("jitter", format_time(distribution.jitter)),
-        *(
-            (f"{format_fraction(q)} come within", format_known_time(distribution.known_quantile(q)))
-            for q in sorted({*REPORTED_QUANTILES, target.quantile})
-        ),
-        (f"later than {format_time(target.limit)}", late),
+        *_quantile_facts(distribution, target),
+        (name, late),
         *((kind, quantile_in_words(delays, target.quantile)) for kind, delays in _by_kind(distribution).items()),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
         ("method", _method(distribution.method, simulated_because)),
@@ -258,7 +236,140 @@ def prediction_text(
         *ignored_in_words(distribution.ignored, distribution.method),
         *([("note", distribution.ended_note)] if distribution.ended_note else []),
     ]
-    return f"{scenario_in_words(source, path)}\n{as_text(facts_table(facts), width=UNBROKEN)}"
+    return f"{scenario_in_words(source, path)}\n{facts_text(facts)}"
+
+
+# The delay through a relay.
+
+
+def relay_record(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> dict[str, Any]:
+    """Return the legs, and the fate of the messages, as one record in seconds, bytes, bit/s and fractions.
+
+    The figures of the delays are None if no message is delivered, or if the delays have not settled.
+    """
+    from tcpdelay.ask import NotSettledError, settled_record
+
+    delays = result.delays
+    unknown = None if delays is None or delays.settled else NotSettledError(delays.packets, delays.carried)
+    return {
+        **scenario_record(source, first[0]),
+        "second_rtt": second[0].rtt,
+        "second_loss": second[0].loss,
+        "first_transport": _transport(first),
+        "second_transport": _transport(second),
+        **attributes(target, "limit", "quantile"),
+        **_relayed_figures(result, target),
+        "by_kind": {kind: _relayed_figures(messages, target) for kind, messages in result.by_kind.items()},
+        "sustainable": result.sustainable,
+        **settled_record(unknown),
+    }
+
+
+def relay_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a record of `relay_record` as a table: a row for all messages, and a row for each kind of message."""
+    whole = {key: value for key, value in record.items() if key != "by_kind"}
+    return [{"kind": kind, **whole, **figures} for kind, figures in (("all", {}), *record["by_kind"].items())]
+
+
+def _relayed_figures(messages: RelayedMessages, target: Target) -> dict[str, Any]:
+    """Return numbers and shares of messages, the delay through the relay, and the mean delay of each leg."""
+    delays, *parts = (messages.delays, messages.first, messages.second) if messages.settled else (None, None, None)
+    return {
+        **attributes(messages, "offered", "delivered", "lost_share", "dropped_share"),
+        "mean": delays and delays.mean,
+        **{quantile_name(q): delays and delays.known_quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": delays and delays.known_quantile(target.quantile),
+        "late_fraction": delays and delays.late_fraction(target.limit),
+        **{f"mean_{name}": part and part.mean for name, part in zip(("first", "second"), parts, strict=True)},
+        "buffer_needed": messages.buffer_needed,
+    }
+
+
+def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: RelayResult) -> str:
+    """Return as text how many messages are delivered and lost, and how late."""
+    facts = [
+        ("first leg", f"{_transport(first).upper()}, round-trip time and loss as above"),
+        ("second leg", _leg_in_words(second)),
+        ("lost", f"{format_fraction(result.lost_share)} of {result.offered} messages on a leg over UDP"),
+        ("dropped", f"{format_fraction(result.dropped_share)} by the relay"),
+    ]
+    if result.delays is not None and not result.settled:
+        facts.append(("delay", result.delays.unsettled_note))
+    elif result.delays is not None and result.first is not None and result.second is not None:
+        parts = f"{format_time(result.first.mean)} on the first leg, {format_time(result.second.mean)} on the second"
+        facts += [
+            ("mean", f"{format_time(result.delays.mean)}: {parts}"),
+            *_quantile_facts(result.delays, target),
+            _late_fact(result.delays, target),
+        ]
+    for kind, messages in result.by_kind.items():
+        within = "none delivered" if messages.delays is None else quantile_in_words(messages.delays, target.quantile)
+        within = within if messages.settled else NOT_SETTLED
+        facts.append((kind, f"{within}, {format_fraction(messages.dropped_share)} dropped"))
+    if result.buffer_needed is not None:
+        needs = {"message": result.buffer_needed}
+        needs |= {kind: messages.buffer_needed for kind, messages in result.by_kind.items() if messages.buffer_needed}
+        facts.append(("room at the relay", ", ".join(f"{needed} B for every {kind}" for kind, needed in needs.items())))
+    backlog = "yes" if result.sustainable else "no: the backlog grows for ever"
+    facts += [
+        ("sustainable", backlog),
+        ("settled", "yes" if result.settled else "no: the delays depend on the length of the simulation"),
+    ]
+    return f"{scenario_in_words(source, first[0])}\n{facts_text(facts)}"
+
+
+def _transport(leg: Leg) -> str:
+    """Return the transport of a leg in one word."""
+    return "tcp" if isinstance(leg[1], Linux) else "udp"
+
+
+def _leg_in_words(leg: Leg) -> str:
+    """Return transport and path of a leg in words."""
+    path = leg[0]
+    return f"{_transport(leg).upper()}, round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
+
+
+# The time of requests and their responses.
+
+
+def exchange_record(path: Path, sizes: tuple[int, int], target: Target, found: Exchanges) -> dict[str, Any]:
+    """Return path, `sizes` of request and response [bytes], and figures as one record in seconds and fractions."""
+    return {
+        **attributes(path, "rtt", "loss", "ack_loss"),
+        "request_size": sizes[0],
+        "response_size": sizes[1],
+        **attributes(target, "limit", "quantile"),
+        "mean": found.mean,
+        **{quantile_name(q): found.known_quantile(q) for q in REPORTED_QUANTILES},
+        "target_quantile": found.known_quantile(target.quantile),
+        "target_quantile_low": found.quantile_interval.low,
+        "target_quantile_high": found.quantile_interval.high,
+        "late_fraction": found.late_fraction(target.limit),
+        "mean_request": found.request.mean,
+        "mean_response": found.response.mean,
+        **attributes(found, "answer_time", "exchanges", "seed", "ended_by_clock"),
+    }
+
+
+def exchange_text(path: Path, sizes: tuple[int, int], target: Target, found: Exchanges) -> str:
+    """Return as text how long exchanges take."""
+    there, back = format_fraction(path.loss), format_fraction(path.ack_loss)
+    lost = f"loss {there} each way" if there == back else f"loss {there} of requests, {back} of responses"
+    asked = f"{sizes[0]} bytes answered by {sizes[1]}, round-trip time {format_time(path.rtt)}, {lost}"
+    directions = f"{format_time(found.request.mean)} for requests, {format_time(found.response.mean)} for responses"
+    if found.answer_time > 0:
+        directions += f", {format_time(found.answer_time)} at the server"
+    facts = [
+        ("mean", f"{format_time(found.mean)}: {directions}"),
+        *_quantile_facts(found, target, "end"),
+        _late_fact(found, target),
+        ("method", f"simulation of {found.exchanges} exchanges" + (found.ended_note and f", {found.ended_note}")),
+    ]
+    interval = found.quantile_interval
+    if interval.low == interval.low:
+        ends = f"{format_time(interval.low)} to {format_time(interval.high)}"
+        facts.append(("known to", f"{format_fraction(target.quantile)} within {ends} (95 % interval)"))
+    return f"{asked}\n{facts_text(facts)}"
 
 
 def draw_prediction(distribution: DelayDistribution, limit: float, counted: str = "packets") -> Figure:

@@ -1,8 +1,9 @@
-"""Charts of working regions and their boundaries, and of the share of a table's rows that meet the target."""
+"""Charts and tables of working regions, their boundaries, and the share of rows of a table that meet the target."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,11 +19,13 @@ from tcpdelay.report.chart_labels import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, Boundary, current_axes
-from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
+from tcpdelay.report.prediction import source_in_words
+from tcpdelay.report.result_table import Cell, Column, ResultTable
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.statistics import share_interval
+from tcpdelay.study.boundary import WorkingBoundary
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.rows import COUNTED, group_order
 from tcpdelay.units import format_time, quantile_name
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
+    from tcpdelay.delays import DelayDistribution
     from tcpdelay.scenario.path_presets import PathPreset
     from tcpdelay.study.tables.rows import WorkingShares
 
@@ -54,7 +58,7 @@ _STYLES = ("-", "--", "-.", ":")
 
 @checked_arguments
 def plot_region(
-    region: xr.Dataset, boundary: Boundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
+    region: xr.Dataset, boundary: WorkingBoundary | None = None, ax: Axes | None = None, *, fill: Fill = "delay"
 ) -> Axes:
     """Draw the target's quantile of the delay, or the score of a call, over round-trip time and loss.
 
@@ -152,7 +156,7 @@ def _hatch_uncertain(ax: Axes, region: xr.Dataset) -> None:
 
 
 @checked_arguments
-def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) -> Axes:
+def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None = None) -> Axes:
     """Draw the boundaries of the working regions of several flows or stacks.
 
     Parameters
@@ -193,7 +197,8 @@ def plot_boundaries(boundaries: Mapping[str, Boundary], ax: Axes | None = None) 
 
 def _require_boundaries(given: object) -> None:
     """Raise InvalidValueError if an argument holds anything but boundaries."""
-    if not isinstance(given, Mapping) or not given or not all(isinstance(each, Boundary) for each in given.values()):
+    boundaries = given.values() if isinstance(given, Mapping) else ()
+    if not boundaries or not all(isinstance(each, WorkingBoundary) for each in boundaries):
         raise InvalidValueError("boundaries", given, "hold at least one boundary of working_boundary by its name")
 
 
@@ -270,14 +275,14 @@ def _widen(ax: Axes, rtts: NDArray[np.float64], losses: NDArray[np.float64]) -> 
             round_ticks(axis, low, high)
 
 
-def _sides(boundary: Boundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return round-trip times [s] and losses of a boundary."""
     if boundary.searched == "loss":
         return boundary.at, boundary.works_up_to
     return boundary.works_up_to, boundary.at
 
 
-def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: str | None = None) -> None:
+def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, label: str | None = None) -> None:
     rtts, losses = _sides(boundary)
     ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
     # The verdict is uncertain between the two ends that the expected error allows.
@@ -285,7 +290,7 @@ def _draw_boundary(ax: Axes, boundary: Boundary, color: str, style: str, label: 
     along(boundary.at, boundary.certain_up_to, boundary.impossible_from, color=color, alpha=0.15, linewidth=0)
 
 
-def _from_the_middle(boundary: Boundary) -> list[tuple[float, float]]:
+def _from_the_middle(boundary: WorkingBoundary) -> list[tuple[float, float]]:
     """Return the points of a boundary, those in the middle first."""
     rtts, losses = _sides(boundary)
     known = np.flatnonzero(np.isfinite(boundary.fails_from) & np.isfinite(boundary.works_up_to))
@@ -430,3 +435,101 @@ def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None)
     ax.grid(axis="x", alpha=0.3)
     tidy(ax)
     return ax
+
+
+# The edges of working regions, as a table.
+
+
+@dataclass(frozen=True)
+class Edge:
+    """The edge of the working region of one flow over one stack."""
+
+    app: str | None  # The application that sends the flow, if there is one
+    stack: str  # Name of the TCP profile
+    boundary: WorkingBoundary  # The boundary at which the flow first misses its target
+    # The delays at the largest loss that works, for each round-trip time; None if no loss works, or the chain of the
+    # whole distribution is too large.
+    delays: Sequence[DelayDistribution | None] = ()
+
+    def name(self, among: Sequence[Edge]) -> str:
+        """Return a name that distinguishes this edge from the other edges of a chart."""
+        parts = []
+        if len({edge.app for edge in among}) > 1:
+            target = self.boundary.target
+            parts.append(f"{self.app}, {quantile_name(target.quantile)} within {format_time(target.limit)}")
+        if len({edge.stack for edge in among}) > 1:
+            parts.append(self.stack)
+        return "; ".join(parts)
+
+
+def edge_table(edges: Sequence[Edge], call: Mapping[str, Any] | None = None) -> ResultTable:
+    """Return a table with a row for each edge and round-trip time, and with the score of a call, if `call` is given.
+
+    `call` has the entries "codec" and "playout_delay". The playout delay is in seconds, "limit" or "best".
+    """
+    rows = [row for edge in edges for row in _rows(edge, call)]
+    first = edges[0].boundary
+    apps, stacks = {edge.app for edge in edges}, {edge.stack for edge in edges}
+    targets = {edge.boundary.target for edge in edges}
+    delay = quantile_name(first.target.quantile) if len(targets) == 1 else "delay"
+    columns = [
+        *([Column("app", "application")] if len(apps) > 1 else []),
+        *([Column("stack", "stack")] if len(stacks) > 1 else []),
+        Column("rtt", "round-trip time", "time"),
+        Column("works_up_to", "works up to a loss of", "fraction"),
+        Column("fails_from", "fails from", "fraction"),
+        Column("quantile_there", f"{delay} at the edge", "time"),
+        Column("certain_up_to", "certain up to", "fraction"),
+        Column("impossible_from", "impossible from", "fraction"),
+        *([Column("mos_there", "score", "ratio"), Column("playout_there", "playout", "time")] if call else []),
+    ]
+    target = first.target
+    within = f"{quantile_name(target.quantile)} within {format_time(target.limit)}"
+    title = f"{source_in_words(first.flow)}: {within}"
+    if len(apps) > 1:
+        title = "The largest loss that works" if len(targets) > 1 else f"The largest loss that works: {within}"
+    note = (
+        "The edge is the smallest loss that fails, within 1 %.\n"
+        "Without an edge, the smallest loss of the range fails, or the largest loss works.\n"
+        "Between “certain” and “impossible”, the expected error of the prediction leaves the verdict open."
+    )
+    if len({row["method"] for row in rows}) > 1:
+        columns.append(Column("method", "method"))
+        note += "\nWhere the chain is too large, the edge is simulated."
+    return ResultTable("region", title, columns, rows, note)
+
+
+def _rows(edge: Edge, call: Mapping[str, Any] | None) -> list[dict[str, Cell]]:
+    boundary = edge.boundary
+    target = boundary.target
+    rows = []
+    sides = (boundary.works_up_to, boundary.fails_from, boundary.certain_up_to, boundary.impossible_from)
+    known = (column.tolist() for column in (boundary.at, *sides, boundary.simulated))
+    for rtt, works, fails, certain, impossible, simulated, delays in zip(*known, edge.delays, strict=True):
+        row: dict[str, Cell] = {
+            "app": edge.app,
+            "stack": edge.stack,
+            "rtt": rtt,
+            "works_up_to": works,
+            "fails_from": fails,
+            "quantile_there": None,
+            "certain_up_to": certain,
+            "impossible_from": impossible,
+            "method": "simulation" if simulated else "chain",
+        }
+        scored = dict.fromkeys(("mos_there", "playout_there")) if call else {}
+        if delays is not None:
+            row["quantile_there"] = delays.quantile(target.quantile)
+            scored = _scored(delays, target.limit, call) if call else {}
+        rows.append({**row, **scored})
+    return rows
+
+
+def _scored(delays: DelayDistribution, limit: float, call: Mapping[str, Any]) -> dict[str, Cell]:
+    """Return the score of a call, and its playout delay."""
+    # Imported here, because the command line's help must not wait for numpy.
+    from tcpdelay.quality.voice import voice_quality
+
+    playout = {"limit": limit, "best": None}.get(call["playout_delay"], call["playout_delay"])
+    quality = voice_quality(delays, call["codec"], playout)
+    return {"mos_there": quality.mos, "playout_there": quality.playout_delay}

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.table import Table
 
+    from tcpdelay.statistics import Interval
+
 Cell = str | float | int | bool | None
 UNKNOWN = "–"
 DIGITS = 6
@@ -61,6 +63,23 @@ def _entries(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}={_csv_cell(value)}"
 
 
+def attributes(found: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object as entries of a record."""
+    return {name: getattr(found, name) for name in names}
+
+
+def interval_cells(name: str, interval: Interval | None) -> dict[str, Any]:
+    """Return an estimate and the ends of its interval as entries of a record; their keys begin with `name`."""
+    value, low, high = (None, None, None) if interval is None else interval
+    return {name: value, f"{name}_low": low, f"{name}_high": high}
+
+
+def with_interval(interval: Interval, written: Callable[[float], str]) -> str:
+    """Return an estimate in words, with the ends of its interval unless they look the same."""
+    value, low, high = map(written, interval)
+    return value if low == high else f"{value} ({low} to {high})"
+
+
 def record_text(record: Mapping[str, Any], chosen: Literal["json", "csv"]) -> str:
     """Return one record as a JSON object, or as CSV with a header."""
     return to_json(record) if chosen == "json" else to_csv([record])
@@ -82,6 +101,11 @@ def facts_table(facts: Sequence[tuple[str, str]]) -> Table:
     for fact in facts:
         table.add_row(*map(Text, fact))
     return table
+
+
+def facts_text(facts: Sequence[tuple[str, str]]) -> str:
+    """Return facts as text: a line for each."""
+    return as_text(facts_table(facts), width=UNBROKEN)
 
 
 def cells_table(
@@ -167,38 +191,13 @@ class Column:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table of results.
+    """A table of results."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the table's file, without the suffix.
-    title : str
-        Title.
-    columns : sequence of Column
-        The columns for people.
-    rows : sequence of mapping
-        All values by key; there may be values without a column.
-    note : str
-        Explanation of the table.
-
-    Examples
-    --------
-    >>> table = ResultTable("t", "Delays", (Column("p95", "p95", "time"),), [{"p95": 0.19, "n": 3}])
-    >>> print(table.to_markdown())
-    | p95 |
-    |---:|
-    | 190 ms |
-    >>> print(table.to_csv(), end="")
-    p95,n
-    0.19,3
-    """
-
-    name: str
+    name: str  # Name of the table's file, without the suffix
     title: str
-    columns: Sequence[Column]
-    rows: Sequence[Mapping[str, Cell]]
-    note: str = ""
+    columns: Sequence[Column]  # The columns for people
+    rows: Sequence[Mapping[str, Cell]]  # All values by key; there may be values without a column
+    note: str = ""  # Explanation of the table
 
     def to_csv(self) -> str:
         """Return all values as CSV, in seconds and fractions: "inf" if infinite, an empty cell if not known."""

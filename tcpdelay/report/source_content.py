@@ -10,24 +10,20 @@ from tcpdelay.advice.guideline import NOT_FOR_SOURCES
 from tcpdelay.ask import assumptions
 from tcpdelay.report import phrases
 from tcpdelay.report.content import (
-    BOTTLENECK,
     Content,
     Section,
     Table,
     advice_section,
-    alternatives_table,
+    alternatives_section,
     delay_figures,
-    delays_table,
+    delays_section,
     loss_table,
-    losses,
     margins_table,
-    measured_table,
-    other_fields,
     parts_table,
-    preset_section,
+    path_sections,
     rules_section,
+    scenario_table,
     transport_section,
-    without_delays,
 )
 from tcpdelay.report.html import Chart, chart, charts
 from tcpdelay.scenario.stack import transport_name
@@ -40,28 +36,19 @@ if TYPE_CHECKING:
 
 def source_content(found: SourceFindings) -> Content:
     """Return the content of the report on a source."""
-    settles = not found.endless
     effects = f" Each simulation has {found.answer.requested.packets} messages." if found.answer.answered else ""
     sections = [
         advice_section(found, effects),
         *transport_section(found),
-        Section("scenario", "Scenario", tables=(_scenario_table(found),)),
+        Section("scenario", "Scenario", tables=(scenario_table(found),)),
         Section("source", "What is sent", tables=(_source_table(found.source),)),
+        *path_sections(found),
+        delays_section(found, _remark_on_kinds(found), *_kinds_tables(found)),
+        _margins(found),
     ]
-    if found.path_preset is not None:
-        sections.append(preset_section(found.path_preset, found.path))
-    if found.estimate is not None:
-        sections.append(Section("measured", "What was measured", tables=(measured_table(found, found.estimate),)))
-    if settles:
-        kinds = [_kinds_table(found)] if found.by_kind else []
-        sections.append(Section("delays", "Delays", _remark_on_kinds(found), (delays_table(found), *kinds)))
-    else:
-        sections.append(Section("delays", "Delays", (without_delays(found),)))
-    sections.append(_margins(found))
     if math.isfinite(found.mean):
         sections.append(Section("parts", "Where the delay comes from", tables=(parts_table(found),)))
-    if found.alternatives:
-        sections.append(Section("alternatives", "If the path is not as measured", tables=(alternatives_table(found),)))
+    sections += alternatives_section(found)
     return Content(
         verdict=found.verdict,
         headline=phrases.headline(found),
@@ -81,10 +68,10 @@ def explanation(found: SourceFindings) -> list[str]:
         f"{format_rate(found.source.mean_bitrate)}."
     )
     return [
-        *phrases.outcome(found, "messages", (endless,)),
+        *phrases.outcome(found, (endless,)),
         *(_latest_kind(found) if math.isfinite(found.quantile) else []),
         "The rate of this source is not constant, so all figures are simulated.",
-        *phrases.doubts(found, "messages"),
+        *phrases.doubts(found),
     ]
 
 
@@ -95,21 +82,6 @@ def _latest_kind(found: SourceFindings) -> list[str]:
     if not late.get(kind):
         return []
     return [f"Of the kind “{kind}”, {format_fraction(late[kind])} come later than the limit."]
-
-
-def _scenario_table(found: SourceFindings) -> Table:
-    """Return the scenario: the path, the demand and the transport."""
-    path, target = found.path, found.target
-    one_way = format_time(path.forward_delay)
-    rows = (
-        ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
-        ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
-        *other_fields(path),
-        ("Bottleneck", BOTTLENECK[path.bottleneck]),
-        ("Demand", f"{format_fraction(target.quantile)} of the messages within {format_time(target.limit)}"),
-        ("Transport", phrases.stack_words(found.stack)),
-    )
-    return Table(("Scenario", "Value"), rows)
 
 
 def _source_table(source: Source) -> Table:
@@ -124,8 +96,10 @@ def _source_table(source: Source) -> Table:
     return Table(("Source", "Value"), rows)
 
 
-def _kinds_table(found: SourceFindings) -> Table:
-    """Return the delays by kind of message."""
+def _kinds_tables(found: SourceFindings) -> list[Table]:
+    """Return the delays by kind of message; nothing for messages of one kind."""
+    if not found.by_kind:
+        return []
     target = found.target
     shares = sorted({0.5, 0.95, target.quantile})
     rows = []
@@ -134,7 +108,7 @@ def _kinds_table(found: SourceFindings) -> Table:
         late = format_fraction(delays.late_fraction(target.limit))
         rows.append((kind, format_time(delays.mean), *shown, late))
     columns = ("Kind", "Mean", *map(quantile_name, shares), f"Later than {format_time(target.limit)}")
-    return Table(columns, tuple(rows), numeric=tuple(range(1, len(columns))))
+    return [Table(columns, tuple(rows), numeric=tuple(range(1, len(columns))))]
 
 
 def _remark_on_kinds(found: SourceFindings) -> tuple[str, ...]:
@@ -190,4 +164,4 @@ def source_charts(found: SourceFindings) -> dict[str, list[Chart]]:
             )
         ],
     }
-    return sent | charts(found, explanation(found), "messages")
+    return sent | charts(found, explanation(found))

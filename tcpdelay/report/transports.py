@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from tcpdelay.delays import carried_in_words
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
@@ -14,176 +14,24 @@ from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, curr
 from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.notebook import html_table
 from tcpdelay.report.prediction import scenario_in_words, scenario_record
-from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, facts_table
+from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, attributes, facts_table, interval_cells
 from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-    from tcpdelay.delays import DelayDistribution
     from tcpdelay.quality.experience import Call
-    from tcpdelay.scenario.path import Path
-    from tcpdelay.scenario.path_presets import PathPreset
-    from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-    from tcpdelay.scenario.stack import Linux
-    from tcpdelay.scenario.target import Target
-    from tcpdelay.sim.network.bottleneck import Bottleneck
-    from tcpdelay.sim.network.result import FlowResult
-    from tcpdelay.sim.network.sources import Source
-    from tcpdelay.statistics import Interval
-
-
-class Contender(Protocol):
-    """One way to carry the flow."""
-
-    @property
-    def name(self) -> str:
-        """A short name."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """A description in a few words."""
-        ...
-
-    @property
-    def source(self) -> Any:
-        """The source of the packets, with its sender as `stack`."""
-        ...
-
-
-class Carried(Protocol):
-    """The result of one contender: a `tcpdelay.study.transports.Carried`."""
-
-    @property
-    def contender(self) -> Contender:
-        """The contender."""
-        ...
-
-    @property
-    def result(self) -> FlowResult:
-        """The packets of the flow."""
-        ...
-
-    @property
-    def others(self) -> float:
-        """Throughput of all other sources [bit/s]."""
-        ...
-
-    @property
-    def predicted(self) -> DelayDistribution | None:
-        """The predicted delays, if known."""
-        ...
-
-
-class Comparison(Protocol):
-    """All contenders on one path: a `tcpdelay.study.transports.Comparison`."""
-
-    @property
-    def flow(self) -> MessageSource:
-        """The flow."""
-        ...
-
-    @property
-    def path(self) -> Path:
-        """The path."""
-        ...
-
-    @property
-    def stack(self) -> Linux:
-        """The sender."""
-        ...
-
-    @property
-    def target(self) -> Target:
-        """The demand on the delay."""
-        ...
-
-    @property
-    def link(self) -> Bottleneck | None:
-        """The shared link, if there is one."""
-        ...
-
-    @property
-    def path_preset(self) -> PathPreset | None:
-        """The preset from which the path was made, if known."""
-        ...
-
-    @property
-    def others(self) -> tuple[Source, ...]:
-        """The other sources on the link."""
-        ...
-
-    @property
-    def undisturbed(self) -> float:
-        """Throughput of the other sources without the flow [bit/s]."""
-        ...
-
-    @property
-    def duration(self) -> float:
-        """Time simulated for each contender [s]."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """Seed of all random numbers."""
-        ...
-
-    @property
-    def rows(self) -> Sequence[Carried]:
-        """The contenders, in their order."""
-        ...
-
-    def missed(self, row: Any) -> float:
-        """Return the share of the packets that are lost or later than the limit; NaN if it has not settled."""
-        ...
-
-    def missed_error(self, row: Any) -> float:
-        """Return half the 95 % interval of this share."""
-        ...
-
-    def meets(self, row: Any) -> bool:
-        """Return whether a contender is known to meet the target."""
-        ...
-
-    def undecided(self, row: Any) -> bool:
-        """Return whether the statistical error leaves open if a contender meets the target."""
-        ...
-
-    def none_on_time(self, row: Any) -> bool:
-        """Return whether a contender is known to have no packet on time, in three digits of the share."""
-        ...
-
-    def call(self, row: Any) -> Call | None:
-        """Return the ratings of a call over a contender; None if there is no call, or if it has not settled."""
-        ...
-
-    def unsettled(self, row: Any) -> bool:
-        """Return whether the delays of a contender depend on the length of the simulation."""
-        ...
-
-    def ranked(self) -> Sequence[tuple[int | None, Carried]]:
-        """Return the contenders with their ranks, the best first; None where the delays have not settled."""
-        ...
-
-    def p95_difference(self, row: Any) -> Interval:
-        """Return the 95th percentile of a contender's delays less that of plain TCP [s]; NaN if either is unknown."""
-        ...
-
-    def p95_ratio(self, row: Any) -> Interval:
-        """Return the 95th percentile of a contender's delays divided by that of plain TCP; NaN if unknown."""
-        ...
-
-    def taken(self, row: Any) -> float:
-        """Return the throughput that a contender takes from the other sources [bit/s]."""
-        ...
+    from tcpdelay.study.transports import Carried, Comparison
 
 
 CHART_WIDTH, ROW_HEIGHT, CHART_EDGES = 9.2, 0.29, 0.9
 """Sizes of the chart [inches]: its width, the height of a row, and the height above and below the rows."""
 BAR_HEIGHT = 0.55
 """Height of a bar, relative to the height of a row."""
+TEXT_WIDTH = 140
+"""Width of a text that is not printed on a terminal [columns]."""
 MOST_DECADES = 1.3
 """Largest delay on the time axis, in decades above the limit; longer bars leave the chart."""
 EVERY_PACKET_LOST = "every packet is lost"
@@ -268,6 +116,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
     result, call = row.result, comparison.call(row)
     late, settled = comparison.missed(row), not comparison.unsettled(row)
     delays = result.delays if result.sustainable and settled else None
+    parts = attributes(result, "sender_delay", "network_delay", "receiver_delay")
     # A simulation counts the packets of an endless backlog as lost where it has no room to remember them.
     lost_is_known = settled and result.sustainable and result.offered
     cells: dict[str, Cell] = {
@@ -275,13 +124,9 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "title": row.contender.title,
         "sustainable": result.sustainable if settled else None,
         "settled": settled,
-        "mean": result.mean_interval.value,
-        "mean_low": result.mean_interval.low,
-        "mean_high": result.mean_interval.high,
+        **interval_cells("mean", result.mean_interval),
         "p50": math.nan if delays is None else delays.quantile(0.5),
-        "p95": result.p95_interval.value,
-        "p95_low": result.p95_interval.low,
-        "p95_high": result.p95_interval.high,
+        **interval_cells("p95", result.p95_interval),
         "p99": math.nan if delays is None else delays.quantile(0.99),
         "worst": math.nan if delays is None else float(delays.values[-1]),
     }
@@ -290,18 +135,16 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         cells |= {name: math.inf for name, value in cells.items() if isinstance(value, float)}
     elif not settled:
         cells |= {name: math.nan for name, value in cells.items() if isinstance(value, float)}
-    cells |= {
-        **_beside_tcp("p95_difference", comparison.p95_difference(row)),
-        **_beside_tcp("p95_ratio", comparison.p95_ratio(row)),
+    return cells | {
+        **interval_cells("p95_difference_to_tcp", comparison.p95_difference(row)),
+        **interval_cells("p95_ratio_to_tcp", comparison.p95_ratio(row)),
         "late_fraction": late,
         "late_error": comparison.missed_error(row),
         "lost_fraction": result.lost / result.offered if lost_is_known else math.nan,
         "meets_target": comparison.meets(row),
         "throughput": result.throughput,
         "retransmission_fraction": result.retransmissions / result.segments_sent if result.segments_sent else math.nan,
-        "sender_delay": result.sender_delay if result.sustainable and settled else None,
-        "network_delay": result.network_delay if result.sustainable and settled else None,
-        "receiver_delay": result.receiver_delay if result.sustainable and settled else None,
+        **(parts if result.sustainable and settled else dict.fromkeys(parts)),
         "carried_low": result.carried.low,
         "carried_high": result.carried.high,
         "others": row.others if comparison.others else None,
@@ -312,12 +155,6 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
         "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),
     }
-    return cells
-
-
-def _beside_tcp(name: str, interval: Interval) -> dict[str, Cell]:
-    """Return the cells of a figure relative to plain TCP, and of the ends of its interval."""
-    return {f"{name}_to_tcp{end}": value for end, value in zip(("", "_low", "_high"), interval, strict=True)}
 
 
 def _nothing_arrives(comparison: Comparison, row: Carried) -> bool:
@@ -420,6 +257,15 @@ def _not_settled(comparison: Comparison, unsettled: Sequence[Carried]) -> str:
     )
 
 
+def rendered(comparison: Comparison, chosen: Literal["text", "markdown", "html", "json", "csv"]) -> str:
+    """Return the comparison in a format."""
+    if chosen == "text":
+        return to_text(comparison, TEXT_WIDTH)
+    if chosen == "csv":
+        return comparison_table(comparison).to_csv()
+    return {"markdown": to_markdown, "html": to_html, "json": to_json}[chosen](comparison).rstrip("\n") + "\n"
+
+
 def to_text(comparison: Comparison, width: int) -> str:
     """Return the comparison as text: table, meaning of each name, TCP beside QUIC, and conclusion."""
     from rich.text import Text
@@ -451,20 +297,16 @@ def to_json(comparison: Comparison) -> str:
     record: dict[str, Any] = {
         "scenario": {
             **scenario_record(comparison.flow, path),
-            "loss_burst": path.loss_burst,
-            "bad_time": path.bad_time,
-            "bad_loss": path.bad_loss,
+            **attributes(path, "loss_burst", "bad_time", "bad_loss"),
             "path_preset": None if comparison.path_preset is None else comparison.path_preset.name,
-            "limit": target.limit,
-            "quantile": target.quantile,
+            **attributes(target, "limit", "quantile"),
             "link": None if link is None else link.rate,
             "queue": None if link is None or link.discipline == "policer" else link.limit,
             "discipline": None if link is None else link.discipline,
             "queue_target": None if link is None or not link.managed else link.queue_target,
             "others": [type(source).__name__ for source in comparison.others],
             "undisturbed": comparison.undisturbed if comparison.others else None,
-            "duration": comparison.duration,
-            "seed": comparison.seed,
+            **attributes(comparison, "duration", "seed"),
         },
         "contenders": comparison_table(comparison).to_records(),
         "tcp_beside_quic": tcp_beside_quic(comparison),
@@ -475,13 +317,12 @@ def to_json(comparison: Comparison) -> str:
 
 def to_html(comparison: Comparison) -> str:
     """Return the comparison as a self-contained HTML page."""
-    size = (CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows))
     chart = inline_svg(
         lambda ax: plot_comparison(comparison, ax),
         "comparison-chart",
         "Delays by what carries the flow",
         "; ".join(_described(row) for _, row in comparison.ranked()),
-        size,
+        _chart_size(comparison),
     )
     table = comparison_table(comparison)
     template = environment().get_template("comparison.html.j2")
@@ -508,6 +349,20 @@ def _described(row: Carried) -> str:
     if not row.result.settled:
         return f"{row.contender.name}: {NOT_SETTLED}"
     return f"{row.contender.name}: p95 {format_time(delays.quantile(0.95))}"
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Return the chart of a comparison."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_chart_size(comparison), layout="constrained")
+    plot_comparison(comparison, figure.subplots())
+    return figure
+
+
+def _chart_size(comparison: Comparison) -> tuple[float, float]:
+    """Return width and height of the chart [inches]."""
+    return CHART_WIDTH, CHART_EDGES + ROW_HEIGHT * len(comparison.rows)
 
 
 def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:

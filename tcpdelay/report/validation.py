@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
-from tcpdelay.report.result_table import Cell, Column, ResultTable
-from tcpdelay.statistics import Interval
+from tcpdelay.report.result_table import Cell, Column, ResultTable, attributes, interval_cells
 from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, VIRTUAL_TIME, MeasuredDelay
 from tcpdelay.study.validation.predictions import GROUPINGS, MODELS, QUANTITIES, Score, ScoredModel, difference
 
@@ -258,20 +257,11 @@ def captures_table(measured: Sequence[MeasuredDelay]) -> ResultTable:
             "messages": capture.words,
             "packet_size": None if experiment.source else experiment.packet_size,
             "interval": None if experiment.source else experiment.interval,
-            "rtt": experiment.rtt,
-            "loss": experiment.loss,
-            "congestion_control": experiment.congestion_control,
-            "hz": capture.hz,
-            "backend": capture.backend,
-            "kernel": capture.kernel,
-            "runs": capture.runs,
-            "offered": capture.offered,
-            "unread": capture.unread,
+            **attributes(experiment, "rtt", "loss", "congestion_control"),
+            **attributes(capture, "hz", "backend", "kernel", "runs", "offered", "unread"),
             "measured_loss": capture.loss,
             "measured_rtt": capture.rtt,
-            "utilization": capture.utilization,
-            "sustainable": capture.sustainable,
-            "growth": capture.growth,
+            **attributes(capture, "utilization", "sustainable", "growth"),
         }
         for name in QUANTITIES:
             row |= interval_cells(name, getattr(capture, name))
@@ -323,8 +313,3 @@ def scores_table(scores: Sequence[Score]) -> ResultTable:
         Column("error_p95", "error", "error"),
     )
     return ResultTable("scores", "Predictions beside measurements", columns, rows)
-
-
-def interval_cells(name: str, interval: Interval) -> dict[str, Cell]:
-    """Return the cells of an estimate and of the ends of its interval; their keys begin with `name`."""
-    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from tcpdelay.report.result_table import UNKNOWN, facts_table
+from tcpdelay.report.result_table import UNKNOWN, facts_table, interval_cells, with_interval
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.units import (
@@ -92,8 +92,8 @@ def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
         **{f"predicted_{quantile_name(each)}": delays and delays.quantile(each) for each in REPORTED_QUANTILES},
         "late_fraction": delays and delays.late_fraction(target.limit),
         "expected_error_p95_p90": error and error.p90,
-        **_measured("measured_mean", None if measured is None else measured.mean),
-        **_measured("measured_quantile", None if measured is None else measured.quantile),
+        **interval_cells("measured_mean", None if measured is None else measured.mean),
+        **interval_cells("measured_quantile", None if measured is None else measured.quantile),
         "limit": target.limit,
         "quantile": target.quantile,
         "verdict": seen.verdict,
@@ -102,19 +102,8 @@ def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()}
 
 
-def _measured(name: str, interval: Interval | None) -> dict[str, float | None]:
-    value, low, high = (None, None, None) if interval is None else interval
-    return {name: value, f"{name}_low": low, f"{name}_high": high}
-
-
 def json_line(event: str, record: Mapping[str, Any]) -> str:
-    """Return a record as one line of JSON that begins with its event; an infinite number becomes null.
-
-    Examples
-    --------
-    >>> print(json_line("sample", {"rtt": 0.1, "predicted_p95": float("inf")}))
-    {"event": "sample", "rtt": 0.1, "predicted_p95": null}
-    """
+    """Return a record as one line of JSON that begins with its event; an infinite number becomes null."""
     return json.dumps({"event": event, **to_jsonable_python(dict(record), inf_nan_mode="null")}, allow_nan=False)
 
 
@@ -145,9 +134,9 @@ def watch_facts(seen: Observation, watched: WatchedPath) -> list[tuple[str, str]
         facts.append(("path", "not known yet: no packet arrived, or no round-trip time is known"))
     else:
         times = Interval(estimate.rtt, *(estimate.rtt_interval or (estimate.rtt, estimate.rtt)))
-        loss = _range(format_fraction, estimate.loss, *estimate.loss_interval)
+        loss = with_interval(Interval(estimate.loss, *estimate.loss_interval), format_fraction)
         facts += [
-            ("round-trip time", _with_ends(times)),
+            ("round-trip time", with_interval(times, format_time)),
             ("loss", f"{estimate.lost} of {estimate.sent}: {loss}"),
         ]
     if seen.rate is not None:
@@ -159,22 +148,12 @@ def watch_facts(seen: Observation, watched: WatchedPath) -> list[tuple[str, str]
         facts.append(("jitter at the receiver", format_time(sample.jitter)))
     facts.append((f"predicted {name} over TCP", _predicted(seen, target)))
     if seen.measured is not None:
-        facts.append((f"measured {name}", _with_ends(seen.measured.quantile)))
-        facts.append(("measured mean", _with_ends(seen.measured.mean)))
+        facts.append((f"measured {name}", with_interval(seen.measured.quantile, format_time)))
+        facts.append(("measured mean", with_interval(seen.measured.mean, format_time)))
     facts.append(("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}"))
     facts.append(("verdict on TCP", seen.verdict))
     facts.append(("advice", seen.advice))
     return facts
-
-
-def _with_ends(times: Interval) -> str:
-    return _range(format_time, *times)
-
-
-def _range(written: Any, value: float, low: float, high: float) -> str:
-    """Return a value with the ends of its interval, unless they look the same."""
-    shown, first, last = written(value), written(low), written(high)
-    return shown if first == last else f"{shown} ({first} to {last})"
 
 
 def _predicted(seen: Observation, target: Target) -> str:

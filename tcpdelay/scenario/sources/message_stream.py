@@ -223,8 +223,8 @@ class Source(ABC):
             yield written
 
     def plot(self, ax: Axes | None = None, *, duration: float = SHOWN_DURATION, seed: int = 0) -> Axes:
-        """Draw the messages over time, with the parameters of `tcpdelay.report.source_chart.plot_messages`."""
-        from tcpdelay.report.source_chart import plot_messages
+        """Draw the messages over time, with the parameters of `tcpdelay.report.charts.plot_messages`."""
+        from tcpdelay.report.charts import plot_messages
 
         return plot_messages(self.messages(duration, seed), self.kinds, duration, self.mean_bitrate, ax)
 
