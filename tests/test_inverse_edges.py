@@ -45,7 +45,7 @@ def value_of(quantity, flow, path):
 )
 def test_the_prediction_agrees_on_both_sides(quantity, name, stack):
     flow, target = APPLICATIONS[name].flow, APPLICATIONS[name].target
-    edge = QUESTIONS[quantity](flow, td.Path(rtt=0.060, loss=0.005), stack, target)
+    edge = QUESTIONS[quantity](flow, td.Path(rtt=0.060, loss=0.01), stack, target)
     assert edge.quantity == quantity
     assert edge.limited_by == "delay"
     assert value_of(quantity, *edge.at) == pytest.approx(edge.value, rel=1e-9)
@@ -219,8 +219,8 @@ def test_the_margin_of_the_bitrate_of_frames_is_that_of_larger_frames():
     *_, bitrate = margins(Scenario(frames, path), target)
     larger = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="size")
     faster = td.largest_bitrate(frames, path, td.Stack.linux(), target, grow="segments")
-    assert bitrate.edge == pytest.approx(larger.value, rel=0.01)
-    assert abs(bitrate.edge / faster.value - 1) > 0.01
+    assert bitrate.edge == larger.value == faster.value
+    assert faster.at[0].interval == frames.interval
 
 
 QUIET_PATH = td.Path(rtt=0.060, loss=0.01)
@@ -244,7 +244,7 @@ def test_the_simulation_agrees_on_both_sides_of_the_edge_of_any_source(solve, ki
     assert (edge.method, edge.limited_by) == ("simulation", "delay")
     assert edge.delay == simulated(*edge.at, packets) <= 0.2 < edge.delay_beyond
     assert edge.delay_beyond == simulated(*edge.beyond, packets)
-    assert edge.value < edge.fails <= 1.011 * edge.value
+    assert edge.value < edge.fails <= 1.021 * edge.value
     assert edge.certain <= edge.value
     # At higher rates, simulations of a short trace have not settled: none of them certainly misses the target.
     assert edge.fails <= (math.inf if edge.impossible is None else edge.impossible)

@@ -185,7 +185,8 @@ def test_a_report_goes_as_far_as_the_chain_knows_bursts():
     found = td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=1.5), LINUX)
     assert found.verdict == "works"
     assert found.expected_error.source.startswith("simulations of losses in bursts")
-    loss = found.margins[0]
+    assert (found.margins[0].method, found.margins[0].at_least) == ("simulation", False)
+    loss = td.guideline(VOICE, td.Path(0.1, 0.02, loss_burst=1.5), LINUX, method="chain").margins[0]
     assert loss.at_least
     with pytest.raises(UnsupportedError):
         td.DelayModel(VOICE, td.Path(0.1, loss.edge * 1.02, loss_burst=1.5), LINUX)

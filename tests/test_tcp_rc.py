@@ -161,7 +161,7 @@ def test_each_gap_has_its_own_timer():
 def after_a_loss(forging, interval=0.010, recovery="newreno"):
     packets, lost = 100, 50
     source = ConstantRate(
-        flow=td.Flow(200, interval),
+        flow=td.Flow(200, interval, write_jitter=0),
         path=SharedPath(0.030),
         stack=Classic(recovery=recovery, receiver_window=60),
         forging=forging,

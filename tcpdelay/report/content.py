@@ -252,6 +252,8 @@ def margins_table(guideline: JudgedDelays) -> Table:
     rows = []
     for margin in guideline.margins:
         edge = phrases.format_edge(margin)
+        if margin.edge is not None and margin.method != guideline.answer.method:
+            edge += f" ({margin.method})"
         now = phrases.format_quantity(margin.quantity, margin.now)
         rows.append((phrases.QUANTITY[margin.quantity], now, edge, phrases.room(margin, guideline.works)))
     return Table(("Quantity", "Here", "Works up to", "Margin"), tuple(rows), numeric=(1, 2))

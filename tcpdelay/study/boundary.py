@@ -390,7 +390,7 @@ def loss_rtt_frontier(
         if on_progress is not None:
             on_progress(done, len(chosen))
     if not any(edges):
-        raise ValueError(nothing_meets(axes[0], stack, target, model_of(axes[0], stack, method)))
+        raise ValueError(nothing_meets(axes[0], stack, target, model_of(axes[0], stack, target, method)))
     return Frontier(chosen, tuple(edges), target)
 
 

@@ -132,15 +132,20 @@ def largest(
     with solved_once():
         found = largest_or_none(axis, stack, target, method, on_progress)
         if found is None:
-            raise ValueError(nothing_meets(axis, stack, target, model_of(axis, stack, method)))
+            raise ValueError(nothing_meets(axis, stack, target, model_of(axis, stack, target, method)))
     return found
 
 
-def model_of(axis: Axis, stack: KnownStack, method: AnsweredBy | Model) -> AnsweredBy | Model:
+def model_of(axis: Axis, stack: KnownStack, target: Target, method: AnsweredBy | Model) -> AnsweredBy | Model:
     """Return the model whose answers are compared in a search on an axis."""
     if not isinstance(method, str):
         return method
     lowest = Scenario(*axis.place(axis.lowest), stack)
+    if method == "chain" and isinstance(axis.source, Flow):
+        # The chain may refuse the lowest value only.
+        start = Scenario(*axis.place(likely_edge(axis, stack, target)), stack)
+        if not supports(start).refused:
+            return "chain"
     model = model_to_compare(lowest, method, solved=False)
     if model == "chain":
         return model
@@ -166,7 +171,7 @@ def largest_or_none(
     def searched(model: AnsweredBy | Model) -> Edge | None:
         return _searched(axis, stack, target, model, on_progress, simulated_range or model == "chain")
 
-    model = model_of(axis, stack, method)
+    model = model_of(axis, stack, target, method)
     found = searched(model)
     if (
         method != "auto"

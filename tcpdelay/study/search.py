@@ -384,8 +384,14 @@ def edge_of(
 
     def excess(value: float) -> float | None:
         nonlocal tried
-        found = excess_lateness(predict(Scenario(*axis.place(value), stack), requested, model), target)
+        scenario = Scenario(*axis.place(value), stack)
+        answer = predict(scenario, requested, model)
+        if answer.status == "too large":
+            # A decision near the limit may take longer than the distribution.
+            whole = predict(scenario, Requested(target=target), model)
+            answer = whole.restated(requested) or whole
         tried += 1
+        found = excess_lateness(answer, target)
         if on_progress is not None:
             on_progress(tried, most)
         return found
