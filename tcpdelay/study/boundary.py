@@ -165,7 +165,7 @@ def working_boundary(
     --------
     >>> edge = working_boundary("voip", rtt=[0.1, 0.2])
     >>> edge.works_up_to.round(3), bool((edge.fails_from <= 1.01 * edge.works_up_to).all())
-    (array([0.062, 0.007]), True)
+    (array([0.061, 0.007]), True)
     """
     if not is_number(tolerance) or not SMALLEST_TOLERANCE <= tolerance <= LARGEST_TOLERANCE:
         raise InvalidValueError("tolerance", tolerance, f"lie between {SMALLEST_TOLERANCE:g} and {LARGEST_TOLERANCE:g}")
