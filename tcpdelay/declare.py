@@ -509,10 +509,10 @@ class Content(Field):
         raise InvalidValueError(name, written, "be given in Python")
 
 
-def instance_of(name: str, *classes: type) -> Callable[[Any], Any]:
+def instance_of(name: str, *classes: type) -> Callable[[object], object]:
     """Return a check of a `Content` that accepts only objects of some classes."""
 
-    def checked(value: Any) -> Any:
+    def checked(value: object) -> object:
         if not isinstance(value, classes):
             raise InvalidValueError(name, value, f"be a {' or a '.join(each.__name__ for each in classes)}")
         return value

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.declare import InvalidValueError, UnitWarning, as_numbers, bounds, is_number
+from tcpdelay.drawing import drawn
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack
@@ -507,15 +508,12 @@ class DelayDistribution:
         >>> delays = DelayDistribution(np.array([0.05, 0.09, 0.25]), np.array([0.9, 0.08, 0.02]), one_way_delay=0.05)
         >>> ax = delays.plot(Figure().subplots(), thresholds={"limit": 0.200}, kind="cdf")
         """
-        from tcpdelay.report.charts import plot_distribution
-
-        return plot_distribution(self, ax, **options)
+        axes: Axes = drawn("charts.plot_distribution", self, ax, **options)
+        return axes
 
     def _repr_html_(self) -> str:
         """Return the main figures as a table for notebooks."""
-        from tcpdelay.report.notebook import distribution_html
-
-        return distribution_html(self, self.method)
+        return str(drawn("notebook.distribution_html", self, self.method))
 
     def __repr__(self) -> str:
         if not self.sustainable and not np.isfinite(self.mean):

@@ -48,7 +48,7 @@ from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, Udp
 from tcpdelay.sim.quic.engine import QuicConnections
 
-VOICE = Flow(174, 0.020)
+VOICE, EXACT = Flow(174, 0.020), Flow(174, 0.020, write_jitter=0)
 TRACES = (
     LinkTrace.of_opportunities([3, 7, 8, 40]),
     LinkTrace.of_rates([0, 0.1, 0.3], [2e5, 0, 1e6], [0.01, 0, 0]),
@@ -57,12 +57,12 @@ STACKS = (Stack.linux(), Stack.linux(congestion_control="reno"), Stack.newreno_2
 
 NEAR_CAPACITY = {
     "published near the capacity": (
-        Flow(1570, 0.0219),
+        Flow(1570, 0.0219, write_jitter=0),
         Path(rtt=0.032, loss=0.0103),
         Stack.newreno_2008(backlog_bound="grow"),
     ),
     "linux near the capacity": (
-        Flow(427, 0.0268),
+        Flow(427, 0.0268, write_jitter=0),
         Path(rtt=0.0208, loss=0.0486),
         Stack.linux(congestion_control="bbr"),
     ),
@@ -77,7 +77,7 @@ def chain_figures(flow, path, stack):
     return {
         "mean": found.mean,
         "median": float(found.quantile(0.5)),
-        "late": [float(found.late_fraction(limit)) for limit in (0.0503, 0.1003, 0.3003)],
+        "late": [float(found.late_fraction(limit)) for limit in (0.05, 0.1, 0.3)],
         "states": len(model.states),
         "entries": model.transition_matrix.nnz,
         "stationary": [float(value) for value in model.stationary_distribution[:50]],
@@ -136,10 +136,11 @@ def figures():
     reordered = Path(rtt=0.04, loss=0.02, jitter=0.030, reordering=0.01)
     quic.append(simulate(VOICE, reordered, Stack.quic(), packets=1000, seed=1))
     return {
-        "published": chain_figures(VOICE, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
-        "linux": chain_figures(Flow(700, 0.040), Path(rtt=0.04, loss=0.02), Stack.linux()),
+        "published": chain_figures(EXACT, Path(rtt=0.02, loss=0.02), Stack.newreno_2008()),
+        "linux": chain_figures(Flow(700, 0.040, write_jitter=0), Path(rtt=0.04, loss=0.02), Stack.linux()),
+        "late writes": chain_figures(VOICE, Path(rtt=0.04, loss=0.02), Stack.linux()),
         **{name: chain_figures(*scenario) for name, scenario in NEAR_CAPACITY.items()},
-        "correlated": chain_figures(VOICE, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
+        "correlated": chain_figures(EXACT, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
         "quic chain": [
             quic_delays(

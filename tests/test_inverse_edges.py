@@ -244,7 +244,7 @@ def test_the_simulation_agrees_on_both_sides_of_the_edge_of_any_source(solve, ki
     assert (edge.method, edge.limited_by) == ("simulation", "delay")
     assert edge.delay == simulated(*edge.at, packets) <= 0.2 < edge.delay_beyond
     assert edge.delay_beyond == simulated(*edge.beyond, packets)
-    assert edge.value < edge.fails <= 1.021 * edge.value
+    assert edge.value < edge.fails <= 1.011 * edge.value
     assert edge.certain <= edge.value
     # At higher rates, simulations of a short trace have not settled: none of them certainly misses the target.
     assert edge.fails <= (math.inf if edge.impossible is None else edge.impossible)

@@ -80,10 +80,9 @@ def test_plain_python_gives_the_results_of_the_compiled_kernels():
     assert plain["live"] == compiled["live"]
     chains = ("published", "linux", "published near the capacity", "linux near the capacity", "correlated")
     for chain in chains:
-        # A rounding error may move a delay that is averaged over late writes to the next bin.
-        late, expected = plain[chain].pop("late"), compiled[chain].pop("late")
-        assert late == pytest.approx(expected, abs=1e-7)
-        assert numbers(plain[chain]) == pytest.approx(numbers(compiled[chain]), rel=1e-11, abs=1e-15)
+        assert numbers(plain[chain]) == pytest.approx(numbers(compiled[chain]), rel=1e-12, abs=1e-15)
+    # With late writes a rounding error may move a delay to the next bin.
+    assert numbers(plain["late writes"]) == pytest.approx(numbers(compiled["late writes"]), rel=1e-6, abs=1e-7)
 
 
 FIRST_PREDICTION = """
@@ -262,12 +261,13 @@ for _ in range(2):
 
 def test_a_long_compilation_is_announced_once(tmp_path):
     # Other questions than single predictions are compiled at once: tables and sweeps have the same bits everywhere.
-    code = PREDICTION.format(quiet_time=0.5)
+    # Before the first kernel, Numba takes a second to start.
+    code = f"import numba\nnumba.njit(lambda x: x + 1)(1)\n{PREDICTION.format(quiet_time=0.5)}"
     first = python("-c", code, NUMBA_CACHE_DIR=str(tmp_path))
     assert first.stdout == ""
     (said,) = first.stderr.splitlines()
-    # What is compiled at that time is named: a later command may compile another part.
-    found = re.fullmatch(r"tcpdelay: compiling parts of the (?:published chain|solver), about (\d+) s; (.*)", said)
+    # The chain is named: a later command may compile another part.
+    found = re.fullmatch(r"tcpdelay: compiling parts of the published chain, about (\d+) s; (.*)", said)
     assert found[2] == "each part is compiled once for this machine (TCPDELAY_KERNELS=compile)"
     # Beside other work it takes longer.
     assert 10 <= int(found[1]) <= 200

@@ -44,7 +44,7 @@ def write_chart(path: Path, figure: Figure, option: str) -> None:
     write_atomically(path, image.getvalue(), option)
 
 
-def format_by_suffix(output: Path | None, formats: Any) -> Any:
+def format_by_suffix(output: Path | None, formats: object) -> Any:
     """Return the format, one of a `Literal` of formats, of the file in `--output`; text without this option."""
     if output is None:
         return "text"

@@ -338,34 +338,7 @@ MOST_NAMES = 4
 def plot_messages(
     messages: NDArray[np.void], kinds: tuple[str, ...], duration: float, mean_bitrate: float, ax: Axes | None = None
 ) -> Axes:
-    """Draw the size of each message as a line at the time of its write, in the colour of its kind.
-
-    Parameters
-    ----------
-    messages : structured array
-        The messages, as `tcpdelay.scenario.sources.message_stream.Source.messages` returns them.
-    kinds : tuple of str
-        Names of the kinds of messages.
-    duration : float
-        End of the time axis [s], above 0.
-    mean_bitrate : float
-        Mean bitrate of the source [bit/s], for the title.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Times in seconds against sizes in bytes.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> from tcpdelay.scenario.sources.video import Video
-    >>> ax = Video(2_500_000).plot(Figure().subplots(), duration=5)
-    >>> ax.get_title()
-    'mean 2.5 Mbit/s'
-    """
+    """Draw the size of each message as a line at the time of its write, in the colour of its kind."""
     ax = current_axes(ax)
     if not messages.size:
         return message(ax, "no message in this time")

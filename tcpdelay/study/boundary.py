@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.ask import Model, Requested
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError, as_numbers, is_number
+from tcpdelay.drawing import drawn
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
 from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.path import Path, checked_path
@@ -25,7 +26,7 @@ from tcpdelay.study.execution import work_out
 from tcpdelay.study.grid import Question, losses, question, round_trip_times
 from tcpdelay.study.search import (
     MAX_RTT,
-    SIMULATED_TOLERANCE,
+    RELATIVE_TOLERANCE,
     Axis,
     at_rtt,
     average_flow,
@@ -78,15 +79,13 @@ class WorkingBoundary:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the boundary into the given axes, by default the current axes of pyplot; the flow works below it."""
-        from tcpdelay.report.region_charts import plot_boundaries
-
-        return plot_boundaries({f"works below, {format_time(self.target.limit)}": self}, ax)
+        name = f"works below, {format_time(self.target.limit)}"
+        axes: Axes = drawn("region_charts.plot_boundaries", {name: self}, ax)
+        return axes
 
     def _repr_html_(self) -> str:
         """Return both sides of the boundary as a table for notebooks."""
-        from tcpdelay.report.notebook import boundary_html
-
-        return boundary_html(self)
+        return str(drawn("notebook.boundary_html", self))
 
     def path(self, point: int, value: float) -> Path:
         """Return the path at a point, with a `value` of the searched parameter."""
@@ -144,7 +143,7 @@ def working_boundary(
     method : {"chain", "simulation", "auto"}
         The model. "auto" is the chain. It is the simulator at points where the chain is too large, and everywhere if
         the chain refuses the source. The search by simulation begins at the edge that the chain finds for a flow with
-        the same mean rate, and its tolerance is two percent.
+        the same mean rate, and its tolerance is one percent.
     max_seconds : float
         Processor time that the chain may take for each value that is tried [s], 0.01 to 1e6, by an estimate that does
         not depend on the machine. Where it needs more, it is too large.
@@ -188,7 +187,7 @@ def working_boundary(
         points,
         found["works_up_to"],
         found["fails_from"],
-        max(tolerance, SIMULATED_TOLERANCE) if simulated.any() else tolerance,
+        max(tolerance, RELATIVE_TOLERANCE) if simulated.any() else tolerance,
         found["certain_up_to"],
         found["impossible_from"],
         simulated,
@@ -360,7 +359,7 @@ def loss_rtt_frontier(
     Returns
     -------
     Frontier
-        The losses, each with a relative tolerance of one percent, or two where it is simulated.
+        The losses, each with a relative tolerance of one percent.
 
     Raises
     ------

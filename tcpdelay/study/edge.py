@@ -325,8 +325,7 @@ def largest_bitrate(
     Returns
     -------
     Edge
-        The bitrate [bit/s], with a tolerance of one percent, or two where it is simulated, before packets are rounded
-        to whole bytes.
+        The bitrate [bit/s], with a tolerance of one percent before packets are rounded to whole bytes.
 
     Raises
     ------
@@ -371,7 +370,7 @@ def largest_packet_rate(
     Returns
     -------
     Edge
-        The packet rate [1/s], with a tolerance of one percent, or two where it is simulated.
+        The packet rate [1/s], with a tolerance of one percent.
 
     Raises
     ------
@@ -415,7 +414,7 @@ def largest_loss(
     Returns
     -------
     Edge
-        The loss, a fraction, with a relative tolerance of one percent, or two where it is simulated.
+        The loss, a fraction, with a relative tolerance of one percent.
 
     Raises
     ------
@@ -459,7 +458,7 @@ def largest_rtt(
     Returns
     -------
     Edge
-        The round-trip time [s], with a tolerance of one percent, or two where it is simulated.
+        The round-trip time [s], with a tolerance of one percent.
 
     Raises
     ------

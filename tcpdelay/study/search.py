@@ -208,8 +208,6 @@ STEPS_OF_WALK = 2
 STEP = 2.0 ** (1 / STEPS_OF_WALK)
 """Ratio of two neighbouring values of the walk."""
 RELATIVE_TOLERANCE = 0.01
-SIMULATED_TOLERANCE = 0.02
-"""Relative tolerance of searches by simulation: by chance, simulations of close values may differ by more."""
 SMALLEST_SHARE = 1e-3
 """Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
 ALL_LATE = 1.0
@@ -361,11 +359,6 @@ def _excess(late: float, target: Target) -> float:
     return min(distance, 0.0) if target.allows(late) else max(distance, SMALLEST_EXCESS)
 
 
-def tolerance_of(model: AnsweredBy | Model) -> float:
-    """Return the relative tolerance of a search by a model."""
-    return RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
-
-
 def edge_of(
     axis: Axis,
     stack: KnownStack,
@@ -379,8 +372,7 @@ def edge_of(
     `model` answers each value. `on_progress` is called with the number of values tried, and the largest number.
     """
     requested = Requested(precision="decision", target=target)
-    tolerance = tolerance_of(model)
-    tried, most = 0, most_values(axis, tolerance)
+    tried, most = 0, most_values(axis)
 
     def excess(value: float) -> float | None:
         nonlocal tried
@@ -396,7 +388,7 @@ def edge_of(
             on_progress(tried, most)
         return found
 
-    return bracket(excess, start, axis.lowest, axis.highest, tolerance)
+    return bracket(excess, start, axis.lowest, axis.highest)
 
 
 def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
@@ -425,7 +417,7 @@ def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
     return bracket(excess, axis.highest, axis.lowest, axis.highest, STARTING_TOLERANCE).inside or axis.lowest
 
 
-def most_values(axis: Axis, tolerance: float = RELATIVE_TOLERANCE) -> int:
+def most_values(axis: Axis) -> int:
     """Return the largest number of values that a search on an axis tries.
 
     Examples
@@ -434,7 +426,7 @@ def most_values(axis: Axis, tolerance: float = RELATIVE_TOLERANCE) -> int:
     16
     """
     walked = math.ceil(STEPS_OF_WALK * math.log2(axis.highest / axis.lowest)) + 2
-    return walked + 2 * math.ceil(math.log2(steps(tolerance) / STEPS_OF_WALK))
+    return walked + 2 * math.ceil(math.log2(steps(RELATIVE_TOLERANCE) / STEPS_OF_WALK))
 
 
 def edges_within_error(
@@ -464,7 +456,7 @@ def edges_within_error(
         def excess(value: float) -> float:
             return _excess(_late_if(longer, Scenario(*axis.place(value), stack), requested, target, model), target)
 
-        return bracket(excess, edge, axis.lowest, axis.highest, tolerance_of(model))
+        return bracket(excess, edge, axis.lowest, axis.highest)
 
     return edge_if(longer=True).inside, edge_if(longer=False).outside
 

@@ -19,6 +19,7 @@ from tcpdelay.ask import unknown_fields
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError, declarations, is_number
 from tcpdelay.delays import DelayDistribution
+from tcpdelay.drawing import drawn
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.experience import Call, call_experience
@@ -393,15 +394,12 @@ class Comparison:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the delays of all contenders into the given axes, by default the current axes of pyplot."""
-        from tcpdelay.report.transports import plot_comparison
-
-        return plot_comparison(self, ax)
+        axes: Axes = drawn("transports.plot_comparison", self, ax)
+        return axes
 
     def _repr_html_(self) -> str:
         """Return all contenders as a table for notebooks."""
-        from tcpdelay.report.transports import table_html
-
-        return table_html(self)
+        return str(drawn("transports.table_html", self))
 
     def p95_difference(self, row: Carried) -> Interval:
         """Return the 95th percentile of a contender's delays less that of plain TCP [s], with its 95 % interval.

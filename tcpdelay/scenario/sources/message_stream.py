@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from tcpdelay.declare import InvalidValueError, Quantity, is_number
+from tcpdelay.drawing import drawn
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,10 +224,31 @@ class Source(ABC):
             yield written
 
     def plot(self, ax: Axes | None = None, *, duration: float = SHOWN_DURATION, seed: int = 0) -> Axes:
-        """Draw the messages over time, with the parameters of `tcpdelay.report.charts.plot_messages`."""
-        from tcpdelay.report.charts import plot_messages
+        """Draw the size of each message as a line at the time of its write, in the colour of its kind.
 
-        return plot_messages(self.messages(duration, seed), self.kinds, duration, self.mean_bitrate, ax)
+        Parameters
+        ----------
+        ax : Axes, optional
+            Where to draw; the current axes of pyplot by default.
+        duration : float
+            End of the time axis [s], above 0.
+        seed : int
+            Seed of the messages, 0 or more.
+
+        Returns
+        -------
+        Axes
+            Times in seconds against sizes in bytes.
+
+        Examples
+        --------
+        >>> from matplotlib.figure import Figure
+        >>> from tcpdelay.scenario.sources.video import Video
+        >>> ax = Video(2_500_000).plot(Figure().subplots(), duration=5)
+        """
+        messages = self.messages(duration, seed)
+        axes: Axes = drawn("charts.plot_messages", messages, self.kinds, duration, self.mean_bitrate, ax)
+        return axes
 
     def _first(self, duration: float, most: int | None, seed: int) -> NDArray[np.void]:
         """Return the messages before a time [s], at most `most` of them."""

@@ -214,7 +214,7 @@ class Axis:
     values: tuple[Value, ...]  # The different values: seconds, bytes, bit/s, fractions, words or flags
 
 
-def _several(name: str, parse: Callable[..., float], below: float, values: Any) -> tuple[float, ...]:
+def _several(name: str, parse: Callable[..., float], below: float, values: object) -> tuple[float, ...]:
     """Return several ascending numbers above 0, or texts with their units."""
     if not isinstance(values, list | tuple) or len(values) > MOST_QUANTILES:
         raise InvalidValueError(name, values, f"be a list of at most {MOST_QUANTILES} values")
