@@ -56,7 +56,7 @@ BUDGETS = {
         "delays": 530,
         "budget": 200,
     },
-    **{"ask": 500, "compiling": 920, "scenario": 4355, "accuracy": 1120, "sim": 13_790, "chain": 10_670, "models": 765},
+    **{"ask": 500, "compiling": 920, "scenario": 4070, "accuracy": 1120, "sim": 13_790, "chain": 10_670, "models": 765},
     **{
         "quality": 1325,
         "capture": 6020,

@@ -1,18 +1,18 @@
-"""Presets of typical real-time applications: what they send, and their target."""
+"""Typical real-time applications: what they send, and their target; the presets are in `applications.toml`."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.sizes import LognormalSizes, Messages
+from tcpdelay.scenario.sources.message_stream import Source, with_rate
+from tcpdelay.scenario.sources.source_settings import SourceSettings
 from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.store import read_toml
 from tcpdelay.units import format_rate, format_time
 
 CLEAR_DIFFERENCE = 1.5
@@ -21,25 +21,17 @@ CLEAR_DIFFERENCE = 1.5
 
 @dataclass(frozen=True)
 class Application:
-    """A preset: the source of a typical application, its encapsulation, and the target.
-
-    `content` is the output of the codec: a `Flow`, or any other source. `over` is the name of the encapsulation that is
-    added to each packet; a video, and messages of other sizes, are carried as they are.
-    """
+    """A preset: the source of a typical application, its encapsulation, and the target."""
 
     name: str
     title: str
-    content: Source
-    over: str
+    content: Source  # Output of the codec
     target: Target
-    basis: str
-    codec: str | None = None
-    """Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None if the application is no call, or if no
-    codec with published values is close to the codec in use."""
-    stands_in: bool = False
-    """Whether `codec` is the closest codec that can be rated, not the codec in use."""
-    video: bool = False
-    """Whether the application is a video, which plays from a buffer as long as the target's limit."""
+    basis: str  # Where the values come from
+    over: str = "tcp"  # Encapsulation that is added to each packet
+    codec: str | None = None  # Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None without rating
+    stands_in: bool = False  # Whether `codec` is the closest codec that can be rated, not the codec in use
+    video: bool = False  # Whether the application is a video, which plays from a buffer as long as the target's limit
 
     @property
     def source(self) -> Source:
@@ -87,82 +79,16 @@ class Application:
         return f"{given}, but {self.name} sends {usual}"
 
 
-_PRESETS = (
-    Application(
-        "voip",
-        "Telephony, G.711",
-        Flow(160, 0.020),
-        "rtp-tcp",
-        Target(0.200, 0.95),
-        "160 B of G.711 every 20 ms, 12 B RTP and 2 B framing (RFC 4571); 95 % within 200 ms (Brosh et al. 2010)",
-        codec="g711",
-    ),
-    Application(
-        "opus",
-        "Voice, Opus 24 kbit/s",
-        Flow(60, 0.020),
-        "rtp-tcp",
-        Target(0.200, 0.95),
-        "60 B of Opus every 20 ms (RFC 6716), 12 B RTP and 2 B framing; 95 % within 200 ms",
-        codec="opus-wb-15",
-        stands_in=True,
-    ),
-    Application(
-        "voice-agent",
-        "Voice agent over WebSocket, PCM",
-        Flow(960, 0.020),
-        "websocket",
-        Target(0.300, 0.95),
-        # No call is rated: ITU-T publishes no planning values for uncompressed wideband speech.
-        "960 B of 16-bit PCM at 24 kHz every 20 ms and an 8 B masked WebSocket header (RFC 6455); 95 % within 300 ms",
-    ),
-    Application(
-        "voice-agent-reply",
-        "Replies of a voice agent over WebSocket, PCM",
-        Utterances(960, 0.020),
-        "websocket-down",
-        Target(0.300, 0.95),
-        "960 B of 16-bit PCM at 24 kHz per chunk of 20 ms and a 4 B WebSocket header (RFC 6455), written three times "
-        "faster than it plays, replies and pauses of 4 s in the mean (assumed); 95 % of the chunks within 300 ms",
-    ),
-    Application(
-        "live-video",
-        "Live video uplink, 2.5 Mbit/s",
-        Video(2_500_000),
-        "tcp",
-        Target(5.0, 0.999),
-        "30 frames a second, every 2 s a key frame eight times as large as other frames (assumed); all but one frame "
-        "in a thousand within a start-up delay of 5 s",
-        video=True,
-    ),
-    Application(
-        "remote-control",
-        "Remote control, 50 commands a second",
-        Flow(64, 0.020),
-        "tcp",
-        Target(0.150, 0.99),
-        "64 B every 20 ms; 99 % within 150 ms",
-    ),
-    Application(
-        "remote-desktop",
-        "Screen updates of a remote desktop, 1 Mbit/s",
-        Messages(25, LognormalSizes(5000, 2.0)),
-        "tcp",
-        Target(0.150, 0.95),
-        "25 updates a second at random times, lognormal sizes of 5000 B in the mean with a standard deviation of twice "
-        "the mean: most updates are a few lines, some a whole window (all assumed, not measured); 95 % within 150 ms",
-    ),
-    Application(
-        "game",
-        "Game state, 30 updates a second",
-        Flow(100, 1 / 30),
-        "tcp",
-        Target(0.100, 0.95),
-        "100 B every 33 ms; 95 % within 100 ms",
-    ),
-)
+def _presets() -> dict[str, Application]:
+    """Return the presets of `applications.toml`, by name."""
+    found = {}
+    for name, table in read_toml(Path(__file__).with_suffix(".toml")).items():
+        content = SourceSettings.from_table(table.pop("content")).source
+        found[name] = Application(name=name, content=content, target=Target(**table.pop("target")), **table)
+    return found
 
-APPLICATIONS = {application.name: application for application in _PRESETS}
+
+APPLICATIONS = _presets()
 """The presets by name."""
 
 
@@ -181,10 +107,7 @@ def source_of(flow: Source | str, name: str = "flow") -> Source:
     if not isinstance(flow, Source):
         sources = "a Source, such as a Flow, a Video or a Trace"
         raise InvalidValueError(name, flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
-    # A trace whose messages all have the time 0 has no rate, and no model answers without one.
-    if math.isnan(flow.message_rate):
-        raise InvalidValueError("source", flow, "have a message later than the time 0, or a period")
-    return flow
+    return with_rate(flow)
 
 
 def constant_rate(source: Source) -> Flow:

@@ -5,6 +5,7 @@ NumPy is imported where it is used, because the command line reads the sources' 
 
 from __future__ import annotations
 
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -283,3 +284,11 @@ def whole_bytes(sizes: NDArray[np.float64]) -> NDArray[np.int64]:
     import numpy as np
 
     return np.maximum(np.rint(sizes), 1).astype(np.int64)
+
+
+def with_rate(source: Source) -> Source:
+    """Return a source; raise InvalidValueError if it has no rate, without which no model answers."""
+    # The messages of a trace may all have the time 0.
+    if math.isnan(source.message_rate):
+        raise InvalidValueError("source", source, "have a message later than the time 0, or a period")
+    return source

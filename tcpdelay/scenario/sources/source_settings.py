@@ -21,9 +21,8 @@ from tcpdelay.declare import (
     require_keys,
     whole_number,
 )
-from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_stream import Source, with_rate
 from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes, SizeDistribution
 from tcpdelay.scenario.sources.speech import Speech, Utterances
@@ -167,7 +166,7 @@ class SourceSettings:
 
     def check_rate(self, highest: float) -> None:
         """Raise ValueError if the mean number of messages per second [1/s] is too large or not known."""
-        rate = source_of(self.source).message_rate
+        rate = with_rate(self.source).message_rate
         if rate > highest:
             raise ValueError(f"at most {highest:g} messages per second are allowed in the mean, got {rate:.6g}")
 
