@@ -35,6 +35,8 @@ def test_the_chain_agrees_where_few_timeouts_follow_one_another(size, interval, 
         (42, 4.03, 0.0148, 0.79),
         # Several packets are in flight. The chain's p95 is 11 s, and the simulator's 28 s.
         (971, 0.163, 0.178, 0.29),
+        # Near the capacity the chain takes seconds to solve, and is refused before.
+        (174, 0.02, 0.1, 0.3),
     ],
 )
 def test_the_chain_refuses_a_carried_flow_whose_delays_many_timeouts_determine(size, interval, rtt, loss):

@@ -266,10 +266,10 @@ class LinuxChain(_ChainModel):
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Linux)
         if path.jitter == 0:
-            answer = super()._solve(scenario, requested, answered, ignored)
             refused = (*linux.refused_beyond_initial_window(flow, stack), linux.refusal_if_carried(flow, path, stack))
-            refusal = refused[0] if answer.sustainable else None
-            return answer if refusal is None else answered("unsupported", refusal=refusal)
+            if refused[0] is not None and _is_carried(flow, path, stack, requested):
+                return answered("unsupported", refusal=refused[0])
+            return super()._solve(scenario, requested, answered, ignored)
         paths, found = constant_paths(path), []
         exact = Requested(
             parts=requested.parts, max_seconds=requested.max_seconds / len(paths), max_memory=requested.max_memory
@@ -294,6 +294,14 @@ class LinuxChain(_ChainModel):
             distribution=distribution,
             **more,
         )
+
+
+def _is_carried(flow: Flow, path: Path, stack: Linux, requested: Requested) -> bool:
+    """Return whether TCP carries a flow, or the chain that says so is too large: that takes no delays."""
+    try:
+        return DelayModel(flow, path, stack, budget_for(requested.max_seconds, requested.max_memory)).carried
+    except TooLargeError:
+        return True
 
 
 def _may_be_simulated(flow: Flow, path: Path, stack: Linux) -> bool:
