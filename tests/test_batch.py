@@ -521,7 +521,9 @@ def test_stated_units_that_fit_the_values_give_no_warning(table):
 def test_a_chain_that_is_too_large_is_a_reason():
     with pytest.warns(td.ValidityWarning), pytest.warns(ColumnUnitWarning):
         answers = td.predict_many({"rtt_s": [50.0], "loss": [1e-9]}, flow=td.Flow(1448, 1e-5), cached=False)
-    assert answers["reason"].tolist() == ["the chain is too large to compute"]
+    assert answers["reason"].tolist() == [
+        "the chain is too large to compute, or does not model this loss or packet size"
+    ]
     assert np.isnan(answers["p50"][0])
 
 

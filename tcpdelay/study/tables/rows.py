@@ -38,11 +38,11 @@ from tcpdelay.units import NUMBER
 FLAGS = ("works", "sustainable")
 COUNTED: tuple[Verdict, ...] = ("works", "uncertain")
 """Verdicts that are counted; the other rows with a prediction fail."""
-TOO_LARGE = "the chain is too large to compute"
+NO_CHAIN = "the chain is too large to compute, or does not model this loss or packet size"
 NOT_SETTLED = "the simulation does not settle: the load is near the capacity, or takes too many segments"
 MOST_LATTICES = 64
 """Lattices in memory; with more flows, the least recently used lattice is dropped."""
-_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), TOO_LARGE, NOT_SETTLED)
+_REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])), NO_CHAIN, NOT_SETTLED)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class RowPredictor:
         verdicts = np.zeros(batch.num_rows, np.int8)
         for flow, target, rows in self._flows(values, reason == 0):
             self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, verdicts, on_progress)
-        unanswered = NOT_SETTLED if self.demand.simulated else TOO_LARGE
+        unanswered = NOT_SETTLED if self.demand.simulated else NO_CHAIN
         reason[(reason == 0) & np.isnan(columns[0])] = _REASONS.index(unanswered)
         bad = reason > 0
         nulls = bad if bad.any() else None
