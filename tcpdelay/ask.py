@@ -61,25 +61,8 @@ QUIC_SIMULATED = f"{SIMULATED}, and so does the method 'auto'"
 class NotSettledError(ValueError):
     """The delays of a simulation depend on its length, because the load is close to the rate that is carried.
 
-    Parameters
-    ----------
-    packets : int
-        Number of packets simulated.
-    carried : Interval
-        Rate that the transport carries, relative to the flow's rate, with its interval.
-    capacity : float
-        The same share by the chain; NaN if the chain does not know it.
-    transport : str
-        The transport in words.
-    ended_by : {"", "its budget", "the clock"}
-        What has ended the simulation early.
+    `carried` and `capacity` are the carried rate relative to the flow's rate, simulated and by the chain; NaN: unknown.
 
-    Examples
-    --------
-    >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014)))
-    not settled after 500000 packets: TCP carries between 92.5 % and 101 % of this rate
-    >>> print(NotSettledError(500_000, Interval(0.968, 0.925, 1.014), capacity=0.93).in_words)
-    TCP carries between 92.5 % and 101 % of this rate; the chain expects 93 %, but may be 12.2 % wrong
     >>> print(NotSettledError(500_000, Interval(0.83, 0.62, 1.25), capacity=0.75).in_words)
     TCP carries between 62 % and 125 % of this rate; the chain decides: with 75 %, the backlog grows for ever
     """
@@ -115,11 +98,6 @@ def settled_record(refusal: NotSettledError | None) -> dict[str, Any]:
     """Return whether a prediction has settled, and if not, the rate that TCP carries relative to the flow's rate.
 
     This rate is the interval of the simulation, and the figure of the chain; None if it is not known.
-
-    Examples
-    --------
-    >>> settled_record(NotSettledError(500_000, Interval(0.968, 0.925, 1.014)))
-    {'settled': False, 'carried_low': 0.925, 'carried_high': 1.014, 'carried_by_chain': None}
     """
     shares = (None, None, None) if refusal is None else (refusal.carried.low, refusal.carried.high, refusal.capacity)
     known = [None if share is None or np.isnan(share) else share for share in shares]
@@ -128,14 +106,7 @@ def settled_record(refusal: NotSettledError | None) -> dict[str, Any]:
 
 
 def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = "") -> Iterator[UnsupportedError]:
-    """Yield an error for each field of a path that a model does not know and that differs from its default.
-
-    Examples
-    --------
-    >>> known = frozenset({"rtt", "loss"})
-    >>> [refused.name for refused in unknown_fields(Path(0.1, 0.02, ack_loss=0.01), known, "in the chain")]
-    ['ack_loss']
-    """
+    """Yield an error for each field of a path that a model does not know and that differs from its default."""
     for name, default in _defaults_except(known):
         value = getattr(path, name)
         # Constant delays keep the order in any case.
@@ -144,16 +115,7 @@ def unknown_fields(path: Path, known: frozenset[str], where: str, hint: str = ""
 
 
 def refused_lateness(source: Source, where: str, hint: str = SIMULATED) -> Iterator[UnsupportedError]:
-    """Yield an error if writes are later than usual, in a chain that knows punctual writes only.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.source import Flow
-    >>> [str(each) for each in refused_lateness(Flow(174, 0.020, write_jitter=0.002), "in the chain")]
-    ['write_jitter must be at most 0.001 s in the chain, got 0.002; tcpdelay.simulate takes it into account']
-    >>> list(refused_lateness(Flow(174, 0.020), "in the chain"))
-    []
-    """
+    """Yield an error if writes are later than usual, in a chain that knows punctual writes only."""
     if source.write_jitter > TYPICAL_WRITE_JITTER:
         allowed = f"be at most {TYPICAL_WRITE_JITTER:g} s {where}"
         yield UnsupportedError("write_jitter", source.write_jitter, allowed, hint)
@@ -162,8 +124,6 @@ def refused_lateness(source: Source, where: str, hint: str = SIMULATED) -> Itera
 def ignored_lateness(source: Source, assumed: float = 0.0) -> dict[str, str]:
     """Return the lateness that a chain assumes as text, if it is not that of the source.
 
-    Examples
-    --------
     >>> from tcpdelay.scenario.source import Flow
     >>> ignored_lateness(Flow(174, 0.020)), ignored_lateness(Flow(174, 0.020, write_jitter=0))
     ({'write_jitter': '0 s'}, {})
@@ -249,24 +209,12 @@ WHOLE_DISTRIBUTION = Requested()
 
 @dataclass(frozen=True)
 class DelayParts:
-    """The parts of the mean delay [s].
+    """The parts of the mean delay [s]."""
 
-    Parameters
-    ----------
-    network : float
-        The one-way delay of the path.
-    backlog : float
-        Waiting in the send buffer while the window is too small.
-    head_of_line : float
-        Waiting at the receiver for a retransmission.
-    timeouts : float
-        Waiting in the send buffer because of a retransmission timeout, until the backlog of the timeout is gone.
-    """
-
-    network: float
-    backlog: float
-    head_of_line: float
-    timeouts: float
+    network: float  # The one-way delay of the path
+    backlog: float  # Waiting in the send buffer while the window is too small
+    head_of_line: float  # Waiting at the receiver for a retransmission
+    timeouts: float  # Waiting in the send buffer for a timeout, until its backlog is gone
 
 
 def assumptions(method: str, ignored: Mapping[str, str]) -> tuple[str, ...]:

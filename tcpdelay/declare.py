@@ -121,13 +121,7 @@ class ColumnUnitWarning(UnitWarning):
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a real number; neither a text nor True is one.
-
-    Examples
-    --------
-    >>> is_number(0.05), is_number("50ms"), is_number(True)
-    (True, False, False)
-    """
+    """Return whether a value is a real number; neither a text nor True is one."""
     # NumPy counts durations among the whole numbers, but they have a unit of their own.
     if isinstance(value, bool) or type(value).__name__ == "timedelta64":
         return False
@@ -270,40 +264,16 @@ class Field(GroupedMetadata):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity(Field):
-    """Declaration of a number with a unit and a range.
+    """Declaration of a number with a unit and a range."""
 
-    Parameters
-    ----------
-    low, high : float
-        Smallest and largest value.
-    unit : str
-        Unit in words, for error messages.
-    example : str
-        A value in the notation of the command line; empty for a field that is no option.
-    hint : str
-        How to write the value in Python; shown with a value that is too large, such as a time in milliseconds.
-    low_excluded, high_excluded : bool
-        Whether `low` or `high` itself is not allowed.
-    allowed : str
-        Allowed values, as the message's text after the word "must", if unit and range do not describe them well.
-
-    Examples
-    --------
-    >>> delay = Quantity(kind="time", meaning="Delay.", low=0, high=1, unit="s", example="5ms")
-    >>> delay.read("delay", "5ms"), delay.written(0.005)
-    (0.005, '5 ms')
-    >>> print(delay.refusal("delay", 7))
-    delay must lie between 0 and 1 s, got 7
-    """
-
-    low: float
-    high: float
-    unit: str
-    example: str = ""
-    hint: str = ""
-    low_excluded: bool = False
-    high_excluded: bool = False
-    allowed: str = ""
+    low: float  # Smallest value
+    high: float  # Largest value
+    unit: str  # In words, for error messages
+    example: str = ""  # A value in the notation of the command line; empty for a field that is no option
+    hint: str = ""  # How to write the value in Python; shown with a value that is too large, such as 100 for 100 ms
+    low_excluded: bool = False  # Whether `low` itself is not allowed
+    high_excluded: bool = False  # Whether `high` itself is not allowed
+    allowed: str = ""  # Text after "must" in messages, if unit and range do not describe the values well
 
     @property
     def allowed_in_words(self) -> str:
@@ -408,16 +378,10 @@ SEED = whole_number(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice(Field):
-    """Declaration of a choice among several words.
-
-    Parameters
-    ----------
-    words : tuple of str
-        The allowed words; filled in from the annotated `Literal`.
-    """
+    """Declaration of a choice among several words."""
 
     kind: Kind = "word"
-    words: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()  # Filled in from the annotated `Literal`
 
     @property
     def type_in_words(self) -> str:
@@ -614,14 +578,7 @@ def document(described: Any, target: Any = None) -> None:
 
 
 def read(described: type[Described], table: Mapping[str, object]) -> Described:
-    """Return an object of a described class whose fields are in a table of a file, with texts for units.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.source import Flow
-    >>> read(Flow, {"packet_size": "174B", "interval": "20ms"})
-    Flow(packet_size=174, interval=0.02)
-    """
+    """Return an object of a described class whose fields are in a table of a file, with texts for units."""
     values = {}
     for name, value in table.items():
         declared = declarations(described)[name]
@@ -630,14 +587,7 @@ def read(described: type[Described], table: Mapping[str, object]) -> Described:
 
 
 def effective_fields(described: Any) -> dict[str, Any]:
-    """Return the values of the fields by name, without those that have no effect.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.source import Flow
-    >>> effective_fields(Flow(174, 0.020, write_jitter=0)), effective_fields(Flow(174, 0.020))["write_jitter"]
-    ({'packet_size': 174, 'interval': 0.02}, 0.001)
-    """
+    """Return the values of the fields by name, without those that have no effect."""
     return {
         name: value
         for name, declared in declarations(type(described)).items()

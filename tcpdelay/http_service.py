@@ -29,18 +29,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str, name: str) -> Address:
-    """Read a host and a port; an IPv6 address is in brackets.
-
-    Examples
-    --------
-    >>> parse_address("127.0.0.1:9000", "--listen")
-    Address(host='127.0.0.1', port=9000)
-    >>> parse_address("[::1]:9000", "--listen").host
-    '::1'
-    >>> parse_address("9000", "--listen")
-    Traceback (most recent call last):
-    ValueError: --listen: must be HOST:PORT, such as 127.0.0.1:9000 or [::1]:9000, got '9000'
-    """
+    """Read a host and a port; an IPv6 address is in brackets."""
     host, _, port = text.rpartition(":")
     is_port = port.isdecimal() and len(port) <= len(str(LARGEST_PORT)) and int(port) <= LARGEST_PORT
     bracketed = host.startswith("[") and host.endswith("]")
@@ -50,13 +39,7 @@ def parse_address(text: str, name: str) -> Address:
 
 
 def address_in_words(address: Sequence[Any]) -> str:
-    """Return the address of a socket: host and port.
-
-    Examples
-    --------
-    >>> address_in_words(("127.0.0.1", 9000)), address_in_words(("::1", 9000, 0, 0))
-    ('127.0.0.1:9000', '[::1]:9000')
-    """
+    """Return the address of a socket: host and port."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -170,8 +153,6 @@ def _close(stream: weakref.ref[IOStream]) -> None:
 def _is_own_name(host: str, listening: str) -> bool:
     """Return whether the Host of a request is an address, which no website can have as its name, or this machine's.
 
-    Examples
-    --------
     >>> [_is_own_name(host, "127.0.0.1") for host in ("127.0.0.1:9002", "[::1]:9002", "localhost", "evil.example")]
     [True, True, True, False]
     """

@@ -39,8 +39,6 @@ def difference_interval(first: Interval, second: Interval) -> Interval:
     Zou, Donner, "Construction of confidence intervals about effect measures: a general approach", Statistics in
     Medicine 27, 2008: each end is as far from the difference as the distances of the two ends, added as squares.
 
-    Examples
-    --------
     >>> difference_interval(Interval(9.0, 6.0, 12.0), Interval(5.0, 1.0, 9.0))
     Interval(value=4.0, low=-1.0, high=9.0)
     """
@@ -59,38 +57,11 @@ def ratio_interval(first: Interval, second: Interval) -> Interval:
 def mean_interval(
     sequences: Sequence[NDArray[np.float64]], confidence: float = CONFIDENCE, batches: int = BATCHES
 ) -> Interval:
-    """Return the mean of the samples and its confidence interval.
+    """Return the mean of the samples of independent runs, each in the order of time, and its confidence interval.
 
-    Parameters
-    ----------
-    sequences : sequence of ndarray
-        Samples in the order of time; one array per independent run.
-    confidence : float
-        Probability that the interval contains the true value, above 0 and below 1.
-    batches : int
-        Number of batches over all runs, at least 2. A batch should be far longer than the correlation of the samples;
-        otherwise the interval is too narrow.
-
-    Returns
-    -------
-    Interval
-        The mean, and its interval by Student's distribution over the means of the batches. All three are infinite if a
-        sample is infinite.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer samples than batches, or fewer than two batches.
-
-    References
-    ----------
-    Law, "Simulation Modeling and Analysis", chapter on output data analysis (batch means).
-
-    Examples
-    --------
-    >>> interval = mean_interval([np.tile([0.05, 0.15], 500)])
-    >>> round(interval.value, 3), round(interval.high - interval.low, 3)
-    (0.1, 0.0)
+    The interval is that of Student's distribution over the means of batches: Law, "Simulation Modeling and Analysis",
+    chapter on output data analysis. A batch should be far longer than the correlation of the samples; otherwise the
+    interval is too narrow. An infinite sample makes all three infinite.
     """
     weights, means = _batch_means(sequences, batches)
     if not np.isfinite(means).all():
@@ -105,35 +76,10 @@ def quantile_interval(
     confidence: float = CONFIDENCE,
     batches: int = BATCHES,
 ) -> Interval:
-    """Return a quantile of the samples and its confidence interval.
+    """Return the smallest sample that at least `probability` of the samples do not exceed, and its confidence interval.
 
-    Parameters
-    ----------
-    sequences : sequence of ndarray
-        Samples in the order of time; one array per independent run. Infinite samples are allowed.
-    probability : float
-        Probability of the quantile, above 0 and below 1.
-    confidence, batches
-        As for `mean_interval`.
-
-    Returns
-    -------
-    Interval
-        The quantile is the smallest sample that at least `probability` of the samples do not exceed. Batch means give
-        the confidence interval of the share of samples up to the quantile. The ends of the result are the quantiles at
-        the ends of that interval.
-
-    Raises
-    ------
-    ValueError
-        If there are fewer samples than batches, or fewer than two batches.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(1)
-    >>> interval = quantile_interval([rng.exponential(size=100_000)], 0.95)
-    >>> interval.low < 2.9957 < interval.high
-    True
+    Batch means, as in `mean_interval`, give the confidence interval of the share of samples up to the quantile. The
+    ends of the result are the quantiles at the ends of that interval. Infinite samples are allowed.
     """
     _count(sequences, batches)
     ordered = np.sort(np.concatenate([np.asarray(sequence, np.float64) for sequence in sequences]))
@@ -145,35 +91,10 @@ def quantile_interval(
 
 
 def share_interval(count: int, of: int, confidence: float = CONFIDENCE) -> Interval:
-    """Return a share and its confidence interval, from independent trials.
+    """Return the share of `count` successes in independent trials and its exact interval; NaN, 0 and 1 without trials.
 
-    Parameters
-    ----------
-    count, of : int
-        Successes and trials, 0 <= `count` <= `of`.
-    confidence : float
-        Lower bound of the probability that the interval contains the true share, above 0 and below 1.
-
-    Returns
-    -------
-    Interval
-        The share and the exact interval of Clopper and Pearson. Without trials, the share is NaN and the interval 0 to
-        1.
-
-    Raises
-    ------
-    ValueError
-        If there are more successes than trials.
-
-    References
-    ----------
     Clopper, Pearson, "The Use of Confidence or Fiducial Limits Illustrated in the Case of the Binomial", Biometrika
     26(4), 1934.
-
-    Examples
-    --------
-    >>> share_interval(8, 10)
-    Interval(value=0.8, low=0.444, high=0.975)
     """
     if not 0 <= count <= of:
         raise InvalidValueError("count", count, f"lie between 0 and the number of trials ({of})")

@@ -20,31 +20,13 @@ LONGEST_MESSAGE = 300
 
 
 def unfinished_path(path: Path) -> Path:
-    """Return a new name beside a file, for its content until it is complete; it matches `UNFINISHED`.
-
-    Examples
-    --------
-    >>> unfinished_path(Path("results", "voip.nc")).match(UNFINISHED)
-    True
-    """
+    """Return a new name beside a file, for its content until it is complete; it matches `UNFINISHED`."""
     return path.with_name(f".tcpdelay-{secrets.token_hex(8)}.part")
 
 
 @contextmanager
 def written_durably(path: Path) -> Iterator[Path]:
-    """Provide the path of a temporary file that replaces a file when the block ends.
-
-    The temporary file is on the disk before it replaces the file.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as directory:
-    ...     with written_durably(Path(directory, "result")) as unfinished:
-    ...         _ = unfinished.write_text("all of it")
-    ...     [file.name for file in Path(directory).iterdir()]
-    ['result']
-    """
+    """Provide the path of a temporary file, which is on the disk before it replaces a file when the block ends."""
     unfinished = unfinished_path(path)
     try:
         yield unfinished
@@ -118,14 +100,7 @@ def one_line(error: Exception | str) -> str:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file.
-
-    Examples
-    --------
-    >>> read_toml(Path("nowhere.toml"))
-    Traceback (most recent call last):
-    ValueError: nowhere.toml: cannot be read: No such file or directory
-    """
+    """Return the content of a TOML file."""
     try:
         with path.open("rb") as opened:
             return tomllib.load(opened)

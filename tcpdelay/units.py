@@ -168,32 +168,18 @@ TOO_FEW = "too few messages"
 
 
 def format_known_time(seconds: float) -> str:
-    """Return a time [s] with its unit; "too few messages" if it is not known, which is NaN.
-
-    Examples
-    --------
-    >>> format_known_time(0.138), format_known_time(float("nan"))
-    ('138 ms', 'too few messages')
-    """
+    """Return a time [s] with its unit; "too few messages" if it is NaN, which means that it is not known."""
     return TOO_FEW if math.isnan(seconds) else format_time(seconds)
 
 
 def format_delay(seconds: float) -> str:
-    """Return a delay [s] with its unit; "never settles" if it is infinite.
-
-    Examples
-    --------
-    >>> format_delay(0.140), format_delay(math.inf)
-    ('140 ms', 'never settles')
-    """
+    """Return a delay [s] with its unit; "never settles" if it is infinite."""
     return NEVER_SETTLES if math.isinf(seconds) else format_time(seconds)
 
 
 def quantile_name(quantile: float) -> str:
     """Return the usual short name of a quantile.
 
-    Examples
-    --------
     >>> quantile_name(0.95), quantile_name(0.999)
     ('p95', 'p99.9')
     """
@@ -203,8 +189,6 @@ def quantile_name(quantile: float) -> str:
 def format_duration(seconds: float) -> str:
     """Return a time in a unit for planning: s, min, h or d.
 
-    Examples
-    --------
     >>> format_duration(12.3), format_duration(600), format_duration(7 * 3600), format_duration(7 * 86400)
     ('13 s', '10 min', '7.0 h', '7.0 d')
     """
@@ -231,8 +215,6 @@ def format_fraction(fraction: float, digits: int = DIGITS) -> str:
 def format_fraction_range(fractions: tuple[float, float]) -> str:
     """Return the range between two fractions, or one fraction if they look the same.
 
-    Examples
-    --------
     >>> format_fraction_range((0.005, 0.025)), format_fraction_range((0.005, 0.005))
     ('0.5 % to 2.5 %', '0.5 %')
     """
@@ -250,8 +232,6 @@ def format_rate(rate: float, digits: int = DIGITS) -> str:
 def format_size(size: float, digits: int = DIGITS) -> str:
     """Return a size [bytes] with its unit and `digits` significant digits, 3 by default.
 
-    Examples
-    --------
     >>> format_size(960), format_size(94_080), format_size(0)
     ('960 B', '94.1 kB', '0 B')
     """
@@ -269,11 +249,5 @@ def told_apart(written: Callable[[float, int], str], *values: float | None, erro
 
 
 def printable(line: str) -> str:
-    r"""Escape the characters that would break the line or control the terminal.
-
-    Examples
-    --------
-    >>> print(printable("a\nb"))
-    a\nb
-    """
+    """Escape the characters that would break the line or control the terminal."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in line)

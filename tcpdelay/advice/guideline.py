@@ -34,10 +34,7 @@ from tcpdelay.units import quantile_name
 
 @dataclass(frozen=True, kw_only=True)
 class Findings(JudgedDelays):
-    """The findings on a flow of constant rate; `JudgedDelays` has the other fields.
-
-    The verdict follows from the chain's answer, or from a simulation if the chain's expected error leaves it open.
-    """
+    """The findings on a flow of constant rate; `JudgedDelays` has the other fields."""
 
     flow: Flow
     backlogged_time_fraction: float  # Share of time in which packets wait in the send buffer
@@ -87,10 +84,9 @@ def findings(request: GuidelineRequest) -> Findings:
     """Return the findings on a flow of constant rate; each scenario is solved only once.
 
     With the method "auto", verdict and delays are simulated if the chain's expected error leaves the verdict open.
-    The chain computes margins, parts of the delay and effects of settings. If the chain refuses the scenario and the
-    method allows a simulation, these are simulated too, and also if a simulation shows that the chain is wrong about
-    whether TCP carries the flow. If the application is a call or a video, the findings include
-    the quality of the call or the playout of the video.
+    Margins, parts of the delay and effects of settings come from the chain. They are simulated if the chain refuses the
+    scenario and the method allows it, or if a simulation shows that the chain is wrong about whether TCP carries the
+    flow.
     """
     # Imported here, because it imports Numba, which takes a second.
     from tcpdelay.compiling.compilation import few_predictions
@@ -156,10 +152,7 @@ NOT_FOR_SOURCES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFindings(JudgedDelays):
-    """The findings on a source whose rate is not constant, all simulated; `JudgedDelays` has the other fields.
-
-    What `JudgedDelays` says of packets holds for the messages of the source.
-    """
+    """The findings on a source whose rate is not constant, all simulated; `JudgedDelays` calls its messages packets."""
 
     source: Source
     compared: int  # Number of messages in each simulation of the search for the margins

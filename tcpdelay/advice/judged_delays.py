@@ -79,10 +79,7 @@ class LossCurve:
 
 
 def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: AnsweredBy | Model = "chain") -> LossCurve:
-    """Return the target's quantile at losses around a scenario.
-
-    The curve ends where the quantile is four times the limit, or where TCP is close to its capacity.
-    """
+    """Return the target's quantile at losses around a scenario, up to four times the limit, or up to TCP's capacity."""
     here, edge = scenario.path.loss, margin.edge
     anchors = [loss for loss in (here, edge) if loss] or [USUAL_LOSS]
     lowest = max(LOWEST, min(anchors) / BELOW)
@@ -145,16 +142,12 @@ LARGEST_LOSS = 0.999
 
 @dataclass(frozen=True)
 class Alternative:
-    """The prediction at another round-trip time [s] and loss that are within the confidence intervals.
-
-    `quantile` is the target's quantile of the delay [s]. It is NaN if the model has no answer; the target then does not
-    count as met.
-    """
+    """The prediction at another round-trip time [s] and loss that are within the confidence intervals."""
 
     label: str
     rtt: float
     loss: float
-    quantile: float
+    quantile: float  # The target's quantile of the delay [s]; NaN without an answer, which does not meet the target
     meets_target: bool
 
 
@@ -305,10 +298,7 @@ NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedDelays:
-    """The findings of a report that do not depend on the kind of source: predicted delays, and the verdict on them.
-
-    The verdict says whether the delays meet the target. A subclass adds the source, and findings for its kind.
-    """
+    """The findings of a report that do not depend on the kind of source: predicted delays, and the verdict on them."""
 
     # path, stack, target: The scenario without its source, and the demand on the delay.
     path: Path

@@ -25,16 +25,13 @@ from tcpdelay.units import format_time
 
 @dataclass(frozen=True)
 class PlayoutBuffer:
-    """A playout delay [s] that hides one kind of loss, and the share of packets that are late with this delay.
-
-    `late_range` is the smallest and the largest share that the expected error of the prediction allows.
-    """
+    """A playout delay [s] that hides one kind of loss, and the share of packets that are late with this delay."""
 
     masks: str
     formula: str
     delay: float
     late_fraction: float
-    late_range: tuple[float, float]
+    late_range: tuple[float, float]  # Smallest and largest share that the expected error of the prediction allows
 
 
 def fast_retransmit_playout(flow: Flow, path: Path) -> float:

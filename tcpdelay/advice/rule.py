@@ -168,10 +168,7 @@ class Situation:
         return predict(Scenario(flow or self.source, path or self.path, stack or self.stack), method=self.model)
 
     def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
-        """Return the effect of a setting of the stack; None if the stack has no such field.
-
-        If the model ignores the field, the effect is "unknown" and gives this reason.
-        """
+        """Return the effect of a setting of the stack: None without such a field, "unknown" if the model ignores it."""
         if name not in declarations(type(self.stack)):
             return None
         if name not in supports(self.answer.scenario, self.model).honoured:

@@ -75,75 +75,36 @@ SUFFIX = ".parquet"
 
 @dataclass(frozen=True)
 class WrittenMessages:
-    """Sizes and kinds of the messages of a source, in the order of writing.
+    """Sizes and kinds of the messages of a source, in the order of writing."""
 
-    Attributes
-    ----------
-    sizes : ndarray of int64
-        Size of each message [bytes].
-    kind_numbers : ndarray of int64
-        Number of each message's kind in `kinds`.
-    kinds : tuple of str
-        The kinds, such as "key frame".
-    """
-
-    sizes: NDArray[np.int64]
-    kind_numbers: NDArray[np.int64]
-    kinds: tuple[str, ...]
+    sizes: NDArray[np.int64]  # Size of each message [bytes]
+    kind_numbers: NDArray[np.int64]  # Number of each message's kind in `kinds`
+    kinds: tuple[str, ...]  # The kinds, such as "key frame"
 
 
 @dataclass(frozen=True)
 class FlowRun:
-    """One flow in one run of an experiment; all times in us.
-
-    Attributes
-    ----------
-    run, flow : int
-        Number of the run, and of the flow within it.
-    backend : str
-        "uml-virtual", "uml" or "host".
-    seed : int
-        Seed of the run.
-    hz : int
-        Timer interrupts per second of the kernel (CONFIG_HZ); 0 if unknown.
-    kernel, tool, recorded : str
-        Release of the kernel, version of tcpdelay, and time of the recording (UTC, ISO 8601).
-    counters : dict of int
-        The kernel's TCP counters in the sender's namespace, by the names of `nstat`, without counters of 0. Those
-        of the receiver's namespace have `receiver_` in front; earlier captures lack them.
-    packets : dict of int
-        Numbers of packets that the queues of the path sent and dropped.
-    written : ndarray of int64
-        Time of each packet's write since the start of writing [us].
-    delay : ndarray of int64
-        Time from each packet's write to its read [us]; `NOT_READ` if it was not read before the run ended.
-    samples : dict of ndarray of int64
-        Samples of TCP_INFO, by the names in `SAMPLE_FIELDS`; times and RTT in us, windows in segments.
-    stall_time, stall_length : ndarray of int64
-        Start and length of each stall: nothing ran although a timer was due [us].
-    epoch : int
-        Calendar time of the start of writing, for comparison with packet traces [ns since 1970].
-    messages : WrittenMessages, optional
-        Sizes and kinds of the messages; None: packets of one size.
-    """
+    """One flow in one run of an experiment; all times in us."""
 
     run: int
-    flow: int
-    backend: str
+    flow: int  # Number of the flow within the run
+    backend: str  # "uml-virtual", "uml" or "host"
     seed: int
-    hz: int
-    kernel: str
-    tool: str
-    recorded: str
+    hz: int  # Timer interrupts per second of the kernel (CONFIG_HZ); 0 if unknown
+    kernel: str  # Release of Linux
+    tool: str  # Version of tcpdelay
+    recorded: str  # Time of the recording (UTC, ISO 8601)
+    # TCP counters of the sender's namespace by the names of `nstat`, without counters of 0. Those of the receiver's
+    # namespace have `receiver_` in front; earlier captures lack them.
     counters: dict[str, int]
-    packets: dict[str, int]
-    written: NDArray[np.int64]
-    delay: NDArray[np.int64]
-    samples: dict[str, NDArray[np.int64]]
-    stall_time: NDArray[np.int64]
-    stall_length: NDArray[np.int64]
-    epoch: int = 0
-    messages: WrittenMessages | None = None
+    packets: dict[str, int]  # Packets that the queues of the path sent and dropped
+    written: NDArray[np.int64]  # Time of each packet's write since the start of writing
+    delay: NDArray[np.int64]  # From each packet's write to its read; `NOT_READ` if not read before the end of the run
+    samples: dict[str, NDArray[np.int64]]  # TCP_INFO by the names in `SAMPLE_FIELDS`; windows in segments
+    stall_time: NDArray[np.int64]  # Start of each stall: nothing ran although a timer was due
+    stall_length: NDArray[np.int64]  # Length of each stall
+    epoch: int = 0  # Calendar time of the start of writing, for packet traces [ns since 1970]
+    messages: WrittenMessages | None = None  # Sizes and kinds of the messages; None: packets of one size
 
     @property
     def unordered_delays(self) -> NDArray[np.float64]:
@@ -309,21 +270,7 @@ def write_capture(file: str | os.PathLike[str], capture: FlowCapture) -> None:
 
 
 def write_captures(file: str | os.PathLike[str], captures: Iterable[FlowCapture]) -> None:
-    """Write a set of captures to one Parquet file, atomically.
-
-    Each capture has a row group of its own, so that one of them is read without the others.
-
-    Parameters
-    ----------
-    file : str or path-like
-        The file to write.
-    captures : iterable of FlowCapture
-        The captures, each with a name of its own.
-
-    Examples
-    --------
-    >>> write_captures("calls.parquet", read_captures("captures/calls"))  # doctest: +SKIP
-    """
+    """Write captures to one Parquet file, atomically; each capture has a row group, so that it can be read alone."""
     _write(FilePath(file), SET_SCHEMA, (_table(capture, SET_SCHEMA) for capture in captures))
 
 

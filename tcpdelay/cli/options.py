@@ -287,11 +287,7 @@ def option_type(declaration: Field) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
-    """The options of a scenario on the command line; None if an option is absent.
-
-    `values` has the given fields of the scenario by name, in seconds, bytes, bit/s and fractions. The other attributes
-    are options that are not fields of a scenario.
-    """
+    """The options of a scenario on the command line; None if an option is absent."""
 
     app: Annotated[Application | None, application_option()] = None
     bitrate: Annotated[
@@ -351,7 +347,7 @@ class ScenarioOptions:
         ),
     ] = None
     stack: Annotated[StackName | None, make_option("--stack", TRANSPORT, _STACK_HELP, DEFAULT_PROFILE)] = None
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)  # Given fields in seconds, bytes, bit/s, fractions
 
     @classmethod
     def of(cls, **values: Any) -> ScenarioOptions:

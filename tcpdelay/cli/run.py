@@ -359,10 +359,7 @@ def ends_in_words(found: ProgramRun) -> str:
 
 
 def exit_status(found: ProgramRun) -> int:
-    """Return the exit status of a run.
-
-    It is that of the first client that failed, or else of the first server that failed before it was stopped.
-    """
+    """Return the exit status of the first client that failed, else of the first server that failed before its stop."""
     of_clients = [found.status[name] for name in found.clients]
     if None in of_clients:
         return STILL_RUNNING

@@ -253,10 +253,7 @@ def capture_record(capture: FlowCapture) -> dict[str, Any]:
 
 
 def _kinds_record(capture: FlowCapture) -> dict[str, Any]:
-    """Return the figures of each kind of message as entries of a record; nothing for messages of one kind.
-
-    Intervals of kinds with too few messages are not known, which is NaN.
-    """
+    """Return the figures of each kind of message, NaN if it has too few; nothing for messages of one kind."""
     import numpy as np
 
     from tcpdelay.delays import DelayDistribution

@@ -203,29 +203,9 @@ def _require_boundaries(given: object) -> None:
 
 
 def mark_measured(ax: Axes, rtt: ArrayLike, loss: ArrayLike, works: ArrayLike | None = None) -> Axes:
-    """Draw measurements on the chart of a region or its boundaries.
+    """Draw measurements at round-trip times [s] and losses on a chart of a region or its boundaries.
 
-    A circle means that the target was met, a cross that it was missed.
-
-    Parameters
-    ----------
-    ax : Axes
-        Result of `plot_region` or `plot_boundaries`.
-    rtt, loss : array_like
-        Round-trip times [s] and losses, of equal length.
-    works : array_like, optional
-        Whether the target was met; by default, all points have the same mark.
-
-    Returns
-    -------
-    Axes
-        `ax`.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> len(mark_measured(Figure().subplots(), [0.1, 0.2], [0.02, 0.02], [True, False]).lines)
-    2
+    A circle means that the target was met, a cross that it was missed; without `works`, all points have the same mark.
     """
     rtts, losses = np.asarray(rtt, np.float64), np.asarray(loss, np.float64)
     _widen(ax, rtts, losses)
@@ -328,19 +308,7 @@ def chart_height(counted: ResultTable) -> float:
 
 
 def working_shares_table(shares: WorkingShares, title: str) -> ResultTable:
-    """Return the shares of rows that work, are uncertain and fail, by group and in all rows.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> from tcpdelay.study.tables.rows import WorkingShares
-    >>> shares = WorkingShares(["region"])
-    >>> answers = {"verdict": ["works", "uncertain", None], "reason": [None, None, "rtt is missing"]}
-    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
-    >>> table = working_shares_table(shares, "Title")
-    >>> [(row["region"], row["works"], row["uncertain"], row["without_prediction"]) for row in table.rows]
-    [('north', 0.5, 0.5, 0), ('south', None, None, 1), ('all', 0.5, 0.5, 1)]
-    """
+    """Return the shares of rows that work, are uncertain and fail, by group and in all rows."""
     names = shares.by
     groups = [(group, shares.counts[group]) for group in sorted(shares.counts, key=group_order)]
     if names or not groups:
@@ -384,31 +352,7 @@ def _shares_row(
 def plot_working_shares(counted: ResultTable, keys: int, ax: Axes | None = None) -> Axes:
     """Draw the share of working rows of each group with its confidence interval, and the share of uncertain rows.
 
-    Parameters
-    ----------
-    counted : ResultTable
-        The table of `working_shares_table`.
-    keys : int
-        Number of the table's columns that name the group.
-    ax : Axes, optional
-        Where to draw; the current axes of pyplot by default.
-
-    Returns
-    -------
-    Axes
-        Shares in percent, one row for each group.
-
-    Examples
-    --------
-    >>> from matplotlib.figure import Figure
-    >>> import pyarrow as pa
-    >>> from tcpdelay.study.tables.rows import WorkingShares
-    >>> shares = WorkingShares(["region"])
-    >>> rows = {"region": ["north", "south"], "verdict": ["works", "fails"], "reason": pa.nulls(2, pa.string())}
-    >>> shares.add(pa.record_batch(rows))
-    >>> axes = plot_working_shares(working_shares_table(shares, "p95 within 200 ms"), 1, Figure().subplots())
-    >>> [label.get_text() for label in axes.get_yticklabels()]
-    ['north (1)', 'south (1)', 'all (2)']
+    `counted` is a `working_shares_table`, whose first `keys` columns name the group.
     """
     ax = current_axes(ax)
     # The last row of the table, all rows together, is always drawn.

@@ -58,10 +58,7 @@ _PREFIX = "tcpdelay_"
 
 
 def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
-    """Return what is known as one record, in seconds, bytes, bit/s and fractions; None if it is not known.
-
-    Infinite delays, which TCP cannot carry, are infinite.
-    """
+    """Return what is known as one record, in seconds, bytes, bit/s and fractions; None if it is not known."""
     estimate, sample, outlook, measured = seen.estimate, seen.sample, seen.outlook, seen.measured
     loss_low, loss_high = (None, None) if estimate is None else estimate.loss_interval
     rtt_low, rtt_high = (None, None) if estimate is None else estimate.rtt_interval or (None, None)
@@ -108,10 +105,7 @@ def json_line(event: str, record: Mapping[str, Any]) -> str:
 
 
 def prometheus_metrics(record: Mapping[str, Any]) -> CollectorRegistry:
-    """Return a record as metrics for Prometheus; what is not known is left out.
-
-    The verdict and the advice are gauges with a label, whose value is 1.
-    """
+    """Return what is known of a record as metrics for Prometheus; verdict and advice are gauges of 1 with a label."""
     # Imported here, because only --prometheus needs it.
     from prometheus_client import CollectorRegistry, Gauge
 

@@ -33,8 +33,6 @@ def version_numbers(text: object) -> tuple[int, int] | None:
 def is_at_least(kernel: str, version: str) -> bool:
     """Return whether a version of Linux is another version or newer.
 
-    Examples
-    --------
     >>> is_at_least("6.12", "6.7"), is_at_least("6.1", "6.7")
     (True, False)
     """
@@ -45,8 +43,6 @@ def is_at_least(kernel: str, version: str) -> bool:
 def kernel_of_release(release: str) -> str:
     """Return the version of a release, as `uname -r` prints it; the newest validated version if it is unknown.
 
-    Examples
-    --------
     >>> kernel_of_release("6.1.192"), kernel_of_release("6.8.0-45-generic"), kernel_of_release("")
     ('6.1', '6.8', '7.3')
     """

@@ -200,12 +200,5 @@ _JITTER = ("jitter", "jitter_distribution", "jitter_correlation", "in_order")
 
 
 def link_settings(link: object) -> dict[str, Any]:
-    """Return the settings of a link that a path, or a link of the testbed, has.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> link_settings(Path(0.1, 0.02, jitter=0.005))["jitter"]
-    0.005
-    """
+    """Return the settings of a link that a path, or a link of the testbed, has."""
     return {name: getattr(link, name) for name in LINK_DEFAULTS}

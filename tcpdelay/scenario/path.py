@@ -177,14 +177,7 @@ class Path(LinkSettings):
 
 
 def checked_path(path: object) -> Path:
-    """Return an argument that must be a `Path`; raise InvalidValueError if it is not.
-
-    Examples
-    --------
-    >>> checked_path(0.1)
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: path must be a Path, got 0.1
-    """
+    """Return an argument that must be a `Path`; raise InvalidValueError if it is not."""
     if not isinstance(path, Path):
         raise InvalidValueError("path", path, "be a Path")
     return path

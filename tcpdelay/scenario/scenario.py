@@ -138,15 +138,7 @@ Fields without a text form, such as the times of a trace, are left out.
 def scenario_from_options(
     flow: Source | str | None, path: Path | None, stack: Stack | StackName | None, options: Mapping[str, Any]
 ) -> Scenario:
-    """Return the scenario; if the flow or the path is not given, make it from the keyword arguments in `options`.
-
-    The flow may be any source, or the name of an application.
-
-    Examples
-    --------
-    >>> scenario_from_options(Flow(174, 0.020), None, None, {"rtt": 0.1, "loss": 0.02}).path.rtt
-    0.1
-    """
+    """Return the scenario of a source or the name of an application; `options` make a flow or path that is None."""
     source = None if flow is None else source_of(flow)
     if source is None or path is None or options:
         source, path = _source_and_path(source, path, options)
@@ -188,17 +180,6 @@ def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that refuses arguments of a wrong type in one line, before it computes anything.
 
     The types are those of the annotations: switches, choices, functions, classes and mappings.
-
-    Examples
-    --------
-    >>> @checked_arguments
-    ... def ended(word: str, mark: Literal[".", "!"] = ".", twice: bool = False) -> str:
-    ...     return word + mark * (1 + twice)
-    >>> ended("No", "!", twice=True)
-    'No!!'
-    >>> ended("No", twice="yes")
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: twice must be True or False, got 'yes'
     """
     parameters = inspect.signature(function).parameters.values()
     by_position = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]

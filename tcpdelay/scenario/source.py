@@ -139,13 +139,7 @@ class Flow(Source):
 
 
 def is_exact(source: object) -> TypeGuard[Flow]:
-    """Return whether a source writes packets of one size at exact multiples of an interval.
-
-    Examples
-    --------
-    >>> is_exact(Flow(174, 0.020, write_jitter=0)), is_exact(Flow(174, 0.020))
-    (True, False)
-    """
+    """Return whether a source writes packets of one size at exact multiples of an interval."""
     return isinstance(source, Flow) and source.write_jitter == 0
 
 

@@ -26,25 +26,13 @@ QuicImplementation = Literal["rfc9002", "aioquic", "quic-go", "quinn"]
 
 @dataclass(frozen=True)
 class QuicPacket:
-    """The sizes of a full packet [bytes of UDP payload].
+    """The sizes of a full packet [bytes of UDP payload]."""
 
-    Parameters
-    ----------
-    datagram_size : int
-        Largest UDP payload [bytes] (RFC 9000, 14); windows are multiples of it.
-    packet_overhead, frame_overhead : int
-        Bytes of a packet besides its frames: short header, connection ID, packet number and authentication tag; and of
-        a STREAM or DATAGRAM frame besides its data [bytes].
-
-    Examples
-    --------
-    >>> QuicPacket().payload
-    1165
-    """
-
-    datagram_size: int = 1200
-    packet_overhead: int = 27
-    frame_overhead: int = 8
+    datagram_size: int = 1200  # Largest UDP payload (RFC 9000, 14); windows are multiples of it
+    packet_overhead: int = (
+        27  # Bytes besides the frames: short header, connection ID, packet number, authentication tag
+    )
+    frame_overhead: int = 8  # Bytes of a STREAM or DATAGRAM frame besides its data
 
     @property
     def payload(self) -> int:
@@ -182,20 +170,6 @@ class Stack:
 class Linux(Stack):
     """The TCP of a Linux kernel since 4.18, with SACK, timestamps, RACK, proportional rate reduction and F-RTO.
 
-    Raises
-    ------
-    InvalidValueError
-        If a value is not a number, is out of its range, is not one of the allowed words, or is a setting that the
-        kernel lacks; a ValueError.
-
-    Examples
-    --------
-    >>> Linux(kernel="6.1", rto_max=5.0)
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: rto_max must be 120 s before Linux 6.15 (kernel is 6.1), got 5
-
-    References
-    ----------
     RFC 8985 (RACK and tail loss probe), RFC 6937 (proportional rate reduction), RFC 9438 (CUBIC), RFC 5681, RFC 6298,
     RFC 5682 (F-RTO), RFC 2861 (window validation).
     """
@@ -271,10 +245,8 @@ _SETTINGS_SINCE: dict[str, KernelRule] = {"rto_max": RTO_MAX_OPTION, "delack_max
 class NewReno2008(Stack):
     """The TCP of the published Markov chain (Brosh et al. 2010).
 
-    References
-    ----------
-    Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic",
-    IEEE/ACM Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780.
+    Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+    Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780.
     """
 
     variant: Annotated[
@@ -323,14 +295,6 @@ class NewReno2008(Stack):
 class Quic(Stack):
     """The QUIC transport, by the letter of RFC 9002 or as an implementation has it.
 
-    Examples
-    --------
-    >>> Quic("quic-go", "cubic")
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: congestion_control must be 'newreno' with quic-go, got 'cubic'
-
-    References
-    ----------
     RFC 9000 (QUIC), RFC 9002 (loss detection and congestion control), RFC 9221 (datagrams), RFC 9438 (CUBIC).
     """
 
@@ -415,24 +379,12 @@ DEFAULT_PROFILE: StackName = "linux"
 
 
 def transport_name(stack: Stack) -> str:
-    """Return the name of the transport of a stack: "TCP" or "QUIC".
-
-    Examples
-    --------
-    >>> transport_name(Stack.linux()), transport_name(Stack.quic())
-    ('TCP', 'QUIC')
-    """
+    """Return the name of the transport of a stack: "TCP" or "QUIC"."""
     return "QUIC" if isinstance(stack, Quic) else "TCP"
 
 
 def profiles_with(setting: str) -> list[StackName]:
-    """Return the names of the profiles that have a setting.
-
-    Examples
-    --------
-    >>> profiles_with("hz"), profiles_with("mss")
-    (['linux'], ['linux', 'newreno_2008'])
-    """
+    """Return the names of the profiles that have a setting."""
     return [name for name, stack in PROFILES.items() if setting in declarations(type(stack))]
 
 

@@ -51,46 +51,19 @@ class Way:
 
 @dataclass(frozen=True)
 class Candidate:
-    """The prediction for one way to send the data.
+    """The prediction for one way to send the data."""
 
-    Parameters
-    ----------
-    value : float
-        The value that is chosen: an interval [s], or a number of pieces or connections.
-    flow : Flow
-        The application's packets.
-    delay : float
-        The target's quantile of the delay from write to read [s]; for a call, the best playout delay. Infinite where
-        TCP cannot carry the flow.
-    age : float
-        `delay` plus the interval in which the packet was filled [s]: the age of its first byte when it is read.
-    mos : float or None
-        Mean opinion score at the best playout delay; None unless the target is a call.
-    wire_rate : float
-        Bit rate on the network, including headers of TCP and IP [bit/s].
-    meets_target : bool
-        Whether the prediction meets the target.
-    verdict : {"works", "uncertain", "fails"}
-        The verdict on the target; "uncertain" where the expected error of the delay reaches across the limit.
-    method : str
-        Name of the model: "chain" or "simulation".
-    expected_error : ExpectedError
-        Expected error of the prediction.
-    notes : tuple of str
-        Fields that lie outside the range in which the model has been checked, and fields that the model ignores.
-    """
-
-    value: float
-    flow: Flow
-    delay: float
-    age: float
-    mos: float | None
-    wire_rate: float
+    value: float  # The value that is chosen: an interval [s], or a number of pieces or connections
+    flow: Flow  # The application's packets
+    delay: float  # Target's quantile [s]; for a call, the best playout delay; infinite where TCP cannot carry the flow
+    age: float  # Age of a packet's first byte when it is read [s]: `delay` plus the interval that filled the packet
+    mos: float | None  # Mean opinion score at the best playout delay; None unless the target is a call
+    wire_rate: float  # Bit rate on the network with the headers of TCP and IP [bit/s]
     meets_target: bool
-    verdict: Verdict
-    method: str
+    verdict: Verdict  # "uncertain" where the expected error of the delay reaches across the limit
+    method: str  # Name of the model: "chain" or "simulation"
     expected_error: ExpectedError
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # Fields outside the checked range of the model, and fields that the model ignores
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -265,13 +238,7 @@ def _refusal(quantity: Chosen, best: Candidate, target: Target | CallTarget) -> 
 
 
 def whole_numbers(name: str, values: object) -> tuple[int, ...]:
-    """Return the distinct values in ascending order.
-
-    Examples
-    --------
-    >>> whole_numbers("pieces", (4, 1, 1))
-    (1, 4)
-    """
+    """Return the distinct values in ascending order."""
     given = [*values] if isinstance(values, Iterable) else []
     if not given or not all(is_number(value) and value >= 1 and value % 1 == 0 for value in given):
         raise InvalidValueError(name, values, "hold whole numbers above 0, one at least")

@@ -273,29 +273,12 @@ MOST_LOSSES = 3
 
 
 class Results:
-    """Results by the number of the run, which arrive in any order.
-
-    Attributes
-    ----------
-    values : structured ndarray, shape (runs,)
-        Results; the type is `Work.row_type`.
-    done : ndarray of bool, shape (runs,)
-        Which runs are finished.
-    refusals : dict
-        Reasons why runs were refused, by the number of the run.
-
-    Examples
-    --------
-    >>> results = Results(3, np.dtype([("mean", float)]))
-    >>> results.add(Rows(1, results.values[1:2], np.array([""])))
-    >>> list(results.gaps())
-    [(0, 1), (2, 3)]
-    """
+    """Results by the number of the run, which arrive in any order."""
 
     def __init__(self, size: int, row_type: np.dtype[np.void]) -> None:
-        self.values: NDArray[np.void] = np.zeros(size, row_type)
-        self.done: NDArray[np.bool_] = np.zeros(size, np.bool_)
-        self.refusals: dict[int, str] = {}
+        self.values: NDArray[np.void] = np.zeros(size, row_type)  # Results; the type is `Work.row_type`
+        self.done: NDArray[np.bool_] = np.zeros(size, np.bool_)  # Which runs are finished
+        self.refusals: dict[int, str] = {}  # Reasons why runs were refused, by the number of the run
 
     def add(self, rows: Rows) -> None:
         """Add the results of some runs."""

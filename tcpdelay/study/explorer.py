@@ -29,31 +29,11 @@ BITRATE_SPAN = 4.0
 
 @dataclass(frozen=True)
 class GridSize:
-    """Numbers of points along each quantity, over the range in which the chain of Linux has been checked.
+    """Numbers of points along each quantity, over the range in which the chain of Linux has been checked."""
 
-    Parameters
-    ----------
-    rtts, losses : int
-        Number of round-trip times, from 5 to 400 ms, and of losses, from 0.01 to 10 %; 2 or more.
-    bitrates : int
-        Number of bitrates, from a quarter to four times the bitrate of the application; an odd number, 3 or more, so
-        that the grid includes the bitrate of the application.
-
-    Raises
-    ------
-    ValueError
-        If a number is too small, or the number of bitrates is even.
-
-    Examples
-    --------
-    >>> grid = GridSize(rtts=3, losses=4, bitrates=3)
-    >>> grid.loss.round(4).tolist(), grid.bitrate(64_000).round().tolist()
-    ([0.0001, 0.001, 0.01, 0.1], [16000.0, 64000.0, 256000.0])
-    """
-
-    rtts: int
-    losses: int
-    bitrates: int
+    rtts: int  # 2 or more
+    losses: int  # 2 or more
+    bitrates: int  # An odd number, 3 or more: the bitrate of the application is the middle one
 
     def __post_init__(self) -> None:
         for name, least in (("rtts", 2), ("losses", 2), ("bitrates", 3)):

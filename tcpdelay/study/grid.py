@@ -48,42 +48,16 @@ class Meaning(NamedTuple):
 
 @dataclass(frozen=True)
 class Grid:
-    """The points of a grid; the last axis varies fastest.
+    """The points of a grid; the last axis varies fastest."""
 
-    Parameters
-    ----------
-    axes : mapping of str to tuple
-        Values of each axis.
-    scenario_at : callable
-        Returns the scenario for the values of all axes, a mapping by name. It raises ValueError if the values do not go
-        together. Processes and clusters need a callable that can be pickled.
-    replications : int
-        Runs at each point; only the runs of a simulation differ.
-    meanings : mapping of str to Meaning or Field
-        Meanings of axes that are not fields of a scenario.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Flow, Path
-    >>> grid = Grid.around(Scenario(Flow(174, 0.02), Path(0.1, 0.02)), rtt=[0.05, 0.1], hz=[250, 1000])
-    >>> grid.shape, grid.values_at(1), grid.scenario_at(grid.values_at(1)).stack.hz
-    ((2, 2), {'rtt': 0.05, 'hz': 1000}, 1000)
-    """
-
-    axes: Mapping[str, tuple[Any, ...]]
-    scenario_at: Callable[[Mapping[str, Any]], Scenario]
-    replications: int = 1
-    meanings: Mapping[str, Meaning | Field] = field(default_factory=dict)
+    axes: Mapping[str, tuple[Any, ...]]  # Values of each axis
+    scenario_at: Callable[[Mapping[str, Any]], Scenario]  # Raises ValueError for impossible values; can be pickled
+    replications: int = 1  # Runs at each point; only the runs of a simulation differ
+    meanings: Mapping[str, Meaning | Field] = field(default_factory=dict)  # Axes that are no fields of a scenario
 
     @classmethod
     def around(cls, scenario: Scenario, **axes: ArrayLike) -> Grid:
-        """Return the grid of a scenario in which some fields of flow, path and stack vary.
-
-        Raises
-        ------
-        InvalidValueError
-            If an axis is not a field of the scenario.
-        """
+        """Return the grid of a scenario in which some fields of flow, path and stack vary."""
         parts: dict[str, dict[str, Any]] = {}
         for name in axes:
             part = None if name not in FIELDS else getattr(scenario, FIELDS[name][0])
@@ -154,13 +128,7 @@ class Variables:
 
 
 def requested_variables(requested: Requested) -> Variables:
-    """Return the variables that hold the requested figures of an answer.
-
-    Examples
-    --------
-    >>> requested_variables(Requested(quantiles=(0.5, 0.95))).row_type.names
-    ('mean_delay', 'delay', 'late_fraction', 'sustainable')
-    """
+    """Return the variables that hold the requested figures of an answer."""
     quantiles, late_after = requested.quantiles, requested.late_after
     fields: list[Any] = [
         ("mean_delay", np.float64),
@@ -278,44 +246,11 @@ def evaluate(
     checkpoint: Checkpoint | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> xr.Dataset:
-    """Predict the delay at every point of a grid.
+    """Return the requested figures, or those in `variables`, at every point of a grid, over the axes of the grid.
 
-    Parameters
-    ----------
-    grid : Grid
-        The points.
-    requested : Requested
-        The figures requested at each point.
-    executor : context manager of Executor, optional
-        The workers: `threads()` by default, or `processes(4)` or `cluster("tcp://...")`, all from
-        `tcpdelay.study.execution`.
-    method : {"chain", "simulation", "auto"}
-        The model.
-    variables : Variables, optional
-        The figures of each answer to keep; the requested figures by default.
-    checkpoint : Checkpoint, optional
-        Keeps finished runs, and yields the runs of an earlier attempt.
-    on_progress : callable, optional
-        Called with a `Progress` about twice a second.
-
-    Returns
-    -------
-    xarray.Dataset
-        The variables over the axes, in the order of the grid. At refused points they are NaN and False, and `refused`
-        has the number of the reason in `refusals`; at all other points `refused` is 0.
-
-    Raises
-    ------
-    SweepFailedError
-        If the workers fail; the checkpoint has the finished runs.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario import Flow, Path
-    >>> around = Scenario(Flow(174, 0.02), Path(0.1, 0.02))
-    >>> found = evaluate(Grid.around(around, loss=[0.01, 0.02]), Requested((0.95,), distribution=False))
-    >>> found.delay.sel(quantile=0.95).values.round(3), found.loss.units
-    (array([0.09, 0.14]), '1')
+    At refused points they are NaN and False, and `refused` has the number of the reason in `refusals`; at all other
+    points `refused` is 0. The `checkpoint` keeps finished runs, also if the workers fail, and yields the runs of an
+    earlier attempt.
     """
     work = GridWork(grid, requested, method, requested_variables(requested) if variables is None else variables)
     results = Results(work.size, work.row_type)
@@ -414,13 +349,7 @@ def question(
 
 
 def round_trip_times(rtt: ArrayLike | None) -> NDArray[np.float64]:
-    """Return round-trip times [s], ascending; by default 40 from 10 ms to 400 ms, in equal ratios.
-
-    Examples
-    --------
-    >>> round_trip_times([0.05, 0.1])
-    array([0.05, 0.1 ])
-    """
+    """Return round-trip times [s], ascending; by default 40 from 10 ms to 400 ms, in equal ratios."""
     if rtt is None:
         return np.geomspace(SHORTEST_RTT, LONGEST_RTT, DEFAULT_POINTS)
     return _ascending("rtt", rtt, *bounds(Path, "rtt"), "s")

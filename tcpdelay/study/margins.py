@@ -68,32 +68,12 @@ class Margin:
 
 
 def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: AnsweredBy | Model = "chain") -> Margin:
-    """Return the highest bitrate that TCP can carry without a backlog that grows for as long as the flow sends.
+    """Return the highest bitrate [bit/s] that TCP can carry without a backlog that grows for as long as the flow sends.
 
     Above this bitrate, the mean drift of the backlog is positive. The tolerance of the chain is one percent. A
     simulation whose backlog grows shows which part of its bitrate TCP carries. At slightly lower bitrates, delays are
-    already long: see `tcpdelay.accuracy.throughput.connection_utilization`.
-
-    Parameters
-    ----------
-    flow : Flow
-        The flow. Its packets grow with the bitrate up to one segment; at higher bitrates they become more frequent.
-        Packets of several segments only grow.
-    path, stack
-        The path and the TCP stack.
-    model : {"chain"} or Model
-        The model, as from `tcpdelay.models.predict.model_to_compare`.
-
-    Returns
-    -------
-    Margin
-        The bitrate [bit/s].
-
-    Examples
-    --------
-    >>> flow, path = Flow(1448, 0.020), Path(rtt=0.100, loss=0.01)
-    >>> largest_sustainable_rate(flow, path, Stack.newreno_2008()).edge > flow.bitrate
-    True
+    already long: see `tcpdelay.accuracy.throughput.connection_utilization`. Packets grow with the bitrate up to one
+    segment, and then become more frequent; packets of several segments only grow.
     """
     stack = checked_profile(stack)
     axis = bitrate_axis(flow, path, stack)
@@ -206,25 +186,12 @@ NOISE = 1e-6
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The change of one figure of the delay when one input decreases and increases by the same share.
+    """The change of one figure of the delay when one input decreases and increases by the same share."""
 
-    Parameters
-    ----------
-    input : {"rtt", "loss", "packet_size", "interval"}
-        The field that is changed.
-    output : {"quantile", "mean", "late_fraction"}
-        The figure: the target's quantile of the delay [s], the mean delay [s], or the share of packets later than the
-        target's limit.
-    inputs : tuple of float
-        The lower, the present and the higher input [s, fraction, bytes, s]; packets have whole bytes.
-    outputs : tuple of float
-        The output at each input; a delay is infinite where TCP cannot carry the flow.
-    """
-
-    input: Input
-    output: Output
-    inputs: tuple[float, float, float]
-    outputs: tuple[float, float, float]
+    input: Input  # The field that is changed
+    output: Output  # The figure: the target's quantile, the mean delay, or the share of late packets
+    inputs: tuple[float, float, float]  # The lower, the present and the higher input; packets have whole bytes
+    outputs: tuple[float, float, float]  # The output at each input; a delay is infinite where TCP cannot carry the flow
 
     @property
     def changes(self) -> tuple[float, float]:

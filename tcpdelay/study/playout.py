@@ -278,40 +278,15 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class PlayoutCell:
-    """The playout buffer on one path.
-
-    Parameters
-    ----------
-    path : Path
-        The path.
-    delay : float
-        Delay, from write to read, within which the target's share of the packets arrives [s]; infinite where TCP does
-        not carry the flow, NaN where there is no answer.
-    error : float
-        Relative error of the delay that nine of ten predictions do not exceed; NaN where it is not known.
-    verdict : {"works", "uncertain", "fails", "not carried", "no answer"}
-        Whether the target is met, as far as the error allows a statement.
-    method : {"chain", "simulation", ""}
-        The model; an empty text where there is no answer.
-    outside : tuple of str
-        One sentence for each input outside the range in which the chain has been compared with measurements.
-    refusal : str
-        Why there is no answer.
-
-    Examples
-    --------
-    >>> cell = PlayoutCell(Path(rtt=0.100, loss=0.02), 0.14, 0.1, "works", "chain")
-    >>> round(cell.buffer, 3), round(cell.buffer_in_rtts, 2), round(cell.buffer_error, 3)
-    (0.09, 0.9, 0.014)
-    """
+    """The playout buffer on one path."""
 
     path: Path
-    delay: float
-    error: float
-    verdict: CellVerdict
-    method: str
-    outside: tuple[str, ...] = ()
-    refusal: str = ""
+    delay: float  # Target's quantile, write to read [s]; infinite: TCP does not carry the flow, NaN: no answer
+    error: float  # Relative error of the delay that nine of ten predictions do not exceed; NaN where it is not known
+    verdict: CellVerdict  # Whether the target is met, as far as the error allows a statement
+    method: str  # "chain" or "simulation"; an empty text where there is no answer
+    outside: tuple[str, ...] = ()  # A sentence for each input outside the checked range of the chain
+    refusal: str = ""  # Why there is no answer
 
     @property
     def buffer(self) -> float:

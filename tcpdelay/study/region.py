@@ -248,13 +248,7 @@ def working_region(
 
 
 def usual_codec(flow: MessageSource | str | None) -> str:
-    """Return the codec whose calls are rated unless another is named: the application's, or G.711.
-
-    Examples
-    --------
-    >>> usual_codec("opus"), usual_codec("game"), usual_codec(Flow(174, 0.020))
-    ('opus-wb-15', 'g711', 'g711')
-    """
+    """Return the codec whose calls are rated unless another is named: the application's, or G.711."""
     application = APPLICATIONS.get(flow) if isinstance(flow, str) else None
     return (application.codec if application else None) or DEFAULT_CODEC
 
@@ -439,35 +433,16 @@ WORKS, CARRIED = "works", "sustainable"
 
 @dataclass(frozen=True)
 class Measured:
-    """Points at which a flow was measured.
+    """Points at which a flow was measured: arrays of shape (n,)."""
 
-    Parameters
-    ----------
-    rtt, loss : ndarray, shape (n,)
-        Round-trip times [s], 1e-6 to 60, and losses, fractions above 0 and below 1.
-    works : ndarray of bool, shape (n,), optional
-        Whether the flow worked, if the file has this column.
-    sustainable : ndarray of bool, shape (n,), optional
-        Whether the backlog stayed finite.
-    quantiles : dict of float to ndarray, shape (n,)
-        Measured quantiles of the delay [s] by their probability; infinite where none was measured.
-    """
-
-    rtt: NDArray[np.float64]
-    loss: NDArray[np.float64]
-    works: NDArray[np.bool_] | None
-    sustainable: NDArray[np.bool_] | None
-    quantiles: dict[float, NDArray[np.float64]]
+    rtt: NDArray[np.float64]  # Round-trip times [s], 1e-6 to 60
+    loss: NDArray[np.float64]  # Fractions above 0 and below 1
+    works: NDArray[np.bool_] | None  # Whether the flow worked, if the file has this column
+    sustainable: NDArray[np.bool_] | None  # Whether the backlog stayed finite, if the file has this column
+    quantiles: dict[float, NDArray[np.float64]]  # Delays [s] by their probability; infinite where none was measured
 
     def meets(self, target: Target) -> NDArray[np.bool_] | None:
-        """Return at which points the flow met the target; None if the file has neither this column nor the quantile.
-
-        Examples
-        --------
-        >>> at = np.array([0.1, 0.2]), np.array([0.02, 0.02])
-        >>> Measured(*at, None, None, {0.95: np.array([0.15, 0.4])}).meets(Target(0.2, 0.95))
-        array([ True, False])
-        """
+        """Return at which points the flow met the target; None if the file has neither this column nor the quantile."""
         if self.works is not None:
             return self.works
         for share, delays in self.quantiles.items():

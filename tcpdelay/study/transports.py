@@ -59,24 +59,12 @@ SHORTEST_DEADLINE = 0.001
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to carry the flow.
+    """One way to carry the flow."""
 
-    Parameters
-    ----------
-    name : str
-        A short name, such as ``"split-2"``.
-    title : str
-        A description in a few words.
-    source : Source
-        The source that the simulator simulates.
-    predict : callable, optional
-        Returns the distribution of the delays from a chain or a closed form; None if there is neither.
-    """
-
-    name: str
-    title: str
-    source: Source
-    predict: Callable[[], DelayDistribution] | None = None
+    name: str  # A short name, such as "split-2"
+    title: str  # A description in a few words
+    source: Source  # The source that the simulator simulates
+    predict: Callable[[], DelayDistribution] | None = None  # Distribution of delays from a chain or a closed form
 
 
 PATH_FIELDS = frozenset(
@@ -107,25 +95,9 @@ def shared_path(path: Path) -> SharedPath:
 def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int = 0) -> tuple[Contender, ...]:
     """Return all ways to carry a flow, plain TCP of the kernel first and datagrams last.
 
-    Parameters
-    ----------
-    flow : Flow, Video, Speech, Utterances, Messages, Trace or another source
-        The flow. The kernel's TCP, QUIC and datagrams carry any source, all other contenders only a `Flow`.
-    path : Path
-        The path; if there is a shared link, packets are lost before they reach it.
-    stack : Linux
-        The kernel's TCP.
-    target : Target
-        The demand on the delay; transports with a deadline use its limit.
-    parity : int
-        Parity datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> found = contenders(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2))
-    >>> found[0].name, found[-1].name
-    ('tcp', 'udp')
+    The kernel's TCP, QUIC and datagrams carry any source, all other contenders only a `Flow`. Packets are lost before
+    they reach a shared link. Transports with a deadline use the target's limit. `parity` is the number of parity
+    datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
     """
     return tuple(_contenders(flow, path, stack, target, parity))
 
@@ -247,25 +219,12 @@ UNLIMITED = Bottleneck(rate=1e12, capacity=60_000)
 
 @dataclass(frozen=True)
 class Carried:
-    """The result of one contender.
-
-    Attributes
-    ----------
-    contender : Contender
-        The contender.
-    result : FlowResult
-        The packets of the flow.
-    others : float
-        Throughput of all other sources together [bit/s].
-    predicted : DelayDistribution or None
-        The delays from a chain or a closed form; None if there is neither, if the chain refuses the scenario, or if the
-        link is shared.
-    """
+    """The result of one contender."""
 
     contender: Contender
     result: FlowResult
-    others: float
-    predicted: DelayDistribution | None
+    others: float  # Throughput of all other sources together [bit/s]
+    predicted: DelayDistribution | None  # From a chain or a closed form; None without either
 
 
 @dataclass(frozen=True)
@@ -562,12 +521,8 @@ def _chosen(entered: Sequence[Contender], ways: Collection[str]) -> tuple[Conten
 def default_duration(flow: MessageSource, link: Bottleneck | None, stack: Linux) -> float:
     """Return the time [s] for which a comparison simulates by default.
 
-    Examples
-    --------
     >>> default_duration(Flow(174, 0.020), None, Linux())
     20000.0
-    >>> default_duration(Flow(174, 0.020), Bottleneck(rate=30e6, capacity=100), Linux())
-    800.0
     """
     packets = PACKETS if isinstance(flow, Flow) else PACKETS // segments_per_message(flow, stack)
     if flow.message_count is not None:

@@ -265,13 +265,7 @@ class Source(ABC):
 
 
 def message_array(times: Any, sizes: Any, kinds: Any = 0) -> NDArray[np.void]:
-    """Return messages as an array of type `MESSAGE`.
-
-    Examples
-    --------
-    >>> message_array([0.0, 0.02], 174)["size"].tolist()
-    [174, 174]
-    """
+    """Return messages as an array of type `MESSAGE`."""
     import numpy as np
 
     result = np.empty(len(times), MESSAGE)

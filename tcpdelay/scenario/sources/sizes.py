@@ -232,13 +232,7 @@ class EmpiricalSizes(SizeDistribution):
 
 
 def size_distribution(sizes: SizeDistribution | float | Sequence[int]) -> SizeDistribution:
-    """Return a distribution of sizes; a number means that all messages have this size.
-
-    Examples
-    --------
-    >>> size_distribution(500).mean_size
-    500.0
-    """
+    """Return a distribution of sizes; a number means that all messages have this size."""
     if isinstance(sizes, SizeDistribution):
         return sizes
     if isinstance(sizes, (int, float)) and not isinstance(sizes, bool):

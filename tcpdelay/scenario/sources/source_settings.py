@@ -89,51 +89,20 @@ def _digest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class SourceSettings:
-    """A source of messages and the seed of its random numbers.
-
-    Parameters
-    ----------
-    content : Source or TraceFile
-        The source, or the file of a trace.
-    seed : int
-        Seed of the messages, 0 to 2147483647. The flows of an experiment, and the runs that prolong it, take the
-        following seeds.
-
-    Examples
-    --------
-    >>> settings = SourceSettings.from_table({"kind": "video", "bitrate": "2.5Mbit/s", "seed": 7})
-    >>> settings.source
-    Video(bitrate=2500000.0)
-    >>> settings.label
-    'video-bitrate2500000-writejitter0.001-seed7'
-    """
+    """A source of messages, or the file of a trace, and the seed of its random numbers."""
 
     content: Source | TraceFile
-    seed: int = 0
+    seed: int = 0  # 0 to 2147483647; the flows of an experiment, and the runs that prolong it, take the next seeds
 
     @classmethod
     def from_table(
         cls, table: object, folder: Path = Path(), highest_rate: float = HIGHEST_RATE, *, recorded: bool = False
     ) -> SourceSettings:
-        """Return the settings in a table of a TOML specification, or of a capture.
+        """Return the settings in a table of a specification in `folder`, or with `recorded` in the table of a capture.
 
-        Parameters
-        ----------
-        table : dict
-            `kind`, `seed` and the parameters of the source. Values may be texts with units. The `file` of a trace is
-            relative to `folder`; with a `digest` it is not read.
-        folder : Path
-            Folder of the specification.
-        highest_rate : float
-            Largest mean number of messages per second [1/s].
-        recorded : bool
-            Whether this is the table of a capture, which leaves out what has no effect.
-
-        Raises
-        ------
-        ValueError
-            If a key is unknown or missing, a value is not allowed, or a file holds no trace; one line that begins with
-            "source".
+        The table has `kind`, `seed` and the parameters of the source; values may be texts with units. The table of a
+        capture leaves out what has no effect. The `file` of a trace is relative to `folder`; with a `digest` it is not
+        read. `highest_rate` is the largest mean number of messages per second [1/s].
         """
         if not isinstance(table, dict):
             raise InvalidValueError("source", table, "be a table with the keys kind and seed, and the source's own")

@@ -332,29 +332,10 @@ class Cost:
 
 
 def estimated_cost(specification: SweepSpecification, trial_time: float = TRIAL_TIME) -> Cost:
-    """Estimate the cost of a sweep from some of its runs.
+    """Return the cost of a sweep, estimated from at least one of its runs; no run is tried after `trial_time` [s].
 
     Near saturation a chain takes a thousand times longer than elsewhere. If only few points are near saturation, the
     estimate is poor.
-
-    Parameters
-    ----------
-    specification : SweepSpecification
-        The sweep.
-    trial_time : float
-        Time after which no further run is tried [s].
-
-    Returns
-    -------
-    Cost
-        The cost of at least one run.
-
-    Examples
-    --------
-    >>> voice = {"packet_size": 174, "interval": "20ms"}
-    >>> cost = estimated_cost(read_sweep({"flow": voice, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}), 0)
-    >>> cost.tried, cost.runs, cost.least <= cost.mean <= cost.most
-    (1, 4, True)
     """
     runs = specification.runs
     drawn = np.random.default_rng(0).permutation(min(runs, MOST_TRIED)) * runs // min(runs, MOST_TRIED)
@@ -446,26 +427,12 @@ def writing(place: Path) -> Iterator[None]:
 
 
 def checkpoint_folder(output: Path) -> Path:
-    """Return the folder that belongs to a result.
-
-    Examples
-    --------
-    >>> checkpoint_folder(Path("voip.nc")).name
-    'voip.nc.parts'
-    """
+    """Return the folder that belongs to a result."""
     return output.with_name(f"{output.name}.parts")
 
 
 class Checkpoint:
-    """The finished parts of one sweep.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the parts.
-    specification : SweepSpecification
-        The sweep.
-    """
+    """The finished parts of one sweep."""
 
     def __init__(self, folder: Path, specification: SweepSpecification) -> None:
         self.folder = folder

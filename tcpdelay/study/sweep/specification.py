@@ -89,12 +89,6 @@ def parameters_with(source: Source | None) -> Mapping[str, Parameter]:
 
     Every source has the parameter "bitrate". If the source has no field of this name, the bitrate scales the sizes of
     its messages.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.sources.speech import Speech
-    >>> [name for name, each in parameters_with(Speech(174, 0.020)).items() if each.table == "source"]
-    ['bitrate', 'packet_size', 'interval', 'talk', 'silence', 'write_jitter']
     """
     if source is None:
         return PARAMETERS
@@ -108,14 +102,7 @@ def parameters_with(source: Source | None) -> Mapping[str, Parameter]:
 
 
 def source_with(source: Source, values: Mapping[str, Any]) -> Source:
-    """Return a source with the values of a point of a sweep; values of path and stack have no effect.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.sources.speech import Speech
-    >>> source_with(Speech(174, 0.020), {"talk": 2.0, "rtt": 0.1}).talk
-    2.0
-    """
+    """Return a source with the values of a point of a sweep; values of path and stack have no effect."""
     fields = declarations(type(source))
     varied: Any = replace(source, **{name: value for name, value in values.items() if name in fields})  # type: ignore[type-var]
     found: Source = varied.at_bitrate(values["bitrate"]) if "bitrate" in values and "bitrate" not in fields else varied
@@ -140,25 +127,12 @@ def read_value(name: str, written: object) -> Value:
 
 
 def require_allowed(name: str, value: Value) -> None:
-    """Raise InvalidValueError if a value of a parameter is never allowed, whatever values the other parameters have.
-
-    Examples
-    --------
-    >>> require_allowed("hz", 10)
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: hz must lie between 100 and 1000 interrupts per second, got 10
-    """
+    """Raise InvalidValueError if a value of a parameter is never allowed, whatever values the other parameters have."""
     PARAMETERS[name].declaration.require(name, value)
 
 
 def point_of(values: Mapping[str, Any], source: Source | None = None) -> SweepPoint:
-    """Return the point of a sweep with these values.
-
-    Examples
-    --------
-    >>> point_of({"packet_size": 160, "bitrate": 64_000.0, "rtt": 0.1, "loss": 0.02}).flow
-    Flow(packet_size=160, interval=0.02)
-    """
+    """Return the point of a sweep with these values."""
     parameters = parameters_with(source)
     given = {name: value for name, value in values.items() if parameters[name].table == "path"}
     flow, path = _flow(values) if source is None else source_with(source, values), Path(**given)
@@ -306,36 +280,12 @@ class SweepSpecification:
 
 
 def read_sweep(source: str | os.PathLike[str] | Mapping[str, Any]) -> SweepSpecification:
-    """Read a specification.
+    """Return the specification of a sweep from a TOML file or its content, in seconds, bytes, bit/s and fractions.
 
-    Parameters
-    ----------
-    source : str, path-like or mapping
-        A TOML file, or its content: `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters. `[source]`, with a
-        `kind` and the fields of a source, takes the place of `[flow]`; the `file` of a trace is relative to the
-        specification. `[grid]` gives the values of the varied parameters, as a list or as a table with `from`, `to`,
-        `points` and optionally `spacing` ("linear" or "log"). `[evaluate]` gives the method and the figures, `[output]`
-        the `file` of the result.
-
-    Returns
-    -------
-    SweepSpecification
-        The specification, in seconds, bytes, bit/s and fractions.
-
-    Raises
-    ------
-    ValueError
-        If something is missing, unknown or out of its range. The message is one line that names the file, the key, its
-        value and what is allowed.
-
-    Examples
-    --------
-    >>> spec = read_sweep({
-    ...     "flow": {"packet_size": 174, "interval": "20ms"},
-    ...     "grid": {"rtt": {"from": "10ms", "to": "1s", "points": 3, "spacing": "log"}, "loss": ["1%", "2%"]},
-    ... })
-    >>> spec.shape, spec.axes[0].values
-    ((3, 2), (0.01, 0.1, 1.0))
+    `[flow]`, `[path]`, `[stack]` and `[heuristics]` fix parameters. `[source]`, with a `kind` and the fields of a
+    source, takes the place of `[flow]`; the `file` of a trace is relative to the specification. `[grid]` gives the
+    values of the varied parameters, as a list or as a table with `from`, `to`, `points` and optionally `spacing`
+    ("linear" or "log"). `[evaluate]` gives the method and the figures, `[output]` the `file` of the result.
     """
     place = "specification" if isinstance(source, Mapping) else str(source)
     content, folder = source, FilePath()

@@ -294,14 +294,7 @@ def _chosen(quantity: ColumnQuantity, where: str, present: list[str]) -> Source:
 
 
 def require_one(argument: str, name: str, present: Sequence[str]) -> None:
-    """Raise ValueError if several columns have the name that an argument gives.
-
-    Examples
-    --------
-    >>> require_one("group", "isp", ["isp", "region", "isp"])
-    Traceback (most recent call last):
-    tcpdelay.declare.InvalidValueError: group must name a column that the table has once, got 'isp'
-    """
+    """Raise ValueError if several columns have the name that an argument gives."""
     if present.count(name) > 1:
         raise InvalidValueError(argument, name, "name a column that the table has once")
 
@@ -382,11 +375,6 @@ def judge_bare(name: str, column: str, middle: float, in_file: bool, spelled: st
     """Return a warning if the median of a column without a stated unit is possible in two units; else an empty text.
 
     `spelled` is a format that states a unit. A median that looks like another unit is an InvalidValueError.
-
-    Examples
-    --------
-    >>> judge_bare("rtt", "rtt", 0.08, True, "rtt_{}")  # doctest: +ELLIPSIS
-    "column 'rtt' states no unit and is read as rtt in seconds, with a median of 0.08. If the values are in ... rtt_ms"
     """
     if name not in _DOUBTFUL or not middle > 0:
         return ""

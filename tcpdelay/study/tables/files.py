@@ -67,20 +67,7 @@ def _whole_rows(reader: Any, path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def unclosed_quote(path: Path, separator: str) -> int | None:
-    r"""Return the first line with a quote that continues on the next line and is not closed at the end of a cell.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "users.csv"
-    ...     _ = path.write_text('user,rtt_ms,loss\na,80,1%\n"b,90,1%\nc,70,1%\n')
-    ...     print(unclosed_quote(path, ","))
-    ...     _ = path.write_text('user,rtt_ms,loss\n6" pipe,80,1%\n"b\nor c",90,1%\n')
-    ...     print(unclosed_quote(path, ","))
-    3
-    None
-    """
+    """Return the first line with a quote that continues on the next line and is not closed at the end of a cell."""
     beside = re.escape(separator).encode()
     quoted = re.compile(
         rb'(?<![^%b\r\n])"[^"]*+(?:""[^"]*+)*+(?P<end>" *+(?=[%b\r\n]|\Z))?' % (beside, beside),
@@ -98,17 +85,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def csv_fault(path: Path, message: str) -> str:
-    r"""Return the fault of a CSV file, in one line of text.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "users.csv"
-    ...     _ = path.write_bytes(b"user,rtt_ms,loss\na,80,1%\nM\xfcller,90,1%\n")
-    ...     print(csv_fault(path, "invalid UTF8 data"))
-    line 3 is not in UTF-8; convert the file, as by iconv -f latin1 -t utf-8
-    """
+    """Return the fault of a CSV file, in one line of text."""
     with path.open("rb") as file:
         start = file.read(4096)
     if start.startswith(_UTF16):
@@ -182,13 +159,7 @@ class OutputError(OSError):
 
 
 def file_format(path: Path, chosen: str | None = None) -> FileFormat:
-    """Return the format of a file: the chosen format, or else the format of its suffix.
-
-    Examples
-    --------
-    >>> file_format(Path("users.csv")), file_format(Path("users"), "arrow")
-    ('csv', 'arrow')
-    """
+    """Return the format of a file: the chosen format, or else the format of its suffix."""
     known = {name: name for name in get_args(FileFormat)} if chosen else SUFFIXES
     found = known.get(chosen or path.suffix.lower())
     if found is None:
@@ -297,32 +268,6 @@ class TableWriter:
     """Writes batches to a temporary file that replaces the named file once it is complete.
 
     Devices and pipes cannot be replaced; batches go to them directly.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    chosen : {"parquet", "csv", "arrow"}
-        The format of the file.
-    schema : pyarrow.Schema
-        The columns of the file.
-
-    Raises
-    ------
-    OutputError
-        If the file cannot be written, now or later.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> batch = pa.record_batch({"p95": [0.14]})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "out.csv"
-    ...     with TableWriter(path, "csv", batch.schema) as writer:
-    ...         writer.write(batch)
-    ...         before = path.exists()
-    ...     print(before, path.read_text().split())
-    False ['"p95"', '0.14']
     """
 
     def __init__(self, path: Path, chosen: FileFormat, schema: pa.Schema) -> None:

@@ -82,13 +82,7 @@ def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.
 
 
 def places_between(rtt: tuple[float, float], loss: tuple[float, float]) -> NDArray[np.int64]:
-    """Return the lattice points of a region, beginning with short round-trip times and low losses, which cost least.
-
-    Examples
-    --------
-    >>> places_between((0.1, 0.11), (0.01, 0.02)).size
-    710
-    """
+    """Return the lattice points of a region, beginning with short round-trip times and low losses, which cost least."""
     (low_row, high_row), (low, high) = np.divmod(place_of(np.array(rtt), np.array(loss)), _LOSSES + 1)
     columns = np.arange(0 if low == _LOSSLESS else low, high + 1)
     if low == _LOSSLESS:
@@ -133,29 +127,12 @@ NO_ANSWERS = Answers(np.empty((len(COLUMNS), 0)), np.empty(0, np.bool_), np.empt
 class Lattice:
     """Remembered answers for one question.
 
-    Parameters
-    ----------
-    asked : Question
-        Flow, TCP stack and target, and what the answer for one path may take. A path beyond it has no answer, and
-        neither have the rows nearest to this path.
-
-    Attributes
-    ----------
-    solved : int
-        Chains solved so far in this process.
-
-    Examples
-    --------
-    >>> from tcpdelay.study.grid import question
-    >>> lattice = Lattice(question("voip", None, None, None))
-    >>> answers = lattice.answer(np.array([0.100]), np.array([0.02]))
-    >>> answers.columns[:, 0].round(3).tolist(), bool(answers.works[0])
-    ([0.05, 0.14, 0.18, 0.062, 0.004, 0.003, 0.007], True)
+    A path whose answer would take more than the question allows has no answer, nor have the rows nearest to this path.
     """
 
     def __init__(self, asked: Question) -> None:
         self.asked = asked
-        self.solved = 0
+        self.solved = 0  # Chains solved so far in this process
         self._known = NO_ANSWERS
         # Number of the answer for each place, from 1. An array of zeros takes no memory until it is written to.
         self._index = np.zeros(_RTTS * (_LOSSES + 1), np.int32)
@@ -172,14 +149,8 @@ class Lattice:
         """Return the predictions for rows, and solve the chains that are not known yet.
 
         The first `EXACT_ROWS` rows get the answer for exactly their path, unless a call has more rows. All other rows
-        get the answer for the nearest path of the lattice.
-
-        Parameters
-        ----------
-        rtt, loss : ndarray, shape (n,)
-            Round-trip times [s], 1e-6 to 60, and losses, 0 to below 1.
-        on_progress : callable, optional
-            Called with the number of chains solved, and to be solved.
+        get the answer for the nearest path of the lattice. `on_progress` is called with the number of chains solved,
+        and to be solved.
         """
         if self._exact_rows + rtt.size <= EXACT_ROWS:
             self._exact_rows += rtt.size
@@ -284,12 +255,7 @@ def require_simulator(source: Source | None, stack: KnownStack) -> None:
 
 
 def require_chain(stack: KnownStack) -> None:
-    """Raise `UnsupportedError` if the chain, which answers tables of paths, refuses a TCP stack.
-
-    Examples
-    --------
-    >>> require_chain(Stack.linux("reno"))
-    """
+    """Raise `UnsupportedError` if the chain, which answers tables of paths, refuses a TCP stack."""
     for refused in supports(Scenario(*ORDINARY, stack)).refused:
         raise refused
 

@@ -165,13 +165,7 @@ def demand_for(
     quantile: float | None,
     target: Target | None = None,
 ) -> Demand:
-    """Return flow, stack and target of all rows, with the defaults of `predict_many` filled in.
-
-    Examples
-    --------
-    >>> demand_for("game", None, None, None).target
-    Target(limit=0.1)
-    """
+    """Return flow, stack and target of all rows, with the defaults of `predict_many` filled in."""
     asked = question(flow if flow is not None else application("voip").flow, stack, limit, quantile, target=target)
     return Demand(None if flow is None else asked.flow, asked.stack, asked.target)
 
@@ -308,37 +302,10 @@ def run_job(
     on_rows: OnRows | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> RowPredictor:
-    """Predict a table.
+    """Predict a table, count its working rows in `shares`, and return the predictor with its counts.
 
-    Parameters
-    ----------
-    job : Job
-        The table, and the place of the result.
-    demand : Demand
-        Flow, stack and target of all rows.
-    sources : mapping of str to Source
-        Columns of the quantities.
-    shares : WorkingShares
-        Counts the rows that meet the target.
-    cached : bool
-        Whether answers are read from, and written to, the user's cache, also after an interrupt.
-    on_rows : callable, optional
-        Called with the number of rows predicted so far.
-    on_progress : callable, optional
-        Called with the number of chains solved, and the number of chains to solve.
-
-    Returns
-    -------
-    RowPredictor
-        The predictor, with its counts.
-
-    Raises
-    ------
-    ValueError
-        If the table lacks a column or has it twice, the folder holds parts of another question, or another process
-        writes to the folder.
-    OutputError
-        If the target cannot be written.
+    `on_rows` is called with the number of rows predicted so far, `on_progress` with the numbers of chains solved and to
+    solve. With `cached`, answers are read from, and written to, the user's cache, also after an interrupt.
     """
     predictor = RowPredictor(demand, dict(sources), shares.prefix, cached)
     with reading(job.source, job.source_format) as reader:

@@ -47,36 +47,14 @@ _REASONS = ("", *(reason for name in ROW for reason in reasons(QUANTITIES[name])
 
 @dataclass(frozen=True)
 class Demand:
-    """Flow, stack and target of all rows.
+    """Flow, stack and target of all rows."""
 
-    Parameters
-    ----------
-    flow : Source, optional
-        Packet size and interval of rows without their own, or another source, of all rows.
-    stack : KnownStack
-        The TCP implementation.
-    target : Target
-        Latest useful arrival, and the share of the packets that must arrive by then, of rows without their own.
-    call : CallTarget, optional
-        The call that is rated: it plays out each packet at its latest useful arrival. With a score in `call`, a row
-        works if the call has this score, whatever the share of the target.
-    max_seconds, max_memory
-        What the answer for one path may take, as for `predict_many`.
-
-    Raises
-    ------
-    InvalidValueError
-        If what an answer may take is out of its range.
-    UnsupportedError
-        If the chain refuses the stack of a flow, or the simulator refuses another source; an InvalidValueError.
-    """
-
-    flow: MessageSource | None
+    flow: MessageSource | None  # Packet size and interval of rows without their own, or another source
     stack: KnownStack
-    target: Target
-    call: CallTarget | None = None
-    max_seconds: float = MOST_SECONDS
-    max_memory: float | None = None
+    target: Target  # Target of rows without their own
+    call: CallTarget | None = None  # The rated call; if it has a score, the score decides, not the share
+    max_seconds: float = MOST_SECONDS  # Most time for the answer for one path [s]
+    max_memory: float | None = None  # Most memory of the chain of one path [bytes]; None: 1 GiB
 
     def __post_init__(self) -> None:
         checked_budget(self.max_seconds, self.max_memory)
@@ -92,40 +70,7 @@ class Demand:
 
 
 class RowPredictor:
-    """Predicts batches of rows, with a lattice of answers for each flow.
-
-    Parameters
-    ----------
-    demand : Demand
-        Flow, stack and target of all rows.
-    sources : dict of str to Source
-        Columns of the quantities; packet size and interval may be missing if the demand has a flow.
-    prefix : str
-        Prefix of the names of the added columns.
-    cached : bool
-        Whether answers are read from, and written to, the user's cache.
-
-    Attributes
-    ----------
-    unchecked : int
-        Number of rows so far outside the range in which the model has been checked.
-
-    Raises
-    ------
-    ValueError
-        If there is no flow, or another argument is of the wrong kind.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.applications import application
-    >>> from tcpdelay.study.tables.columns import find_sources
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> voip = application("voip")
-    >>> table = pa.record_batch({"rtt_ms": [100, 100], "loss": [0.02, -1.0]})
-    >>> rows = RowPredictor(Demand(voip.flow, Stack.linux(), voip.target), find_sources(table.schema.names))
-    >>> rows.predict(table).select(["p95", "works", "reason"]).to_pylist()[1]
-    {'p95': None, 'works': None, 'reason': 'loss must be a fraction from 0 to below 1'}
-    """
+    """Predicts batches of rows, with a lattice of answers for each flow."""
 
     def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
         if not isinstance(prefix, str):
@@ -145,7 +90,7 @@ class RowPredictor:
                 )
             raise InvalidValueError("flow", demand.flow, f"be a Flow {table}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
-        self.unchecked = 0
+        self.unchecked = 0  # Rows so far outside the range in which the model has been checked
         self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
         self._lattices: OrderedDict[tuple[MessageSource, Target], Lattice] = OrderedDict()
         self._kept: dict[tuple[MessageSource, Target], int] = {}
@@ -283,37 +228,15 @@ def _words(numbers: NDArray[np.int8], words: Sequence[str], nulls: NDArray[np.bo
 
 
 class WorkingShares:
-    """Counts the rows that meet the target, batch by batch, and the rows whose verdict is uncertain.
+    """Counts the rows with each verdict, batch by batch, in each group of the values in the columns `by`.
 
-    Parameters
-    ----------
-    by : sequence of str
-        Columns whose values form the groups; without columns, there is only one group.
-    prefix : str
-        Prefix of the names of the added columns.
-
-    Attributes
-    ----------
-    counts : dict
-        For each group, the number of rows, of rows with a prediction, and of rows with each verdict of `COUNTED`.
-    reasons : Counter
-        Number of rows without a prediction, by the reason.
-
-    Examples
-    --------
-    >>> shares = WorkingShares(["region"])
-    >>> answers = {"verdict": ["works", "uncertain", None], "reason": [None, None, "rtt is missing"]}
-    >>> shares.add(pa.record_batch({"region": ["north", "north", "south"], **answers}))
-    >>> [(*group, *count.tolist()) for group, count in shares.counts.items()]
-    [('north', 2, 2, 1, 1), ('south', 1, 0, 0, 0)]
-    >>> shares.reasons
-    Counter({'rtt is missing': 1})
+    The counts of a group are the number of rows, of rows with a prediction, and of rows with each verdict of `COUNTED`.
     """
 
     def __init__(self, by: Sequence[str] = (), prefix: str = "") -> None:
         self.by, self.prefix = tuple(by), prefix
         self.counts: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
-        self.reasons: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()  # Rows without a prediction, by the reason
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch of predictions."""
@@ -339,8 +262,6 @@ class WorkingShares:
 def group_order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:
     """Return the key that sorts groups: numbers by their value, nulls last.
 
-    Examples
-    --------
     >>> sorted([("b",), (None,), ("10",), ("9",)], key=group_order)
     [('9',), ('10',), ('b',), (None,)]
     """

@@ -93,10 +93,7 @@ class MeasuredDelay:
 
     @property
     def words(self) -> str:
-        """The kind of the source and the kind of the counted messages, in words; empty for a constant rate.
-
-        An example is "video, key frame".
-        """
+        """Kind of the source and of the counted messages, such as "video, key frame"; empty for a constant rate."""
         settings = self.experiment.source
         return ", ".join(part for part in (settings.kind, self.kind) if part) if settings is not None else ""
 
@@ -228,13 +225,7 @@ def _phase(run: FlowRun) -> float | None:
 
 
 def _share(share: Interval) -> Interval:
-    """Return the interval of a share, cut off at 0 and 1.
-
-    Examples
-    --------
-    >>> _share(Interval(0.01, -0.005, 0.025))
-    Interval(value=0.01, low=0.0, high=0.025)
-    """
+    """Return the interval of a share, cut off at 0 and 1."""
     return Interval(share.value, max(share.low, 0.0), min(share.high, 1.0))
 
 

@@ -341,13 +341,7 @@ MODELS = (PUBLISHED, PUBLISHED_LINUX_TIMEOUT, LINUX, SIMULATOR)
 
 
 class Predictions:
-    """The models' predictions, each computed once.
-
-    Parameters
-    ----------
-    models : sequence of ScoredModel
-        The models.
-    """
+    """The models' predictions, each computed once."""
 
     def __init__(self, models: Sequence[ScoredModel] = MODELS) -> None:
         self.models = {model.name: model for model in models}
@@ -451,13 +445,7 @@ class Score:
 
 
 def relative_error(predicted: float, measured: float) -> float:
-    """Return predicted / measured - 1; NaN if the measured value is not finite or not positive.
-
-    Examples
-    --------
-    >>> round(relative_error(0.19, 0.2), 3), relative_error(float("inf"), 0.2)
-    (-0.05, inf)
-    """
+    """Return predicted / measured - 1; NaN if the measured value is not finite or not positive."""
     if not (math.isfinite(measured) and measured > 0):
         return float("nan")
     return predicted / measured - 1
@@ -521,13 +509,7 @@ def score(
 
 
 def rtt_group(rtt: float) -> tuple[int, str]:
-    """Return the rank and the name of the group of round-trip times that `rtt` [s] belongs to.
-
-    Examples
-    --------
-    >>> rtt_group(0.020), rtt_group(0.160)
-    ((0, 'below 50 ms'), (1, '50 ms to 160 ms'))
-    """
+    """Return the rank and the name of the group of round-trip times that `rtt` [s] belongs to."""
     low, high = (format_time(edge) for edge in RTT_GROUPS)
     if rtt < RTT_GROUPS[0]:
         return 0, f"below {low}"
