@@ -57,13 +57,7 @@ def segment_shares(video: Video, mss: int) -> NDArray[np.float64]:
 
 
 def mean_segments(video: Video, mss: int) -> float:
-    """Return the mean number of segments of other frames.
-
-    Examples
-    --------
-    >>> mean_segments(Video(300_000, key_ratio=1, variation=0), mss=1448)
-    1.0
-    """
+    """Return the mean number of segments of other frames."""
     shares = segment_shares(video, mss)
     return float(shares @ np.arange(shares.size))
 

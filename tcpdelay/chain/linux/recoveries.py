@@ -66,10 +66,7 @@ def sacks_before(wait: float, close: int, near: float, far: float) -> int:
 def detection_in_round(
     p: LinuxParameters, in_run: bool, window: int, run: int, near: float, far: float
 ) -> tuple[float, float]:
-    """Return the mean wait for the detection of a loss in a round [slots], and the mean number of SACKs before it.
-
-    The lost segment is any of the run, or any of the later segments of the round.
-    """
+    """Return the mean wait for the detection of a loss in a round [slots], and the mean number of SACKs before it."""
     wait = sacks = 0.0
     places = run if in_run else window - run
     for place in range(1, places + 1):

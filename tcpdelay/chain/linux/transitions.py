@@ -313,14 +313,7 @@ def _summed_up(
 
 
 def seconds_of_phases(p: LinuxParameters) -> float:
-    """Return the estimated time in which phases and transitions are made [s].
-
-    Examples
-    --------
-    >>> p = linux_parameters(*EXAMPLE)
-    >>> p.largest_window, round(1000 * seconds_of_phases(p), 1)
-    (9, 1.2)
-    """
+    """Return the estimated time in which phases and transitions are made [s]."""
     window = float(p.largest_window)
     seconds = window * (SECONDS_PER_WINDOW * (1 + p.followed_losses) + SECONDS_PER_SEGMENT * p.flight)
     if p.cubic:
@@ -583,10 +576,7 @@ class _SparseDelays:
 
 
 class SparseProfile(LinuxProfile):
-    """The chain of a Linux kernel for a sparse flow: a `Profile` with delays of its own.
-
-    The chain itself says whether TCP carries the flow.
-    """
+    """The chain of a Linux kernel for a sparse flow: its own delays, but the capacity of the chain."""
 
     def __init__(self, flow: Flow, path: Path, stack: Linux) -> None:
         super().__init__(flow, path, stack)

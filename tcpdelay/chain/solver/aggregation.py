@@ -61,30 +61,10 @@ def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def gth_solve(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the stationary distribution of an irreducible transition matrix.
+    """Return the stationary distribution of an irreducible transition matrix of up to 5000 states.
 
     Every operation adds, multiplies or divides positive numbers. So the relative error of each probability, however
     small, is of the order of the rounding unit times the number of states.
-
-    Parameters
-    ----------
-    matrix : ndarray, shape (n, n)
-        Transition matrix whose rows sum to 1; n from 1 to 5000 (the work grows with n cubed).
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Stationary probabilities, summing to 1.
-
-    Raises
-    ------
-    ValueError
-        If `matrix` is not square, or larger than 5000.
-
-    Examples
-    --------
-    >>> gth_solve(np.array([[0.9, 0.1], [0.3, 0.7]])).round(12).tolist()
-    [0.75, 0.25]
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"matrix must be square, got shape {matrix.shape}")
@@ -407,10 +387,7 @@ def _add_flow(
     width: int,
     flow: NDArray[np.float64],
 ) -> None:
-    """Add to the `flow` between bins what moves by `shift` packets from a row of backlogs, `low` and more.
-
-    `inside` holds the sum of the row in each bin. Two bins receive what leaves a bin; the smaller part is added up.
-    """
+    """Add to the `flow` between bins what moves by `shift` packets from a row of backlogs, `low` and more."""
     last_bin = flow.shape[0] - 1
     bins, further = shift // width, shift % width
     for source in range(low // width, (low + row.size - 1) // width + 1):
@@ -436,10 +413,7 @@ def correct_backlog(
     feedback: NDArray[np.bool_],
     inflow: NDArray[np.float64],
 ) -> None:
-    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins.
-
-    Only the phases in `feedback` have any inflow.
-    """
+    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins."""
     width = bin_width(rows[0].bound)
     flow = bin_flows(phases, transitions, rows, visits, width)
     bins = flow.shape[0]
