@@ -159,10 +159,7 @@ def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object]
 
 
 def _capacity(flow: Flow, path: Path, stack: Stack, requested: Requested) -> float:
-    """Return the largest packet rate [1/s] that TCP carries, by chains of their own; NaN if one is too large.
-
-    With jitter, TCP carries a rate if it does so at each of the round-trip times.
-    """
+    """Return the largest packet rate [1/s] that TCP carries, at each round-trip time with jitter; NaN if too large."""
     paths = constant_paths(path)
 
     def smallest() -> float:

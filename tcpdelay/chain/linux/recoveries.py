@@ -94,11 +94,7 @@ def last_ack(p: LinuxParameters, o: OpenWindow, reduced: int) -> float:
 
 @kernel()
 def _acks_until(duration: float, step: float, added: float) -> int:
-    """Return the number of ACKs that release a segment before the detection.
-
-    There is one ACK per `step`, without that of the lost segment and the one that releases the retransmission, and
-    `added` in addition.
-    """
+    """Return the number of ACKs that release a segment before the detection: one per `step`, and those `added`."""
     return max(int(duration / step - 2 + added + SAME_TIME), 0)
 
 

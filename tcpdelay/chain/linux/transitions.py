@@ -99,10 +99,7 @@ TRANSITIONS_PER_PHASE = 16
 def _timeouts(
     p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Sending, opened: float
 ) -> int:
-    """Append the phases of consecutive timeouts; return the number of transitions.
-
-    `tcp_retransmit_timer` doubles the timeout (RFC 6298, 5.5); `tcp_enter_loss` begins slow start.
-    """
+    """Append consecutive timeouts (`tcp_retransmit_timer`, `tcp_enter_loss`; RFC 6298, 5.5); return the transitions."""
     row = 0
     window, rounds = p.largest_window if p.bbr else SMALLEST_WINDOW, 0
     if p.followed_losses:

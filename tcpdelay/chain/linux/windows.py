@@ -38,10 +38,7 @@ _threshold = kernel()(tcp.reduced_window)
 
 @kernel()
 def reduced_window(p: LinuxParameters, window: int) -> int:
-    """Return the congestion window after a recovery that began with `window` [segments].
-
-    BBR restores the window (`bbr_set_cwnd_to_recover_or_restore`).
-    """
+    """Return the window after a recovery from `window`, which BBR restores (`bbr_set_cwnd_to_recover_or_restore`)."""
     return int(window if p.bbr else _threshold(window, p.cubic))
 
 

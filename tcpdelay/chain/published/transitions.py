@@ -94,8 +94,7 @@ def loss_events(
 ) -> LossEvents:
     """Return the probabilities of success, fast retransmit and timeout for each window from 0 to `largest_window`.
 
-    With `one_packet` the chain is application limited: a visit covers one packet. This packet is lost with probability
-    p, and other packets of its window may be lost too. Otherwise a visit covers a whole window.
+    With `one_packet` the chain is application limited: a visit covers one packet, otherwise a whole window.
     """
     success = np.zeros(largest_window + 1)
     fast_retransmit = np.zeros(largest_window + 1)

@@ -127,11 +127,7 @@ def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
 
 @kernel()
 def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
-    """Return the chain of the phases; within each phase the backlog has the distribution of `visits`.
-
-    Each event becomes two moves: one if packets remain in the backlog, and one if none remain. A phase without visits
-    counts as backlogged.
-    """
+    """Return the chain of the phases, with the backlogs of `visits`: two moves per event, to a backlog and to none."""
     count = phases.size - 1
     chain = _new_chain(count, 2 * transitions.size)
     bound, ratio = rows[0].bound, rows[0].ratio
@@ -166,11 +162,7 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
 
 @kernel()
 def _busy_chain(phases: Phases, transitions: Transitions, exponent: float) -> PhaseChain:
-    """Return the chain of the phases for a backlog that is never empty.
-
-    Each event is weighted by e to the power of `exponent` times the packets that the event adds to the backlog. An
-    exponent of 0 leaves the probabilities as they are.
-    """
+    """Return the chain of the phases for a backlog that never empties, each event weighted by e^(`exponent` shift)."""
     count = phases.size - 1
     chain = _new_chain(count, transitions.size)
     filled = 0
@@ -210,10 +202,7 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 def settle(
     chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, most: int
 ) -> tuple[NDArray[np.float64], int]:
-    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`, in at most `most` sweeps.
-
-    Return the last visits and the number of sweeps. `inflow` is scaled to a sum of 1.
-    """
+    """Iterate `inflow` until it changes by at most `tolerance`, in at most `most` sweeps; return visits and sweeps."""
     visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
     scale(inflow, 1 / total(inflow))
     copy(inflow, before)
