@@ -103,10 +103,7 @@ class ErrorTable:
     def expected(
         self, features: NDArray[np.float64], cubic: bool, carried: bool, quantile: float = USUAL_QUANTILE
     ) -> ExpectedError:
-        """Return the error in the scenarios of the table that are most similar to a scenario.
-
-        Only scenarios with the same congestion control and the same statement of the chain are used.
-        """
+        """Return the error in the most similar scenarios of the same congestion control and statement of the chain."""
         alike, places = self._groups[bool(cubic), bool(carried)]
         if not alike.size:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
@@ -304,14 +301,7 @@ def expected_error_map(
     carried: NDArray[np.bool_],
     quantile: float = USUAL_QUANTILE,
 ) -> NDArray[np.float64]:
-    """Return `expected_error` of a quantile of the delay at each round-trip time and loss.
-
-    Examples
-    --------
-    >>> at, lost = np.array([0.1]), np.array([0.02])
-    >>> expected_error_map(Flow(174, 0.020), at, lost, Stack.newreno_2008(), np.array([[True]]))
-    array([[[0.67, 1.54, 4.28]]])
-    """
+    """Return `expected_error` of a quantile of the delay at each round-trip time and loss."""
     if isinstance(stack, NewReno2008):
         return np.broadcast_to(_figures(PUBLISHED_ERROR), (*carried.shape, 3))
     utilizations = utilization_map(flow, rtt, loss, stack)
@@ -340,8 +330,7 @@ def features_of(flow: Flow, path: Path, stack: Linux) -> NDArray[np.float64]:
 def linux_table_file(burst: float = 1.0, bbr: bool = False, correlated: bool = False) -> FilePath:
     """Return the file with the errors of the chain of `Stack.linux` for a mean burst of losses [segments], or of BBR.
 
-    It is the table of the next longer burst, or the last table for a burst longer than all of them. Correlated losses
-    have a table of their own.
+    It is the table of the next longer burst, or the last one. Correlated losses have a table of their own.
     """
     known = next((longest for longest in sorted(TABLES) if burst <= longest), max(TABLES))
     name = BBR_TABLE if bbr else CORRELATED_TABLE if correlated else TABLES[known]
@@ -369,8 +358,6 @@ def simulator_error(
     The error in captures with such a mean delay beyond the network's own (`added`, in round-trip times) counts too, if
     it is larger. The error in captures and the statistical error are independent: their squares add up.
 
-    Examples
-    --------
     >>> exact = ExpectedError(0.01, 0.01, 0.02, Spread(0.01, 0.01, 0.02), 0, "the statistical error")
     >>> [round(simulator_error(exact, added).p90, 3) for added in (0.1, 2, 10)]
     [0.033, 0.303, 0.541]
@@ -394,13 +381,7 @@ def is_near_capacity(share: float) -> bool:
 
 
 def is_beyond_capacity(share: float) -> bool:
-    """Return whether a flow's rate is above any rate that TCP may carry, so that the chain is not wrong about it.
-
-    Examples
-    --------
-    >>> is_beyond_capacity(0.5), is_beyond_capacity(0.9)
-    (True, False)
-    """
+    """Return whether a flow's rate is above any rate that TCP may carry, so that the chain is not wrong about it."""
     return share * (1 + LARGEST_CAPACITY_ERROR) < 1
 
 
@@ -449,23 +430,17 @@ def table_file(name: str) -> FilePath:
 
 
 def source_error(table: str, flow: Flow, path: Path, stack: Linux, quantile: float = USUAL_QUANTILE) -> ExpectedError:
-    """Return the expected error of the chain of a source that is no constant rate.
-
-    Examples
-    --------
-    >>> source_error(SPEECH_TABLE, Flow(174, 0.020), Path(rtt=0.100, loss=0.01), Linux()).mean < 0.05
-    True
-    """
+    """Return the expected error of the chain of a source that is no constant rate."""
     cubic = stack.congestion_control == "cubic"
     found = _named_table(table).expected(features_of(flow, path, stack), cubic, True, quantile)
     return _combined(found, captured_error(stack), _together)
 
 
 def no_less_than_teeth(found: ExpectedError, delays: DelayDistribution, quantile: float) -> ExpectedError:
-    """Return the expected error of a quantile of delays that are a comb, where it is at the edge of a tooth.
+    """Return the expected error of a quantile of delays that are a comb, where it is at the edge of a step.
 
-    There, a small error of the share of late messages moves the quantile by a whole tooth. So the error is at least
-    half of this distance in the mean, and the distance in nine of ten, but no more than 99 %.
+    There, a small error of the share of late messages moves the quantile by a whole step. So the error is at least half
+    of this distance in the mean, and the distance in nine of ten, but no more than 99 %.
     """
     late = (1 - quantile) * np.array([1 - SHARE_ERROR, 1 + SHARE_ERROR])
     at, beside = delays.quantile(quantile), delays.quantile(1 - late)

@@ -247,32 +247,7 @@ def connection_utilization(source: Source, path: Path, stack: Stack, segments_pe
 def utilization_map(
     flow: Source, rtt: NDArray[np.float64], loss: NDArray[np.float64], stack: Stack, segments_per_ack: float = 2
 ) -> NDArray[np.float64]:
-    """Return `connection_utilization` at each round-trip time and loss.
-
-    Parameters
-    ----------
-    flow, stack, segments_per_ack
-        As for `connection_utilization`.
-    rtt, loss : ndarray, one-dimensional
-        Round-trip times [s], above 0, and losses, 0 to below 1.
-
-    Returns
-    -------
-    ndarray, shape (rtt, loss)
-        The utilizations, 0 without loss.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of its range.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.source import Flow
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> utilization_map(Flow(174, 0.020), np.array([0.1]), np.array([0.0, 0.02]), Stack.newreno_2008())
-    array([[0.     , 0.11815]])
-    """
+    """Return `connection_utilization` at each round-trip time [s] and loss, an array of shape (rtt, loss)."""
     rates = _fair_rate(rtt[:, None], loss, stack, segments_per_ack)
     return np.asarray(flow.mean_bitrate / 8 / rates, np.float64)
 
@@ -280,53 +255,17 @@ def utilization_map(
 def largest_rule_of_thumb_rate(
     path: Path, stack: Stack, utilization: float = RULE_OF_THUMB_UTILIZATION, segments_per_ack: float = 2
 ) -> float:
-    """Return the largest bit rate of a flow by the rule of thumb of Brosh et al.
+    """Return the largest bit rate [bit/s] of a flow by the rule of thumb of Brosh et al.; infinite without loss.
 
-    At one third of the fair TCP rate, TCP adds a delay of about one round-trip time. The size of the packets has no
-    influence, because they leave in full segments while the flow has a backlog.
-
-    Parameters
-    ----------
-    path : Path
-        The network; its round-trip time and loss are used.
-    stack : Stack
-        The TCP; its segment size and first timeout are used. For Linux the timeout is 4 round-trip times.
-    utilization : float
-        Share of the fair TCP rate, above 0.
-    segments_per_ack : float
-        Segments acknowledged per ACK in the bulk transfer, at least 1.
-
-    Returns
-    -------
-    float
-        Bit rate [bit/s], infinite on a path without loss.
-
-    Raises
-    ------
-    ValueError
-        If `stack` is of no known profile, or another argument is out of its range.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.stack import Stack
-    >>> largest_rule_of_thumb_rate(Path(rtt=0.100, loss=0.02), Stack.newreno_2008())
-    196366.
+    At one third of the fair TCP rate (`utilization`), TCP adds a delay of about one round-trip time. The size of the
+    packets has no influence, because they leave in full segments while the flow has a backlog.
     """
     share = float(_checked("utilization", utilization, 0.0, exclusive=True))
     return float(8 * share * _fair_rate(path.rtt, path.loss, stack, segments_per_ack))
 
 
 def reno_utilization(source: Source, path: Path) -> float:
-    """Return the share that a source takes of the fair rate of TCP Reno with full segments.
-
-    It says how near a source is to the capacity also over QUIC, whose packets are smaller.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.source import Flow
-    >>> round(reno_utilization(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), 3)
-    0.118
-    """
+    """Return the share that a source takes of the fair rate of TCP Reno with full segments; also a measure for QUIC."""
     return float(connection_utilization(source, path, NewReno2008()))
 
 

@@ -43,10 +43,7 @@ class ValidatedRange:
     lost_rounds: float = 1.0
 
     def exceeded_by(self, source: Source, path: Path) -> list[str]:
-        """Return one sentence for each input outside the range.
-
-        The packet size and the interval are compared for a `Flow` and for `Speech`. Other sources have neither.
-        """
+        """Return one sentence for each input outside the range; only `Flow` and `Speech` have size and interval."""
         inputs = [("rtt", path.rtt, self.rtt, " s"), ("loss", path.loss, self.loss, "")]
         if isinstance(source, Flow | Speech):
             inputs += [
@@ -143,13 +140,7 @@ def packet_size(size: float) -> int:
 
 
 def compared_flow(source: Source) -> Flow:
-    """Return the flow by which the scenarios of a chain are compared: packets of a talk spurt, or mean frames.
-
-    Examples
-    --------
-    >>> compared_flow(Video(1_200_000, frame_rate=30))
-    Flow(packet_size=5000, interval=0.03333333333333333)
-    """
+    """Return the flow by which the scenarios of a chain are compared: packets of a talk spurt, or mean frames."""
     if isinstance(source, Speech):
         return source.without_silence
     if isinstance(source, Video):
@@ -158,10 +149,7 @@ def compared_flow(source: Source) -> Flow:
 
 
 def validated_range(stack: Stack, source: type[Source] = Flow, method: str = "chain") -> ValidatedRange:
-    """Return the range in which the chain of the profile of `stack` has been checked for a class of sources.
-
-    If the method is "simulation", that of QUIC is the range in which its simulator has been checked.
-    """
+    """Return the range in which a profile's chain, or QUIC's simulator, has been checked for a class of sources."""
     if isinstance(checked_profile(stack), Quic):
         return QUIC_RANGE if method == "simulation" else QUIC_CHAIN_RANGE
     if not isinstance(stack, Linux):
@@ -170,23 +158,14 @@ def validated_range(stack: Stack, source: type[Source] = Flow, method: str = "ch
 
 
 def beyond_validation(source: Source, path: Path, stack: Stack, method: str = "chain") -> list[str]:
-    """Return one sentence for each input outside the range in which the model that answers has been checked.
-
-    It is a chain, or the simulator of QUIC if the method is "simulation".
-    """
+    """Return one sentence for each input outside the range in which the model of the method has been checked."""
     if isinstance(stack, Quic) and method == "simulation":
         return [*_beyond_captures_of_quic(source, path, stack)]
     return validated_range(stack, type(source)).exceeded_by(compared_flow(source), path)
 
 
 def uncaptured_over_quic(path: Path) -> list[str]:
-    """Return the names of the settings of a path whose values are larger than in any capture of QUIC.
-
-    Examples
-    --------
-    >>> uncaptured_over_quic(Path(rtt=0.100, loss=0.02, jitter=0.010, reordering=0.01))
-    ['reordering']
-    """
+    """Return the names of the settings of a path whose values are larger than in any capture of QUIC."""
     return [name for name, most in MOST_CAPTURED.items() if getattr(path, name) > most]
 
 

@@ -145,13 +145,7 @@ class _ChainModel(ABC):
 
 
 def ignored_settings(stack: Stack, assumed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a stack that differ from what a chain assumes, with the assumed values as text.
-
-    Examples
-    --------
-    >>> ignored_settings(Linux(delayed_ack=True), LinuxChain.assumed)
-    {'delayed_ack': 'off'}
-    """
+    """Return the settings of a stack that differ from what a chain assumes, with the assumed values as text."""
     return {
         name: declarations(type(stack))[name].written(value)
         for name, value in assumed.items()
@@ -165,11 +159,7 @@ def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object]
 
 
 def _capacity(flow: Flow, path: Path, stack: Stack, requested: Requested) -> float:
-    """Return the largest packet rate [1/s] that TCP carries, by chains of their own; NaN if one is too large.
-
-    With jitter, TCP carries a rate if it does so at each of the round-trip times. The chains together may take the time
-    of `requested`, and each of them its memory.
-    """
+    """Return the largest packet rate [1/s] that TCP carries, at each round-trip time with jitter; NaN if too large."""
     paths = constant_paths(path)
 
     def smallest() -> float:
@@ -209,11 +199,7 @@ def _expected_error(
     known_capacity: float | None,
     quantile: float,
 ) -> ExpectedError:
-    """Return the expected error of a quantile.
-
-    A capacity that is not known yet is computed here, as few predictions are asked for their error. It may take as much
-    time and memory again as the prediction that was requested.
-    """
+    """Return the expected error of a quantile; a capacity that is not known yet is computed within the same limits."""
     # An error is looked up after its prediction: if the prediction had to be compiled, the kernels are compiled now.
     with single_prediction():
         capacity = _capacity(flow, path, stack, requested) if known_capacity is None else known_capacity
@@ -305,10 +291,7 @@ def _is_carried(flow: Flow, path: Path, stack: Linux, requested: Requested) -> b
 
 
 def _may_be_simulated(flow: Flow, path: Path, stack: Linux) -> bool:
-    """Return whether the simulator can answer in place of the chain; elsewhere the chain says what is not carried.
-
-    A simulation far beyond the capacity takes its whole time to say the same.
-    """
+    """Return whether the simulator can answer in place of the chain, which suffices far beyond the capacity."""
     if connection_utilization(flow, path, stack) > OVERLOAD:
         return False
     from tcpdelay.sim.simulation import source_refusals

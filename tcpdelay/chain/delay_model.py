@@ -92,13 +92,7 @@ STATE = np.dtype([("w", np.int64), ("b", np.int64), ("l", np.int64)])
 
 
 def budget_for(max_seconds: float, max_memory: float | None) -> Budget:
-    """Return what a chain may take: this time [s], and this memory [bytes] or the default.
-
-    Examples
-    --------
-    >>> budget_for(5.0, None).max_memory == LARGEST_MEMORY
-    True
-    """
+    """Return what a chain may take: this time [s], and this memory [bytes] or the default."""
     return Budget(max_seconds, LARGEST_MEMORY if max_memory is None else max_memory)
 
 
@@ -265,11 +259,7 @@ class DelayModel:
         return rows, solution
 
     def _solutions(self) -> Iterator[tuple[Rows, Solution, float]]:
-        """Yield rows, solution, and the relative error of the probability of large backlogs; the last one is precise.
-
-        If more than a negligible probability is at the first bound, the cells at the bound stand for all larger
-        backlogs.
-        """
+        """Yield rows, solution, and the relative error of the probability of large backlogs, the last one precise."""
         (rows, solution, inflow), phases = self._narrow, self._structure[0]
         cut = probability_at_bound(phases, rows, solution.probability)
         if not self._profile.grows or cut < NEGLIGIBLE_TRUNCATION:

@@ -274,10 +274,7 @@ def _write_shares(
 def first_packets(
     chain: SpeechChain, source: Alternation, rows: Rows, probability: NDArray[np.float64]
 ) -> tuple[Sending, NDArray[np.float64]]:
-    """Return the `SENDING` records and probabilities with which only the first packets of talk spurts are counted.
-
-    A talk spurt begins after a silence without a loss, or in a silence in which a loss is repaired.
-    """
+    """Return the `SENDING` records and probabilities with which only the first packets of talk spurts are counted."""
     sending = chain.sending.copy()
     sending["written_later"] = source.ending / source.rate * source.beginning
     silent = np.arange(chain.blocked.size) >= chain.talks

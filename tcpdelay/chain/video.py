@@ -57,13 +57,7 @@ def segment_shares(video: Video, mss: int) -> NDArray[np.float64]:
 
 
 def mean_segments(video: Video, mss: int) -> float:
-    """Return the mean number of segments of other frames.
-
-    Examples
-    --------
-    >>> mean_segments(Video(300_000, key_ratio=1, variation=0), mss=1448)
-    1.0
-    """
+    """Return the mean number of segments of other frames."""
     shares = segment_shares(video, mss)
     return float(shares @ np.arange(shares.size))
 
@@ -152,10 +146,7 @@ def lone_loss(v: VideoParameters, segments: int, lost: int, frame_segments: int)
 
 
 def repaired_in_time(v: VideoParameters, shares: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
-    """Return the probability that a frame waits at most so long for losses in a window that lets it leave, per bin.
-
-    Frames with losses are independent of each other, so that the probability is a product over earlier frames.
-    """
+    """Return the probability that a frame waits at most so long for losses, which are independent, per bin."""
     late = np.zeros((int(5 * v.load) + 8, bins))
     following = max(round(v.frame_segments), 1)
     for segments in map(int, np.flatnonzero(shares > LEAST_SHARE)):

@@ -78,14 +78,8 @@ def kernel(*, nogil: bool = False, joins: bool = False) -> Callable[[Kernel], Ke
 def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles and caches a kernel which makes no array.
 
-    Counting references takes atomic instructions at every access to an array of a record: half of the time of what
-    collects the delays. Numba's switch for that is not documented; without it kernels are slower, and as right.
-
-    Examples
-    --------
-    >>> from tcpdelay.chain.solver.sweeps import total
-    >>> float(total(np.array([1.0, 3.0])))
-    4.0
+    Without Numba's undocumented switch `_nrt`, counting references takes half of the time of the kernels that collect
+    delays: an atomic instruction at every access to an array of a record. The results are the same.
     """
     options: dict[str, Any] = {"fastmath": set(fastmath)} if fastmath else {}
     if hasattr(CPUTargetOptions, "_nrt"):
@@ -149,8 +143,7 @@ class _PartCompiler(CompilerBase):
 class _Part(CPUDispatcher):
     """A kernel as other kernels call it: its code becomes a part of theirs.
 
-    Numba by itself links the code of a kernel with that of all kernels below it, optimises and translates the whole,
-    and so on for each kernel that calls this kernel. What is at the bottom is translated once for every kernel above.
+    Numba by itself optimises and translates the code of a kernel again with every kernel that calls it.
     """
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -189,10 +182,7 @@ _call_compiled = CPUDispatcher.__call__
 
 
 class _Kernel(CPUDispatcher):
-    """A kernel: compiled as a whole if Python calls it, and as a `part` of the kernels that call it.
-
-    It runs as plain Python in a thread that interprets kernels.
-    """
+    """A kernel: compiled whole for calls from Python and as a `part` for calls from kernels, or interpreted."""
 
     joins: bool
 
@@ -220,9 +210,7 @@ class _Kernel(CPUDispatcher):
     def get_call_template(self, arguments: Any, keywords: Any) -> Any:
         """Compile the kernel for a call from another kernel, unless it is in the cache; return the types of the call.
 
-        The kernel is compiled for the type of a constant, not for a type that holds the constant's value: Numba would
-        compile it anew for every constant. If a later Numba no longer calls this method, kernels have several variants
-        again, and their results stay the same.
+        A kernel is compiled for the type of a constant, because Numba would compile it anew for each value.
         """
         unliteral = cast(Any, types.unliteral)
         callee: Any = super() if self._is_called_whole() else self.part
@@ -245,8 +233,7 @@ class _Kernel(CPUDispatcher):
 def single_prediction() -> Iterator[None]:
     """Let `interpreted_first` interpret kernels in this thread, because no second prediction follows at once.
 
-    Results in plain Python differ from compiled results by rounding. So that all rows of a table are computed alike,
-    tables and sweeps use only compiled kernels.
+    Plain Python rounds otherwise than compiled code, so tables and sweeps use only compiled kernels.
     """
     before, _interpretation.single = _interpretation.single, True
     try:
@@ -257,15 +244,7 @@ def single_prediction() -> Iterator[None]:
 
 @contextmanager
 def few_predictions() -> Iterator[None]:
-    """Compile no kernel in this thread that only joins other kernels: compilation takes longer than it saves.
-
-    Examples
-    --------
-    >>> from tcpdelay.sim.tcp import constants as tcp
-    >>> with few_predictions():
-    ...     kernel(joins=True)(tcp.reduced_window)(10, True)
-    7
-    """
+    """Compile no kernel in this thread that only joins other kernels: compilation takes longer than it saves."""
     before, _interpretation.few = _interpretation.few, True
     try:
         yield
@@ -275,15 +254,7 @@ def few_predictions() -> Iterator[None]:
 
 @contextmanager
 def interpreted() -> Iterator[None]:
-    """Run kernels in this thread as plain Python.
-
-    Examples
-    --------
-    >>> from tcpdelay.chain.solver.sweeps import total
-    >>> with interpreted():
-    ...     float(total(np.array([1.0, 3.0])))
-    4.0
-    """
+    """Run kernels in this thread as plain Python."""
     before, _interpretation.until = _interpretation.until, math.inf
     try:
         yield
@@ -293,10 +264,7 @@ def interpreted() -> Iterator[None]:
 
 @contextmanager
 def compiled_elsewhere(function: Callable[[], object]) -> Iterator[None]:
-    """Call a function, which compiles kernels, in another process meanwhile; this process finds them in the cache.
-
-    If the other process fails, this process compiles its kernels too.
-    """
+    """Call a function, which compiles kernels, in another process meanwhile; this process finds them in the cache."""
     if getattr(sys, "frozen", False):
         # The executable of a frozen application is not Python.
         yield
@@ -341,10 +309,7 @@ def interpreted_first(
 
 
 def records(count: int, record: np.dtype[np.void]) -> Any:
-    """Return an array of `count` records that are all zero, whose fields are attributes.
-
-    Compiled code reaches the fields of every structured array as attributes; plain Python only those of this array.
-    """
+    """Return an array of `count` records, all zero, whose fields are attributes also for plain Python."""
     zeros: NDArray[np.void] = np.zeros(count, record)
     return zeros.view(np.recarray)
 
@@ -381,8 +346,7 @@ class _CollectionPause(event.Listener):
 class _CompilationNotice(event.Listener):
     """Tells the user, once per process, that kernels are being compiled, as soon as that has taken `QUIET_TIME`.
 
-    Numba reports the compilation of a kernel within that of the kernel which calls it. It compiles in one thread at a
-    time; the line is printed by another thread, while the compilation goes on.
+    Events are nested: Numba compiles a kernel within the compilation of the kernel that calls it, in one thread.
     """
 
     def __init__(self) -> None:

@@ -143,10 +143,9 @@ class _WritableError(Exception):
 
 
 def fault_of_mode(found: os.stat_result, file: Path) -> str | None:
-    """Return that others can write a file or folder, in words; None if nobody can who cannot change the sources.
+    """Return in words why others can change a file or folder; None if only those can who can change the sources.
 
-    It must belong to root, to this user, or to the owner of the package's sources, and neither a link nor writable for
-    others. Its group may write if this is the private group of the owner, the default of some distributions.
+    Its group may write if this is the private group of the owner, the default of some distributions.
     """
     if os.name != "posix":
         return None
@@ -221,10 +220,7 @@ def _stored_variants(function: Callable[..., Any]) -> Mapping[Any, bytes]:
 
 
 def _environment(module: str, constants: list[Any], name: str) -> Environment:
-    """Return the environment of a function in a stored kernel: its constants.
-
-    Only what runs as Python reads the names of its module. So a module of Numba need not be imported for them.
-    """
+    """Return the environment of a function in a stored kernel: its constants, without the names of its module."""
     if module in sys.modules or not module.startswith("numba."):
         return _rebuild_env(module, constants, name)  # type: ignore[no-untyped-call,no-any-return]
     found: Any = lookup_environment(name)  # type: ignore[no-untyped-call]
@@ -274,10 +270,7 @@ class _StoredLibrary(codegen.JITCodeLibrary):
 
 @contextmanager
 def _loading(target_context: Any) -> Iterator[None]:
-    """Load kernels as `_StoredLibrary`, without what Numba needs only to compile.
-
-    That is a second of a report: all its implementations of functions, and the LLVM code of every kernel.
-    """
+    """Load kernels as `_StoredLibrary`, without what Numba needs only to compile, which takes a second."""
     rtsys.initialize(target_context)
     compiler = target_context.codegen()
     usual, compiler._library_class = compiler._library_class, _StoredLibrary
@@ -288,10 +281,7 @@ def _loading(target_context: Any) -> Iterator[None]:
 
 
 class KernelCache(caching._Cache):
-    """A kernel's place among the kernels of the package, and in Numba's cache on this machine.
-
-    Numba's cache is looked for at the first kernel that the package does not have.
-    """
+    """A kernel's place among the kernels of the package; if it is not there, its place in Numba's cache."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -369,7 +359,7 @@ def is_compiled(function: Callable[..., Any]) -> bool:
 
 
 def store(kernels: Iterable[Dispatcher], folder: Path = FOLDER) -> int:
-    """Write the kernels that this process has compiled into a folder, in place of its content; return their number.
+    """Write the kernels compiled by this process into a folder, in place of its content; return their number.
 
     The process must compile for `CPU_NAME` and `CPU_FEATURES`: see `compiler_environment`.
     """
@@ -414,20 +404,14 @@ def can_store() -> bool:
 
 
 def _wheel_tag() -> str:
-    """Return the tag of wheels with the kernels of this process: its Python, its ABI and its system.
-
-    The kernels call the C library only through Numba, so they need the C library that Numba's own wheels need.
-    """
+    """Return the wheel tag of this process's kernels: Python, ABI and system, with the C library of Numba's wheels."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     system = sysconfig.get_platform().replace("-", "_").replace(".", "_").replace("linux_", "manylinux_2_27_")
     return f"{python}-{python}{getattr(sys, 'abiflags', '')}-{system}"
 
 
 def _remove_at_end(folder: str) -> None:
-    """Remove a folder when this process ends, also if a signal kills it.
-
-    A killed process cannot remove anything. Another process does, at the end of the pipe between them.
-    """
+    """Let another process remove a folder when this process ends, as a killed process cannot remove it."""
     if getattr(sys, "frozen", False):
         # The executable of a frozen application is not Python.
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -65,10 +65,7 @@ def quic_chain() -> Model:
 def simulator(
     packets: int | None = None, on_progress: Callable[[int, int], None] | None = None, because: str = ""
 ) -> Model:
-    """Return the simulator; it simulates this number of packets, or as many as the precision requires.
-
-    `because` says why it answers in place of the chain.
-    """
+    """Return the simulator, of as many packets as the precision requires by default; `because` says why it answers."""
     from tcpdelay.sim.simulation import Simulator
 
     return Simulator(packets, on_progress, because)
@@ -90,8 +87,7 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
 def packets_to_count(scenario: Scenario, packets: int) -> int:
     """Return the number of packets of a simulation that takes about as long as one of `packets` small packets.
 
-    It is the same for a flow of constant rate, and for the TCP of 2008, which is not simulated. Of
-    messages of several segments there are fewer, and a trace that ends has no more than its own.
+    Messages of several segments are fewer. A trace that ends has no more messages than its own.
     """
     source = scenario.source
     if isinstance(source, Flow) or not isinstance(scenario.stack, Linux | Quic):
@@ -111,8 +107,8 @@ def model_to_compare(
 ) -> AnsweredBy | Model:
     """Return the model whose answers to a scenario and to its neighbours are compared, as in a report.
 
-    Its simulations all have `COMPARED_PACKETS` packets, or as many as `packets_to_count` returns for other sources, and
-    the same random numbers, so that their differences come from the scenarios.
+    Simulations to compare have the same number of packets and the same random numbers, so that the differences of their
+    results come from the scenarios.
     """
     can_simulate = not simulator().supports(scenario).refused
     because = why_simulated(scenario, solved) if method == "auto" and can_simulate else ""
@@ -135,11 +131,6 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
     """Return in words why the chain has no answer to a scenario; an empty text if it has one.
 
     With `solved` False, a chain is taken to have an answer if it refuses no field.
-
-    Examples
-    --------
-    >>> why_simulated(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, ack_loss=0.01, reordering=0.01)))
-    'the chain does not model this scenario (ack loss, reordering)'
     """
     refused = supports(scenario).refused
     refusal: ValueError | None = refused[0] if refused else None
@@ -384,14 +375,7 @@ def predict_with_warning(
 def simulate_messages(
     scenario: Scenario, packets: int, seed: int = 0, on_progress: Callable[[int, int], None] | None = None
 ) -> Simulation:
-    """Simulate a single connection, and return the times of every message in the order of writing.
-
-    Examples
-    --------
-    >>> found = simulate_messages(Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02)), packets=10_000)
-    >>> found.read_after.size, float(found.read_after.min())
-    (10000, 0.05)
-    """
+    """Simulate a single connection, and return the times of every message in the order of writing."""
     from tcpdelay.ask import NotSettledError
     from tcpdelay.sim.engine import LONGEST_CONNECTION
     from tcpdelay.sim.simulation import simulate

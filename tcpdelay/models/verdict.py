@@ -36,8 +36,7 @@ class Judgement:
 def late_range(answer: Answer, limit: float) -> tuple[float, float]:
     """Return the smallest and the largest share of late packets that the expected error of an answer allows.
 
-    The delays are taken to be too long, or too short, by the error that nine of ten predictions do not exceed. The
-    error is that of the requested target's quantile, or of the 95th percentile.
+    The error is that of the requested target's quantile, or of the 95th percentile.
     """
     if not answer.answered:
         return 0.0, 1.0
@@ -47,14 +46,8 @@ def late_range(answer: Answer, limit: float) -> tuple[float, float]:
 def relative_error(stack: Stack, expected: ExpectedError | None) -> float:
     """Return the error of the delays that nine of ten predictions do not exceed, a fraction; 0 if it is not known.
 
-    For the published chain it is 0: its expected error is the distance from the TCP of today, and not from the TCP that
-    the chain describes.
-
-    Examples
-    --------
-    >>> from tcpdelay.accuracy.errors import PUBLISHED_ERROR
-    >>> relative_error(Stack.linux(), PUBLISHED_ERROR), relative_error(Stack.newreno_2008(), PUBLISHED_ERROR)
-    (4.28, 0.0)
+    It is 0 for the published chain, whose expected error is the distance from the TCP of today, which it does not
+    model.
     """
     known = not isinstance(stack, NewReno2008) and expected is not None and not math.isnan(expected.p90)
     return expected.p90 if known and expected is not None else 0.0
@@ -63,10 +56,6 @@ def relative_error(stack: Stack, expected: ExpectedError | None) -> float:
 def longer_limit(limit: float, error: float) -> float:
     """Return a limit [s] that is longer by a relative error, at most the longest round-trip time, or the limit itself.
 
-    A longer limit would count as given in milliseconds.
-
-    Examples
-    --------
     >>> longer_limit(10.0, 0.5), longer_limit(50.0, 0.5), longer_limit(90.0, 0.5)
     (15.0, 60.0, 90.0)
     """
@@ -76,8 +65,8 @@ def longer_limit(limit: float, error: float) -> float:
 def late_range_within(delays: DelayDistribution, error: float, limit: float) -> tuple[float, float]:
     """Return the smallest and the largest share of late packets if all delays may be wrong by a relative error.
 
-    For a simulation, the statistical error of the share counts too. An error of 100 % or more leaves everything open:
-    TCP may carry the flow, or not.
+    For a simulation, the statistical error of the share counts too. With an error of 100 % or more TCP may carry the
+    flow, or not.
     """
     if error >= WRONG_CALL:
         return 0.0, 1.0

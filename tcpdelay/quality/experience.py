@@ -37,18 +37,7 @@ class Call:
 def call_experience(
     application: Application | None, flow: Flow, target: Target, distribution: DelayDistribution
 ) -> Call | None:
-    """Return the ratings of a call.
-
-    Examples
-    --------
-    >>> from tcpdelay.models.predict import predict_delay
-    >>> from tcpdelay.scenario.applications import application
-    >>> voip = application("voip")
-    >>> delays = predict_delay(voip.flow, rtt=0.100, loss=0.02)
-    >>> call = call_experience(voip, voip.flow, voip.target, delays)
-    >>> 4 < call.at_limit.mos <= call.best.mos, call.approximate
-    (True, False)
-    """
+    """Return the ratings of a call."""
     if application is None or application.codec is None:
         return None
     if not SHORTEST_PACKET <= flow.interval <= LONGEST_PACKET:
@@ -69,19 +58,7 @@ def call_experience(
 def video_experience(
     application: Application | None, flow: Flow, target: Target, distribution: DelayDistribution
 ) -> VideoPlayout | None:
-    """Return how a video plays if its start-up delay is the target's limit.
-
-    Examples
-    --------
-    >>> from tcpdelay.models.predict import predict
-    >>> from tcpdelay.scenario.path import Path
-    >>> from tcpdelay.scenario.scenario import Scenario
-    >>> from tcpdelay.scenario.applications import application
-    >>> video = application("live-video").at_constant_rate
-    >>> delays = predict(Scenario(video.flow, Path(rtt=0.020, loss=0.001)), method="chain").require()
-    >>> video_experience(video, video.flow, video.target, delays).late_packets < 0.001
-    True
-    """
+    """Return how a video plays if its start-up delay is the target's limit."""
     if application is None or not application.video:
         return None
     return video_playout(distribution, target.limit, flow.interval)

@@ -164,8 +164,8 @@ def _play(
 ) -> None:
     """Play all sessions.
 
-    `setting` has three numbers: the media time at which the player starts [s], the media time at which it resumes after
-    a stall [s], and the time by which its delay falls for each second of media time while it catches up.
+    `setting` has three numbers: the media times at which the player starts and resumes after a stall [s], and the time
+    by which its delay falls per second of media time while it catches up.
     """
     startup, resumes_at, regained = setting
     for session in range(starts.size):

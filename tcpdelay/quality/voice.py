@@ -123,28 +123,7 @@ CODECS = {codec.name: codec for codec in _ALL}
 
 
 def codec_named(name: object) -> Codec:
-    """Return the codec called `name`.
-
-    Parameters
-    ----------
-    name : str
-        A key of `CODECS`.
-
-    Returns
-    -------
-    Codec
-        The codec's numbers and their source.
-
-    Raises
-    ------
-    ValueError
-        If there is no such codec; the message lists the known ones.
-
-    Examples
-    --------
-    >>> codec_named("g729a").ie, codec_named("g729a").bpl
-    (11, 19.0)
-    """
+    """Return the codec of this name in `CODECS`; raise a ValueError that lists the known names if there is none."""
     if not isinstance(name, str) or name not in CODECS:
         raise InvalidValueError("codec", name, f"be one of {', '.join(CODECS)}")
     return CODECS[name]
@@ -474,22 +453,12 @@ LONGEST_BUFFER = bounds(Player, "startup")[1]
 
 @dataclass(frozen=True)
 class PlayedBursts:
-    """How the chunks of talk spurts or replies are played.
+    """How the chunks of talk spurts or replies are played."""
 
-    Attributes
-    ----------
-    starts : ndarray of int, shape (bursts,)
-        Number of the first chunk of each burst.
-    required : ndarray, shape (bursts,)
-        Smallest playout buffer with which a burst has no gap [s]: the time from the arrival of the first chunk of the
-        burst to its playout.
-    played : ndarray, shape (chunks,)
-        Time at which each chunk begins to play [s].
-    """
-
-    starts: NDArray[np.int64]
+    starts: NDArray[np.int64]  # Number of the first chunk of each burst
+    # Smallest playout buffer without a gap in each burst [s], from the arrival of its first chunk to its playout
     required: NDArray[np.float64]
-    played: NDArray[np.float64]
+    played: NDArray[np.float64]  # Time at which each chunk begins to play [s]
 
 
 def play_bursts(

@@ -52,11 +52,7 @@ Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class Batches:
-    """Histograms of consecutive batches of packets. All batches are of one size; it doubles at `MOST_BATCHES` batches.
-
-    Delays are exact to the microsecond. In a batch with more than `MOST_VALUES` different delays, `to_digits` rounds
-    them.
-    """
+    """Histograms of consecutive batches of packets, all of one size, which doubles at `MOST_BATCHES` batches."""
 
     def __init__(self) -> None:
         self._histograms: list[Histogram] = []
@@ -66,10 +62,7 @@ class Batches:
         self._means: list[float] = []
 
     def add(self, delays: NDArray[np.int64]) -> None:
-        """Add the delays [us] of a chunk of packets; all chunks should have the same length.
-
-        A chunk that time has cut to fewer packets than a batch has parts is only counted.
-        """
+        """Add the delays [us] of a chunk of packets; a chunk of fewer than `SUBBATCHES` packets is only counted."""
         if delays.size < SUBBATCHES:
             self._too_short.append(np.unique(delays, return_counts=True))
             return
@@ -115,10 +108,7 @@ class Batches:
         return abs(1 - within - allowed) > half_width
 
     def late_errors(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return delays [s], ascending, and half the 95 % interval of the share of packets later than each.
-
-        Both are empty if all batches are correlated.
-        """
+        """Return delays [s], ascending, and half the 95 % interval of the share of packets later than each."""
         batches = self._independent()
         if batches is None:
             return np.empty(0), np.empty(0)
@@ -133,13 +123,7 @@ class Batches:
 
 
 def tail_delays(together: Histogram) -> NDArray[np.int64]:
-    """Return at most `TAIL_DELAYS` of the delays [us] of a histogram, ascending, the shortest and the longest included.
-
-    Examples
-    --------
-    >>> tail_delays((np.array([5, 7]), np.array([100, 1]))).tolist()
-    [5, 7]
-    """
+    """Return at most `TAIL_DELAYS` of a histogram's delays [us], ascending, with the shortest and the longest."""
     values, _ = together
     if not values.size:
         return values
@@ -147,13 +131,7 @@ def tail_delays(together: Histogram) -> NDArray[np.int64]:
 
 
 def read_within(histograms: Sequence[Histogram], delays: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return how many packets of each histogram are read within each delay [us].
-
-    Examples
-    --------
-    >>> read_within([(np.array([5, 7]), np.array([100, 1]))], np.array([4, 5, 9])).tolist()
-    [[0.0, 100.0, 101.0]]
-    """
+    """Return how many packets of each histogram are read within each delay [us]."""
     return np.array(
         [
             np.concatenate([[0.0], np.cumsum(counts)])[np.searchsorted(values, delays, "right")]
@@ -167,8 +145,6 @@ def independent_batches(
 ) -> list[Histogram] | None:
     """Merge consecutive histograms to the shortest batches with independent means.
 
-    Examples
-    --------
     >>> delays = [(np.array([level]), np.array([10])) for level in np.random.default_rng(1).integers(1000, size=64)]
     >>> means = np.array([float(values[0]) for values, _ in delays])
     >>> len(independent_batches(delays, means, 1)), independent_batches(delays, means.cumsum(), 1)
@@ -188,12 +164,6 @@ def is_settled(batches: list[Histogram] | None, together: Histogram, probability
 
     The interval of a quantile is wide without any backlog where no packet has a delay near the quantile, such as the
     95 % quantile with one loss in 20 packets. Then the share of later packets is the same in each batch.
-
-    Examples
-    --------
-    >>> late = [(np.array([50_000, 150_000]), np.array([95 - more, 5 + more])) for more in 4 * [0, 1, -1, 0]]
-    >>> is_settled(late, merge(late), 0.95), is_settled(None, merge(late), 0.95)
-    (True, False)
     """
     if batches is None:
         return False
@@ -212,8 +182,6 @@ def _bounded(histogram: Histogram) -> Histogram:
 def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return delays, whole numbers from 0, rounded to `DIGITS` binary digits.
 
-    Examples
-    --------
     >>> to_digits(np.array([4095, 4099, 1_000_001])).tolist()
     [4095, 4100, 999936]
     """
@@ -226,8 +194,6 @@ def to_digits(delays: NDArray[np.int64]) -> NDArray[np.int64]:
 def carried_share(written_per_read: Sequence[float]) -> Interval:
     """Return the share of the flow's rate that TCP carries, and a confidence interval of this share.
 
-    Examples
-    --------
     >>> [round(share, 3) for share in carried_share([1.10, 1.09, 1.11, 1.10] * 4)]
     [0.909, 0.903, 0.958]
     """
@@ -242,13 +208,7 @@ def carried_share(written_per_read: Sequence[float]) -> Interval:
 
 
 def read_share(read_per_written: Sequence[float]) -> Interval:
-    """Return the same share as `carried_share` from equal parts of the time.
-
-    Examples
-    --------
-    >>> [round(share, 3) for share in read_share([0.91, 0.90, 0.92, 0.91] * 4)]
-    [0.91, 0.903, 0.917]
-    """
+    """Return the same share as `carried_share` from equal parts of the time."""
     share, half_width = _certain_mean(np.array(read_per_written, np.float64))
     return Interval(share, max(share - half_width, 0.0), share + half_width)
 
@@ -378,20 +338,7 @@ class _KindBatches:
 
 
 class KindsInBatches:
-    """The delays of all kinds of messages of a source.
-
-    Parameters
-    ----------
-    kinds : tuple of str
-        The kinds; nothing is kept of a single kind.
-
-    Examples
-    --------
-    >>> kinds = KindsInBatches(("other frame", "key frame"))
-    >>> kinds.add(np.array([60_000, 50_000, 50_000]), np.array([1, 0, 0]))
-    >>> {kind: (delays.packets, delays.mean) for kind, delays in kinds.delays(0.05, 0.95).items()}
-    {'other frame': (2, 0.05), 'key frame': (1, 0.06)}
-    """
+    """The delays of all kinds of messages of a source; nothing is kept of a single kind."""
 
     def __init__(self, kinds: tuple[str, ...]) -> None:
         self._of_kind = {kind: _KindBatches() for kind in kinds} if len(kinds) > 1 else {}

@@ -410,11 +410,7 @@ class Chunk(NamedTuple):
 def chunk_since(
     state: Any, wire: Any, schedule: WriteSchedule | None, first: int, written: int, packets: int, with_messages: bool
 ) -> Chunk:
-    """Return at most a number of packets that a connection has read since it had read `first` and written `written`.
-
-    `state` and `wire` are those of a connection after that. The messages of a constant rate are returned only
-    `with_messages`.
-    """
+    """Return at most a number of packets that a connection has read since it had read `first` and written `written`."""
     # A call may read more packets than it has to: those that waited for the same segment.
     read = int(state.packets_read) - first
     packets = min(packets, read)
@@ -482,10 +478,7 @@ class Connections:
         return -(-self._packets // -(-self._packets // most)) if self._packets else most
 
     def advance(self, packets: int, with_messages: bool) -> Chunk:
-        """Return the next packets: fewer if the source or the budget ends, or too many packets wait to be read.
-
-        The messages of a constant rate are returned only `with_messages`.
-        """
+        """Return the next packets: fewer if the source or the budget ends, or too many packets wait to be read."""
         if self._packets and self._left <= 0:
             self._earlier = self.counts
             self._open(int(self.wire.random.integers(1 << 62)))
@@ -533,49 +526,20 @@ READABLE_PER_CALL = 512
 
 
 class Progress(NamedTuple):
-    """The state of a connection at a time.
+    """The state of a connection at a time."""
 
-    Attributes
-    ----------
-    readable : list of (int, int)
-        Times [us], and positions in the stream up to which the receiver can read from then on [bytes]. Times may lie
-        in the future: unless segments can overtake each other, they are known when a segment is sent.
-    next_event : int
-        Time of the next event [us], `NEVER` if only a write is an event.
-    unacknowledged, unsent : int
-        Bytes written that are not acknowledged, and that have not been sent yet.
-    window : int
-        Congestion window [segments].
-    unread : int
-        Writes whose last byte has not arrived.
-    """
-
+    # Times [us], and positions in the stream up to which the receiver can read from then on [bytes]. Times may lie in
+    # the future: unless segments can overtake each other, they are known when a segment is sent.
     readable: list[tuple[int, int]]
-    next_event: int
-    unacknowledged: int
-    unsent: int
-    window: int
-    unread: int
+    next_event: int  # Time of the next event [us], `NEVER` if only a write is an event
+    unacknowledged: int  # Bytes written that are not acknowledged
+    unsent: int  # Bytes written that have not been sent yet
+    window: int  # Congestion window [segments]
+    unread: int  # Writes whose last byte has not arrived
 
 
 class LiveConnection:
-    """A simulated connection of Linux, from one write to the next.
-
-    Parameters
-    ----------
-    path, stack : Path, Linux
-        Path and stack.
-    seed : int
-        Seed of the losses, 0 or more.
-
-    Examples
-    --------
-    >>> connection = LiveConnection(Path(rtt=0.100, loss=0.0), Linux(), seed=1)
-    >>> connection.advance(1_000_000, size=200).readable
-    [(1050000, 200)]
-    >>> connection.advance(2_000_000).unacknowledged
-    0
-    """
+    """A simulated connection of Linux, from one write to the next."""
 
     def __init__(self, path: Path, stack: Linux, seed: int) -> None:
         self._stack = stack
@@ -600,10 +564,7 @@ class LiveConnection:
 
 @kernel()
 def _advance_to(c: Any, wire: Any, readable: Any, now: int, size: int) -> tuple[int, int, int, int, int, int]:
-    """Process all events up to a time, at which `size` bytes are written, unless the array `readable` is full before.
-
-    Returns the number of entries in the array, and the fields of `Progress`.
-    """
+    """Process events up to a write of `size` bytes or until `readable` is full; return its length and `Progress`."""
     if size:
         message = message_record(wire, c.messages_known)
         message.written, message.end = now, c.written + size

@@ -117,10 +117,9 @@ def is_bad(c: Any, wire: Any, now: int) -> bool:
 
 @kernel()
 def is_lost(c: Any, wire: Any, now: int) -> bool:
-    """Draw whether the segment that is sent now [us] is lost.
+    """Draw whether the segment that is sent now [us] is lost: in the bad state only, if there is a `bad_time`.
 
-    With a `bad_time`, segments are lost in the bad state only. With `loss_burst` above 1, losses follow netem's Gilbert
-    model (`tcp.gilbert_probabilities`), whose state changes with each segment and not with time.
+    With `loss_burst` above 1, losses follow netem's Gilbert model (`tcp.gilbert_probabilities`), segment by segment.
     """
     if c.bad_time > 0.0:
         return is_bad(c, wire, now) and uniform(wire.next_double, wire.random_state) < c.bad_loss
@@ -144,9 +143,9 @@ def is_dropped(c: Any, wire: Any, size: int) -> bool:
     """Draw whether a segment with `size` bytes of data that is sent now is lost, also in a drop-tail queue.
 
     With correlated losses, the rest of a round is lost with its first lost segment (Padhye, Firoiu, Towsley, Kurose,
-    "Modeling TCP throughput", SIGCOMM 1998, II). A round begins with the first segment that is sent after the end of
-    the round before. It lasts one round-trip time: it ends when the ACK of its first segment arrives, or would arrive.
-    A retransmission is a segment of the round in which it is sent. An open window has the same rounds.
+    "Modeling TCP throughput", SIGCOMM 1998, II). A round begins with the first segment after the round before, and ends
+    when the ACK of this segment arrives, or would arrive. A retransmission is a segment of the round in which it is
+    sent.
 
     A queue limited in bytes drops a small segment with the share `size` / MSS of the probability for a full segment
     (Brosh et al. 2010).
@@ -175,8 +174,7 @@ def beyond(c: Any, wire: Any, number: int) -> int:
 def send(c: Any, wire: Any, number: int) -> int:
     """Deliver a segment that is sent now and not lost; return when it arrives [us].
 
-    With constant delays the segments arrive in the order of sending, so the receiver processes the segment at once.
-    Where arrivals are `deferred`, the segment is put in transit, and the event loop delivers it later.
+    The receiver processes it at once, unless arrivals are `deferred`: then the event loop delivers it later.
     """
     following = beyond(c, wire, number)
     if c.deferred:
@@ -188,10 +186,7 @@ def send(c: Any, wire: Any, number: int) -> int:
 
 @kernel()
 def depart(c: Any, wire: Any, number: int, following: int) -> int:
-    """Put a transmission that is sent now and not lost in transit; return when it arrives unless overtaken [us].
-
-    Each transmission takes longer by a random time, the jitter, and may overtake the transmission ahead.
-    """
+    """Put a transmission that is not lost in transit, with its jitter; return when it arrives unless overtaken [us]."""
     arrival = arrival_time(c, wire)
     put_in_transit(c, wire, number, following, arrival)
     if c.reordering > 0.0 and uniform(wire.next_double, wire.random_state) < c.reordering:
@@ -231,8 +226,8 @@ def network_delay(c: Any, wire: Any) -> int:
 def correlated_share(c: Any, wire: Any, share: float) -> float:
     """Return a number from 0 to below 1, uniformly distributed, and correlated with the number before.
 
-    The numbers are probabilities of a normal process z: z = r z' + sqrt(1 - r^2) e, with the correlation r and the
-    value z' before. The normal number e follows from two uniform numbers (Box and Muller, 1958).
+    The numbers are probabilities of a normal process z = r z' + sqrt(1 - r^2) e, with the correlation r and the value
+    z' before. The normal number e follows from two uniform numbers (Box and Muller, 1958).
     """
     angle = 2.0 * np.pi * uniform(wire.next_double, wire.random_state)
     normal = np.sqrt(-2.0 * np.log(1.0 - share)) * np.cos(angle)

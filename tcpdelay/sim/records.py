@@ -254,15 +254,7 @@ and `random_state` are the arguments of `uniform`.
 
 
 class Wire:
-    """The record of a connection's segments and delays, and its random number generator.
-
-    Parameters
-    ----------
-    random : Generator
-        Generator that draws the losses.
-    kind : dtype
-        Type of the record: `WIRE`, or another with a field `delays`, `next_double` and `random_state`.
-    """
+    """The record of a connection's segments and delays, of type `kind`, and the generator that draws its losses."""
 
     def __init__(self, random: np.random.Generator, kind: np.dtype[Any] = WIRE) -> None:
         self.random = random

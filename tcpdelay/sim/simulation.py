@@ -393,8 +393,6 @@ def requested_budget(
 ) -> SimulationBudget:
     """Return what a simulation may take that is to have a number of packets.
 
-    Examples
-    --------
     >>> from tcpdelay.scenario.source import Flow
     >>> [requested_budget(packets, Flow(174, 0.020), Linux()).max_seconds for packets in (2000, 1_000_000)]
     [15.0, 50.0]
@@ -443,10 +441,7 @@ def _run(
     trace: bool,
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
-    """Simulate until `most_packets` are counted or what is sought is known; return the result.
-
-    It also ends with the budget of the connections.
-    """
+    """Simulate until `most_packets` are counted, what is sought is known or the budget is spent; return the result."""
     batches, parts, sums, kept = Batches(), Batches(), np.zeros(2), []
     kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
@@ -599,10 +594,7 @@ class Simulator:
         return Support(_HONOURED, refused=tuple(_refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the simulated delays: the target's quantile to 2 %, unless a number of packets is requested.
-
-        Without a target, it is the 95th percentile.
-        """
+        """Return the delays: the target's quantile, or the 95th percentile, to 2 % unless packets are requested."""
         answered = partial(Answer, scenario, requested, self.name, simulated_because=self.because)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)

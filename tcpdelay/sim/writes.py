@@ -57,10 +57,7 @@ def ends_message(c: Any, wire: Any, position: int) -> bool:
 
 @kernel()
 def _has_room(c: Any, end: int) -> bool:
-    """Return whether the send buffer takes a message that ends at a position in the stream.
-
-    The buffer holds the bytes that are written and not acknowledged. If it is empty, it takes a message of any size.
-    """
+    """Return whether the send buffer takes a message that ends at a position in the stream; if empty, of any size."""
     return bool(c.written == c.snd_una or end - c.snd_una <= c.send_buffer)
 
 
@@ -137,13 +134,6 @@ class WriteSchedule:
 
     A connection after the first begins with the messages that the connection before has not written; it writes the
     first of them at the time 0.
-
-    Parameters
-    ----------
-    source : Source
-        The source.
-    seed : int
-        Seed of the messages, 0 or more.
     """
 
     def __init__(self, source: Source, seed: int) -> None:

@@ -84,7 +84,6 @@ def _group_chance(p: LinuxParameters, window: int, group: int) -> float:
     """Return the probability that the number of lost segments of a round is in a group, if the round has a loss.
 
     The window is open. A drop-tail queue drops the first lost segment of a round and all later segments of the round.
-    `most_lost` divides the numbers of lost segments into groups.
     """
     segments, groups = min(p.flight, window), p.followed_losses
     most = window - 1 if group == followed_losses(p, window) else most_lost(p.flight, groups, group)
@@ -163,10 +162,7 @@ def probe_time(p: LinuxParameters, window: int) -> float:
 
 @kernel()
 def repair_segments(p: LinuxParameters, lost: int) -> int:
-    """Return the number of segments in which `lost` packets are retransmitted.
-
-    Small packets share a segment (`tcp_retrans_try_collapse`).
-    """
+    """Return the segments in which `lost` packets are retransmitted; small ones share (`tcp_retrans_try_collapse`)."""
     segment = float(max(p.packets_per_segment, 1.0))
     return math.ceil(lost / segment - SAME_TIME)
 
@@ -183,10 +179,7 @@ def repair_rounds(segments: int) -> int:
 
 @kernel()
 def more_lost(p: LinuxParameters, segments: float, next_to_loss: bool) -> float:
-    """Return the probability that at least one of `segments` is lost.
-
-    `next_to_loss` says whether the first of them was sent directly after a lost segment.
-    """
+    """Return the probability that at least one of `segments` is lost, the first directly after a loss or not."""
     kept = (1 - p.loss) ** segments
     if next_to_loss and p.followed_losses and segments >= 1:
         kept *= (1 - p.next_loss) / (1 - p.loss)
@@ -210,10 +203,7 @@ def last_loss_weight(p: LinuxParameters, place: int, under_way: int) -> float:
 
 @kernel()
 def lost_round_chance(p: LinuxParameters, rounds: int) -> float:
-    """Return the probability that one of `rounds` rounds of slow start is lost as a whole, with its first segment.
-
-    Only the timeout finds this loss. Without the losses of a drop-tail queue it does not count.
-    """
+    """Return the probability that one of `rounds` rounds of slow start is lost as a whole, with its first segment."""
     return float(1 - (1 - p.loss) ** rounds) if p.rest_lost else 0.0
 
 
@@ -228,10 +218,7 @@ def put_bursts(
     chance: float,
     duration: float,
 ) -> int:
-    """Append the first loss in an open window: one event per number of consecutive losses.
-
-    With independent losses there is a single event, which leads to LOST_OPEN.
-    """
+    """Append the first loss in an open window: an event per number of consecutive losses; LOST_OPEN if independent."""
     for lost in range(1, followed_losses(p, window) + 1):
         target = open_phase(layout, window, LOST_OPEN) if lost == 1 else burst_phase(layout, window, lost)
         row = put(t, row, target, target, shift, chance * burst_chance(p, window, lost), duration)
@@ -372,7 +359,7 @@ def first_sack(p: LinuxParameters, place: int, run: int, spacing_in_run: float, 
     """Return the time from the due time of the ACK to the first SACK, if segment `place` of a round is lost first.
 
     The first SACK comes one round-trip time after the first ACK of the next round, as this ACK releases the segment
-    that the SACK reports. `place` is 2 or more: a round that is lost as a whole has no SACK.
+    that the SACK reports. `place` is 2 or more.
     """
     begin = opening_time(1, run, spacing_in_run, spacing_after_run)
     return float(p.load - (opening_time(place, run, spacing_in_run, spacing_after_run) - begin))
@@ -476,10 +463,7 @@ def _add_rest_loss(
 
 @kernel()
 def own_wait(p: LinuxParameters, s: Sending, place: int) -> float:
-    """Return the time that a packet waits if segment `place` of a round or recovery is lost first [slots].
-
-    In a round that is lost as a whole, it waits for the tail loss probe and its ACK.
-    """
+    """Return the time that a packet waits if segment `place` of a round or recovery is lost first [slots]."""
     if place == 1 and s.kind == ROUND:
         last = opening_time(int(s.openings), s.run, s.spacing_in_run, s.spacing_after_run)
         return p.load + lost_round_probe(p, last - opening_time(1, s.run, s.spacing_in_run, s.spacing_after_run))
@@ -497,11 +481,7 @@ def repair_times(p: LinuxParameters, s: Sending, window: int) -> tuple[float, fl
 
 @allocation_free()
 def times_after_rest(p: LinuxParameters, s: Sending, count: int, times: NDArray[np.float64]) -> None:
-    """Write the times at which ACKs release segments after the first loss of a round [slots].
-
-    The remaining ACKs of the round come first, then those of the next round, up to the place of the loss. SACKs before
-    the detection release segments as well.
-    """
+    """Write the times at which ACKs and SACKs release segments after the first loss of a round [slots]."""
     segments = s.place + s.lost - 1
     begin = opening_time(s.place, s.run, s.spacing_in_run, s.spacing_after_run)
     for number in range(count):

@@ -115,13 +115,11 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 @allocation_free()
 def _phase_times(p: LinuxParameters, s: Sending, phase: float, offset: float, times: NDArray[np.float64]) -> None:
-    """Write the times at which ACKs release segments in a phase [slots].
-
-    `phase` is the time from the last write to the beginning of the phase [slots].
+    """Write the times at which ACKs release segments in a phase that begins `phase` slots after the last write [slots].
 
     An ACK arrives a whole number of round-trip times after a write: it acknowledges a segment that left with a write,
-    or with an earlier ACK of this kind. So all ACKs arrive at the same time after a write, the `offset`; below 0 they
-    arrive before it. PRR rounds the number of segments up (RFC 6937, 3): of the ACKs, a segment leaves with the last
+    or with an earlier ACK of this kind. So all ACKs arrive at the same time after a write, the `offset`, or before it
+    if this is below 0. PRR rounds the number of segments up (RFC 6937, 3): of the ACKs, a segment leaves with the last
     one before its evenly spaced time.
     """
     count = math.ceil(s.openings - SAME_TIME)
@@ -142,10 +140,7 @@ def _phase_times(p: LinuxParameters, s: Sending, phase: float, offset: float, ti
 
 @kernel()
 def _ack_offsets(p: LinuxParameters, sending: Sending, rows: Rows) -> NDArray[np.float64]:
-    """Return `ack_offsets` by number of round-trip times, for the phases with any cell.
-
-    Packets that are not small have no such offsets, see `_phase_times`.
-    """
+    """Return `ack_offsets` by number of round-trip times, for the phases of small packets with any cell."""
     if p.packets_per_segment < SMALL_PACKETS:
         return np.zeros((sending.round_trips.max() + 1, 3))
     offsets = np.full((sending.round_trips.max() + 1, 3), np.nan)
@@ -166,10 +161,7 @@ def _set_openings(
     offsets: NDArray[np.float64],
     workspace: Workspace,
 ) -> float:
-    """Write the times and shares of the ACKs of a phase for one case, and return the time from the last write to it.
-
-    The first `phases` cases are the times of the writes with ACKs after a write, the others those with ACKs before it.
-    """
+    """Write the times and shares of the ACKs of a phase for one case, and return the time from the last write to it."""
     early = case >= phases
     phase = (case % phases + 0.5) / phases
     if s.kind == REPAIR_OPEN:
@@ -199,9 +191,8 @@ def _add_phase(
 ) -> None:
     """Add the packets that leave in a phase in which the window limits the sender.
 
-    `probability` are the probabilities of the backlogs from `low` on, and `offsets` the `ack_offsets` of the phase. If
-    many backlogs last for the whole phase, only one of them is followed. Its delays are collected in `pattern` and then
-    shifted for each of these backlogs.
+    If many backlogs, from `low` on, last for the whole phase, only one of them is followed. Its delays are collected in
+    `pattern` and then shifted for each of these backlogs.
     """
     load = p.load
     interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
@@ -307,10 +298,7 @@ def _cost_of_phase(
     weight: float,
     are_early: bool,
 ) -> tuple[float, float]:
-    """Return how many numbers `_add_phase` adds, roughly, and the longest of the delays [slots].
-
-    `are_early` says whether some ACKs come before their write.
-    """
+    """Return how many numbers `_add_phase` adds, roughly, and the longest of the delays [slots]."""
     count = float(math.ceil(s.openings - SAME_TIME))
     time = min(count * max(s.spacing_in_run, s.spacing_after_run), max(s.duration, p.load)) + 1
     first, end = _without_ends(probability)
@@ -382,10 +370,7 @@ def cost_of_bins(
 def delay_bins(
     p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64], beyond: int
 ) -> NDArray[np.float64]:
-    """Return the bins of all delays that losses cause, without the one-way delay, not normalised.
-
-    `beyond` is the largest difference between a delay and the largest backlog [slots].
-    """
+    """Return the bins of all delays that losses cause, without the one-way delay, not normalised."""
     bins = new_bins(rows[0].bound + beyond)
     waiting = new_bins(rows[0].bound + beyond)
     o = open_window(p)
@@ -481,10 +466,7 @@ def filled_bins(bins: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray
 def beyond_bound(
     p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, probability: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the probabilities of the cells at the bound whose packets wait for the packets before them; 0 elsewhere.
-
-    In an open window no packet waits, whatever the backlog.
-    """
+    """Return the probabilities of the cells at the bound whose packets wait for earlier packets; 0 elsewhere."""
     beyond = np.zeros(probability.size)
     needed = open_window(p).needed
     for phase in range(phases.size - 1):
@@ -577,14 +559,6 @@ def jitter_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupporte
 
     The retransmission timeout is the smoothed RTT plus the larger of RTO_MIN and four mean deviations of the RTT
     (`tcp_rtt_estimator`, `tcp_set_rto`; RFC 6298, 2.3). The mean deviation is J / 4, so RTO_MIN holds while J is below.
-
-    Examples
-    --------
-    >>> late = Path(rtt=0.100, loss=0.02, jitter=0.030)
-    >>> [str(refused) for refused in jitter_refusals(Flow(174, 0.020), late, Linux())]
-    ['jitter must be at most 0.02 s, the interval, in the chain, got 0.03; tcpdelay.simulate takes it into account']
-    >>> list(jitter_refusals(Flow(174, 0.020), Path(rtt=0.100, loss=0.02, jitter=0.005), Linux()))
-    []
     """
     if path.jitter == 0:
         return

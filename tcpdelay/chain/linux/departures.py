@@ -64,10 +64,7 @@ def bin_of(slot: int, part: float) -> int:
 
 @allocation_free()
 def add(bins: NDArray[np.float64], age: float, left: float, weight: float) -> None:
-    """Add packets with the delay `age` + `left`, unless their weight is negligible.
-
-    `left` is the time from when a packet leaves until the repair of a loss lets the receiver read it [slots].
-    """
+    """Add packets with the delay `age` + `left`, the time until a repair, unless their weight is negligible."""
     if weight < NEGLIGIBLE:
         return
     delay = age + left
@@ -102,10 +99,7 @@ def add_row(bins: NDArray[np.float64], delay: float, weight: float, row: NDArray
 
 @allocation_free()
 def add_shifted(pattern: NDArray[np.float64], probability: NDArray[np.float64], bins: NDArray[np.float64]) -> float:
-    """Add a pattern of delays for each backlog, shifted by one slot per packet of backlog, and empty the pattern.
-
-    Return the number of packets in the pattern. The sums over ages stay the same.
-    """
+    """Add a pattern of delays for each backlog, shifted by its packets, and empty it; return its packets."""
     packets = 0.0
     for place in range(BINS_PER_SLOT):
         for slot in range(int(pattern[WEIGHT, EXTRA, 0])):
@@ -239,10 +233,7 @@ def _add_leaving(
     share: float,
     own_wait: float,
 ) -> None:
-    """Add the packets that leave at one time.
-
-    Packets that wait for a repair are added to `waiting`, with the delay until the first retransmission has arrived.
-    """
+    """Add the packets that leave at one time; those that wait for a repair are added to `waiting`."""
     packets, ages = _packets_and_ages(row)
     packets *= share
     if packets < NEGLIGIBLE:
@@ -290,9 +281,7 @@ def _add_drained(
 ) -> None:
     """Follow a flow whose backlog is empty after `begin` ACKs until another ACK empties the backlog again.
 
-    `credit` is the number of ACKs that have released nothing, so that as many segments may leave at once. Packets that
-    an ACK releases are added to `later`; packets that leave as soon as they are written are added to `bins`. The weight
-    of the flow is added to `drained`.
+    `credit` is the number of ACKs that have released nothing. Packets that an ACK releases are added to `later`.
     """
     times, shares = workspace.times, workspace.shares
     latest = math.floor(times[begin - 1] + phase + SAME_TIME) if begin > 0 else 0
@@ -338,10 +327,7 @@ def add_openings(
     count: int,
     phase: float,
 ) -> None:
-    """Add the packets that the ACKs of a phase release, for the backlogs from `low` to `high`.
-
-    Backlogs that are not empty are followed together. Backlogs that the same ACK empties are followed together too.
-    """
+    """Add the packets that the ACKs of a phase release, for the backlogs from `low` to `high`."""
     if count == 0:
         return
     per_segment = p.packets_per_segment
@@ -396,11 +382,7 @@ def add_openings(
 
 @allocation_free()
 def _add_outage(p: LinuxParameters, bins: NDArray[np.float64], window: int, place: int, weight: float) -> None:
-    """Add packet `place` of an outage, counted from 0.
-
-    The tail loss probe is lost with the probability of a segment that follows a lost segment. So is the retransmission
-    after each timeout.
-    """
+    """Add packet `place` of an outage, counted from 0; its probe is lost like a segment that follows a loss."""
     left = probe_time(p, window) - place
     later = p.load * repair_rounds(repair_segments(p, place + 1))
     add(bins, 0.0, left + p.load + later, weight * (1 - p.next_loss))

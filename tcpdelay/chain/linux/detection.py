@@ -24,8 +24,7 @@ from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD
 def most_lost(segments: int, groups: int, group: int) -> int:
     """Return the largest number of lost segments in a group, counted from 1; 0 for the group 0.
 
-    The first group has one lost segment, the last group all `segments` of the round. With as many groups as segments,
-    each number has a group of its own.
+    The first group has one lost segment, the last group all `segments` of the round.
     """
     if group <= 0:
         return 0
@@ -95,9 +94,8 @@ def rest_timeout_chance(p: LinuxParameters, sacks: int) -> float:
 def rest_timeout(p: LinuxParameters, sacks: int, repairing: float) -> float:
     """Return the probability that the repair of the losses of a round ends in a timeout.
 
-    The first retransmission is lost, and only the timeout finds this: see `rest_timeout_chance`. Or the first
-    retransmission of a later round-trip time of the repair is lost. `repairing` is the time from the first to the last
-    retransmission [slots].
+    Only the timeout finds the loss of the first retransmission (`rest_timeout_chance`), or that of the first one in a
+    later round-trip time of the repair, which takes `repairing` slots.
     """
     later = math.floor(repairing / p.load + SAME_TIME)
     return float(1 - (1 - p.loss * rest_timeout_chance(p, sacks)) * (1 - p.loss) ** later)
@@ -141,32 +139,9 @@ FOLLOWED_LOSSES = 4
 def detection_wait(p: LinuxParameters, close_acks: int, spacing_in_run: float, spacing_after_run: float) -> float:
     """Return how long after the due time of its ACK a lost segment is detected [slots].
 
-    Each later segment has an ACK of its own. The first of three events detects the loss: an ACK that arrives RACK's
-    reordering wait or more after the due time, the third ACK, or the timer that the first ACK starts (RFC 8985, 6.2).
-
-    Parameters
-    ----------
-    p : LinuxParameters
-        Parameters of the chain.
-    close_acks : int
-        Number of ACKs that follow one another closely, 0 or more; they come first.
-    spacing_in_run, spacing_after_run : float
-        Time before each of these ACKs, and before each later ACK; above 0 [slots].
-
-    Returns
-    -------
-    float
-        Time from the due time of the ACK to the detection [slots].
-
-    Examples
-    --------
-    With an RTT of five packet intervals the third ACK would come at 3. RACK's timer fires earlier.
-
-    >>> from tcpdelay import Flow, Path, Stack
-    >>> from tcpdelay.chain.linux.parameters import linux_parameters
-    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux(hz=1000))
-    >>> round(detection_wait(p, 0, 1.0, 1.0), 3), round(p.timer, 3)
-    (1.375, 1.375)
+    Each later segment has an ACK of its own, the first `close_acks` of them in a run. The first of three events detects
+    the loss: an ACK that arrives RACK's reordering wait or more after the due time, the third ACK, or the timer that
+    the first ACK starts (RFC 8985, 6.2).
     """
     if p.write_jitter == 0:
         return _detection_wait(p, p.reordering_wait, close_acks, spacing_in_run, spacing_after_run)
@@ -202,10 +177,8 @@ def _detection_wait(
 def mean_detection_wait(p: LinuxParameters, wait: float, step: float) -> float:
     """Return the mean wait for detection if the segments that would trigger it may be lost too [slots].
 
-    A lost segment sends no SACK, so the next one detects the loss (`tcp_rack_detect_loss`; RFC 8985, 6.2). Once an
-    earlier SACK has started RACK's timer, it is the upper limit (`tcp_rack_mark_lost`).
-
-    `wait` is the wait if all of them arrive. Each further lost segment adds `step`, the time between ACKs.
+    A lost segment sends no SACK, so the next one, `step` later, detects the loss (`tcp_rack_detect_loss`; RFC 8985,
+    6.2). Once an earlier SACK has started RACK's timer, it is the upper limit (`tcp_rack_mark_lost`).
     """
     mean, chance, this = 0.0, 1.0, wait
     for place in range(FOLLOWED_LOSSES):
@@ -225,28 +198,6 @@ def timeout_chance(p: LinuxParameters, in_flight: int, reduced: int) -> float:
     8985, 6.2). Each segment in flight releases one new segment when it is acknowledged (PRR, `tcp_cwnd_reduction`), as
     far as the reduced window allows. If in each of these pairs either segment is lost, only the timeout finds the loss
     (`tcp_retransmit_timer`). For n pairs the probability is (1 - (1 - p)^2)^n.
-
-    Parameters
-    ----------
-    p : LinuxParameters
-        Parameters of the chain.
-    in_flight : int
-        Segments in flight when the retransmission is sent. With none, the probability is 1.
-    reduced : int
-        Congestion window after the reduction [segments].
-
-    Returns
-    -------
-    float
-        Probability, 0 to 1.
-
-    Examples
-    --------
-    >>> from tcpdelay import Flow, Path, Stack
-    >>> from tcpdelay.chain.linux.parameters import linux_parameters
-    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux())
-    >>> timeout_chance(p, 0, 4), round(timeout_chance(p, 1, 4), 6)
-    (1.0, 0.0396)
     """
     if in_flight <= 0 or p.rest_lost:
         # The rest of the retransmission's round is lost with it.
@@ -301,10 +252,6 @@ def _later_arrivals(p: LinuxParameters, later: int, arrived: int) -> float:
 @kernel()
 def packet_detections(p: LinuxParameters, alone: float) -> tuple[Detection, Detection, Detection]:
     """Return the ways in which losses in a packet of several segments are detected.
-
-    Examples
-    --------
-    Of three lost segments out of four one is followed by three, and two by one or two.
 
     >>> from tcpdelay import Flow, Path, Stack
     >>> from tcpdelay.chain.linux.parameters import linux_parameters

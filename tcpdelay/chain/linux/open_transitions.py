@@ -50,39 +50,17 @@ LATE_GROWTH_FLIGHTS = 1.5
 
 
 class OpenWindow(NamedTuple):
-    """Losses in an open window, in which every packet leaves at once. The values are the same for all open windows.
+    """Losses in an open window, in which every packet leaves at once. The values are the same for all open windows."""
 
-    Attributes
-    ----------
-    needed : float
-        Window from which on every packet, or nearly every packet, leaves at once [segments].
-    loss : float
-        Probability that at least one segment of a packet is lost.
-    repeated_loss : float
-        Probability that a retransmission for this packet is lost.
-    wait : float
-        Mean time from the due time of the ACK to the detection of the loss [slots].
-    detections : tuple of Detection
-        The ways in which the loss is detected.
-    telling : int
-        Number of later packets whose ACKs detect the loss at this time.
-    next_lost : float
-        Probability that at least one of these packets is lost.
-    later_wait : float
-        Time from the due time of the ACK to the detection if one of these packets is lost [slots].
-    growing_window : int
-        Largest window that still grows [segments].
-    """
-
-    needed: float
-    loss: float
-    repeated_loss: float
-    wait: float
-    detections: tuple[Detection, Detection, Detection]
-    telling: int
-    next_lost: float
-    later_wait: float
-    growing_window: int
+    needed: float  # Window from which on every packet, or nearly every packet, leaves at once [segments]
+    loss: float  # Probability that at least one segment of a packet is lost
+    repeated_loss: float  # Probability that a retransmission for this packet is lost
+    wait: float  # Mean time from the due time of the ACK to the detection of the loss [slots]
+    detections: tuple[Detection, Detection, Detection]  # The ways in which the loss is detected
+    telling: int  # Number of later packets whose ACKs detect the loss at this time
+    next_lost: float  # Probability that at least one of these packets is lost
+    later_wait: float  # Time from the due time of the ACK to the detection if one of these packets is lost [slots]
+    growing_window: int  # Largest window that still grows [segments]
 
 
 @kernel()
@@ -129,10 +107,7 @@ def open_window(p: LinuxParameters) -> OpenWindow:
 
 @kernel()
 def repair_chances(p: LinuxParameters, o: OpenWindow, way: int, window: int) -> tuple[float, float]:
-    """Return the probability that a repair takes a further retransmission, and of a timeout in this case.
-
-    `way` is the way in which the loss is detected, and `window` the window before the reduction [segments].
-    """
+    """Return the probability that a repair takes a further retransmission, and of a timeout in this case."""
     detection = o.detections[way]
     repeated = 1 - (1 - o.repeated_loss) * (1 - detection.further)
     only_timeout = packet_timeout_chance(p, way, detection.wait, window, reduced_window(p, window))
@@ -176,7 +151,6 @@ def put_repair_of_open_window(
 
     The packets are written at whole slots after the lost packet. PRR releases one segment per ACK
     (`tcp_cwnd_reduction`; RFC 6937, 3). The ACK of the retransmission ends the recovery one RTT after the detection.
-    `way` is the way in which the loss has been detected.
     """
     load, loss = p.load, p.loss
     phase = repair_open_phase(layout, window, way)
@@ -222,17 +196,6 @@ def open_growth(p: LinuxParameters) -> tuple[NDArray[np.float64], NDArray[np.int
     Reno's window grows by one segment per window of ACKs (RFC 5681, 3.1), CUBIC's, whose Reno-friendly region governs
     here, in 15/8 of this time (RFC 9438, 4.3). With less than a packet per round-trip time only the ACKs of full
     windows count, since the window does not limit what is left of a packet (`tcp_is_cwnd_limited`).
-
-    Examples
-    --------
-    >>> from tcpdelay import Flow, Path, Stack
-    >>> from tcpdelay.chain.linux.parameters import linux_parameters
-    >>> flow, path = Flow(5000, 0.04), Path(0.05, 0.01)
-    >>> for name in ("reno", "cubic"):
-    ...     chance, _ = open_growth(linux_parameters(flow, path, Stack.linux(congestion_control=name)))
-    ...     print(round(chance[8], 3))
-    0.5
-    0.267
     """
     chance, step = np.zeros(p.largest_window + 1), np.ones(p.largest_window + 1, np.int64)
     segments = p.segments_per_packet

@@ -28,10 +28,7 @@ LARGEST_LOSS = 0.2
 
 
 def timeout_ticks(path: Path, stack: Linux) -> int:
-    """Return the first retransmission timeout in ticks (`tcp_set_rto`).
-
-    The kernel keeps its minimum in ticks, rounded up (`tcp_rto_min_us`).
-    """
+    """Return the first RTO in ticks (`tcp_set_rto`), with its minimum in ticks, rounded up (`tcp_rto_min_us`)."""
     tick = round(tcp.SECOND / stack.hz)
     least = tcp.to_ticks(round(stack.rto_min * tcp.SECOND), tick) * tick
     return tcp.to_ticks(round((path.rtt + MICROSECOND) * tcp.SECOND) + least, tick)
@@ -40,8 +37,6 @@ def timeout_ticks(path: Path, stack: Linux) -> int:
 def times_out_before_next(flow: Flow, path: Path, stack: Linux) -> bool:
     """Return whether the timer of a lost packet always fires before the next packet is written.
 
-    Examples
-    --------
     >>> [times_out_before_next(Flow(174, interval), Path(0.1, 0.02), Linux()) for interval in (0.2, 0.4)]
     [False, True]
     """
@@ -122,99 +117,49 @@ FULL_SEGMENT = 0.9
 
 
 class LinuxParameters(NamedTuple):
-    """The parameters of the chain for one scenario.
+    """The parameters of the chain for one scenario."""
 
-    Attributes
-    ----------
-    load : float
-        Packets written per round-trip time. The same number is the round-trip time in slots.
-    packets_per_segment : float
-        Number of packets that fit into a full segment; below 1 if a packet is larger than a segment.
-    segments_per_packet : int
-        Number of segments of a packet that leaves as soon as it is written.
-    full_segments : bool
-        Whether each packet fills a segment, so that each ACK releases a full segment while there is a backlog. False
-        for packets of several segments, the last of which is seldom full; with BBR, whose window does not limit the
-        sender; and with `rest_lost`, whose losses leave other ACK clocks.
-    loss : float
-        Probability that a full segment is lost if the segment before it was not lost.
-    mean_loss : float
-        Probability that a segment is lost.
-    next_loss : float
-        Probability that a segment is lost if the segment before it was lost.
-    repeated_loss : float
-        Probability that a retransmission is lost.
-    followed_losses : int
-        Largest number of consecutive losses with a phase of its own; 0 if losses are independent. With `rest_lost`, the
-        number of groups of consecutive losses.
-    rest_lost : bool
-        Whether the rest of a round is lost with its first lost segment.
-    probe_slack : float
-        Time that the tail loss probe waits in addition to two round-trip times [slots].
-    loss_of_one_packet : float
-        Probability that a segment with a single packet, or with a part of a packet, is lost.
-    cubic : bool
-        Whether the congestion control is CUBIC.
-    bbr : bool
-        Whether the congestion control is BBR; if neither, it is Reno.
-    pacing : float
-        Rate at which segments leave in a recovery after its first round, relative to the flow's rate. With BBR this is
-        the pacing rate; with CUBIC and Reno it is 1, one segment per ACK (PRR).
-    reordering_wait : float
-        RACK's reordering window: a quarter of the round-trip time [slots].
-    timer : float
-        Time from the due time of an ACK until RACK's timer fires [slots].
-    timeout : float
-        First retransmission timeout [slots].
-    backoffs : int
-        Number of timeouts in a row that have phases of their own. The last one repeats itself if it is the longest.
-    longest_timeout : float
-        Maximum retransmission timeout [slots].
-    flight : int
-        Largest number of segments in flight if every packet leaves at once.
-    largest_window : int
-        Largest congestion window of the chain [segments].
-    rtt, interval : float
-        Round-trip time and packet interval [s].
-    continuation : float
-        Probability that a packet of a talk spurt is followed by another one; 1 for a flow of constant rate.
-    write_jitter : float
-        Largest lateness of a write [slots].
-    """
-
-    load: float
+    load: float  # Packets written per round-trip time. The same number is the round-trip time in slots.
+    # Number of packets that fit into a full segment; below 1 if a packet is larger than a segment
     packets_per_segment: float
-    segments_per_packet: int
+    segments_per_packet: int  # Number of segments of a packet that leaves as soon as it is written
+    # Whether each packet fills a segment, so that each ACK releases a full segment while there is a backlog. False for
+    # packets of several segments, the last of which is seldom full; with BBR, whose window does not limit the sender;
+    # and with `rest_lost`, whose losses leave other ACK clocks.
     full_segments: bool
-    loss: float
-    mean_loss: float
-    next_loss: float
-    repeated_loss: float
+    loss: float  # Probability that a full segment is lost if the segment before it was not lost
+    mean_loss: float  # Probability that a segment is lost
+    next_loss: float  # Probability that a segment is lost if the segment before it was lost
+    repeated_loss: float  # Probability that a retransmission is lost
+    # Largest number of consecutive losses with a phase of its own; 0 if losses are independent. With `rest_lost`, the
+    # number of groups of consecutive losses.
     followed_losses: int
-    rest_lost: bool
-    probe_slack: float
-    loss_of_one_packet: float
-    cubic: bool
-    bbr: bool
+    rest_lost: bool  # Whether the rest of a round is lost with its first lost segment
+    probe_slack: float  # Time that the tail loss probe waits in addition to two round-trip times [slots]
+    loss_of_one_packet: float  # Probability that a segment with a single packet, or with a part of a packet, is lost
+    cubic: bool  # Whether the congestion control is CUBIC
+    bbr: bool  # Whether the congestion control is BBR; if neither, it is Reno
+    # Rate at which segments leave in a recovery after its first round, relative to the flow's rate. With BBR this is
+    # the pacing rate; with CUBIC and Reno it is 1, one segment per ACK (PRR).
     pacing: float
-    reordering_wait: float
-    timer: float
-    timeout: float
+    reordering_wait: float  # RACK's reordering window: a quarter of the round-trip time [slots]
+    timer: float  # Time from the due time of an ACK until RACK's timer fires [slots]
+    timeout: float  # First retransmission timeout [slots]
+    # Number of timeouts in a row that have phases of their own. The last one repeats itself if it is the longest.
     backoffs: int
-    longest_timeout: float
-    flight: int
-    largest_window: int
-    rtt: float
-    interval: float
+    longest_timeout: float  # Maximum retransmission timeout [slots]
+    flight: int  # Largest number of segments in flight if every packet leaves at once
+    largest_window: int  # Largest congestion window of the chain [segments]
+    rtt: float  # Round-trip time [s]
+    interval: float  # Packet interval [s]
+    # Probability that a packet of a talk spurt is followed by another one; 1 for a flow of constant rate
     continuation: float
-    write_jitter: float
+    write_jitter: float  # Largest lateness of a write [slots]
 
 
 def packets_per_round_trip(flow: Flow, path: Path) -> float:
     """Return the round-trip time in packet intervals, without the rounding error of decimal inputs.
 
-    Examples
-    --------
     >>> 0.29 / 0.02, packets_per_round_trip(Flow(174, 0.02), Path(0.29, 0.0))
     (14.499999999999998, 14.5)
     """
@@ -260,15 +205,7 @@ The mean of several chains takes jitter into account as well: see `tcpdelay.chai
 
 
 def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
-    """Yield an error for each field of the scenario that the chain refuses.
-
-    Examples
-    --------
-    >>> [refused.name for refused in linux_refusals(Flow(174, 0.02), Path(0.1, 0.02, ack_loss=0.01), Linux())]
-    ['ack_loss']
-    >>> [refused.name for refused in linux_refusals(Flow(3000, 0.04), Path(0.1, 0.02), Linux("bbr"))]
-    ['packet_size']
-    """
+    """Yield an error for each field of the scenario that the chain refuses."""
     if path.jitter > 0:
         hint = "predict_delay(method='chain') takes the mean of several models"
         yield UnsupportedError("jitter", path.jitter, "be 0 in one DelayModel", hint)
@@ -298,13 +235,7 @@ def _without_lateness(path: Path) -> str:
 
 
 def lateness(flow: Flow, path: Path) -> float:
-    """Return the largest lateness of a write that the chain assumes [s]: at most the interval.
-
-    Examples
-    --------
-    >>> [lateness(Flow(174, 0.020), Path(0.1, 0.02, loss_burst=burst)) for burst in (1, 2)]
-    [0.001, 0.0]
-    """
+    """Return the largest lateness of a write that the chain assumes [s]: at most the interval."""
     return 0.0 if _without_lateness(path) else min(flow.write_jitter, flow.interval)
 
 
@@ -402,8 +333,6 @@ def share_of_later_timeouts(path: Path, stack: Linux, interval: float) -> float:
     A segment and its retransmission are lost in p^2 of the round-trip times, or of the intervals if they are longer.
     Each further timeout follows with the probability p.
 
-    Examples
-    --------
     >>> [round(share_of_later_timeouts(Path(0.1, loss), Linux(), 0.02), 5) for loss in (0.1, 0.2, 0.4)]
     [0.0, 0.0008, 0.39091]
     """
@@ -416,15 +345,9 @@ def share_of_later_timeouts(path: Path, stack: Linux, interval: float) -> float:
 
 
 def refused_beyond_initial_window(flow: Flow, stack: Linux) -> Iterator[UnsupportedError]:
-    """Yield an error if the packets do not fit into the initial window.
+    """Yield an error if the packets do not fit into the initial window, to which Linux returns (`tcp_cwnd_restart`).
 
-    Linux reduces the window of a flow that pauses to this size (`tcp_cwnd_restart`). The chain does not. Neither its
-    delays nor its capacity have been compared with simulations of larger packets.
-
-    Examples
-    --------
-    >>> [str(refused) for refused in refused_beyond_initial_window(Flow(20_000, 0.3), Linux())]  # doctest: +ELLIPSIS
-    ['packet_size must be at most 14480 bytes in the chain, 10 segments, got 20000; tcpdelay.simulate takes it ...']
+    The chain does not. Neither its delays nor its capacity have been compared with simulations of larger packets.
     """
     largest = tcp.INITIAL_WINDOW * stack.mss
     if flow.packet_size > largest:
@@ -437,10 +360,6 @@ def refusal_if_carried(flow: Flow, path: Path, stack: Linux) -> UnsupportedError
 
     These are flows whose delays depend on later timeouts than have been checked.
 
-    Examples
-    --------
-    >>> print(refusal_if_carried(Flow(174, 0.02), Path(0.1, 0.1), Linux()))
-    None
     >>> print(refusal_if_carried(Flow(174, 0.1), Path(0.1, 0.3), Linux()))  # doctest: +ELLIPSIS
     loss must be smaller in the chain: the connection is in its 7th or a later consecutive timeout for 2.8% of the ...
     """
@@ -455,36 +374,11 @@ def refusal_if_carried(flow: Flow, path: Path, stack: Linux) -> UnsupportedError
 
 
 def linux_parameters(flow: Flow, path: Path, stack: Linux) -> LinuxParameters:
-    """Return the parameters of the chain.
+    """Return the parameters of the chain; raise an UnsupportedError if it refuses a field of the scenario.
 
     The RTO is the RTT plus its minimum variance (`tcp_set_rto`, TCP_RTO_MIN; RFC 6298, 2.3), as the RTT is constant.
     RACK's reordering window is RTT / 4; its timer adds TCP_TIMEOUT_MIN_US and rounds up to a tick (`tcp_rack_reo_wnd`,
     `tcp_rack_mark_lost`; RFC 8985, 6.2).
-
-    Parameters
-    ----------
-    flow : Flow
-        Gives packet size [bytes] and interval [s].
-    path : Path
-        Gives round-trip time [s], losses and bottleneck.
-    stack : Linux
-        Gives congestion control, MSS [bytes], tick rate [1/s] and minimum retransmission timeout [s].
-
-    Returns
-    -------
-    LinuxParameters
-        The scenario in packets and packet intervals.
-
-    Raises
-    ------
-    UnsupportedError
-        If the chain refuses a field of the scenario.
-
-    Examples
-    --------
-    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Linux())
-    >>> p.load, p.flight, p.timeout, p.largest_window
-    (5.0, 6, 15.0, 9)
     """
     for refused in linux_refusals(flow, path, stack):
         raise refused

@@ -146,11 +146,7 @@ def _grows_by_time(p: LinuxParameters, reduced: int) -> bool:
 
 @kernel()
 def _windows_with_rounds(p: LinuxParameters, last_fresh: int, by_time: bool) -> NDArray[np.int64]:
-    """Return the reduced windows with rounds of their own, in ascending order.
-
-    Without `by_time` they are evenly spaced, up to the window after a loss in an open window. With `by_time` the
-    distances grow with the window, up to the largest window that is reached between losses.
-    """
+    """Return the reduced windows with rounds of their own, in ascending order; with `by_time` ever further apart."""
     if p.bbr:
         return np.array([last_fresh])
     if not by_time:
@@ -184,11 +180,7 @@ def _first_rounds(
     by_time: bool,
     own_runs: bool,
 ) -> Records:
-    """Return the `FIRST_ROUNDS` records of all windows.
-
-    `begins` and `runs` are the first rounds after a loss in an open window, and after any other loss, by the windows
-    `reduced`, which have rounds of their own.
-    """
+    """Return the `FIRST_ROUNDS` of all windows from those of the windows `reduced`, which have rounds of their own."""
     starts, filled = reduced.size, rounds.size
     found: Records = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0
@@ -343,47 +335,26 @@ Sending: TypeAlias = Records
 
 @kernel()
 def written_share(later: float, first: float, fading: float, time: float) -> float:
-    """Return the share of packets that speech writes at a time after the beginning of a phase [slots].
-
-    It is `later` + `first` exp(-`fading` time): the probability that the speaker talks at this time.
-    """
+    """Return `later` + `first` exp(-`fading` time), the share of time that a speaker talks in a phase [slots]."""
     return later if fading == 0.0 else later + first * math.exp(-fading * time)
 
 
 class Layout(NamedTuple):
-    """The rounds of the chain and the numbers of its phases.
+    """The rounds of the chain and the numbers of its phases."""
 
-    Attributes
-    ----------
-    rounds, first_rounds : record array
-        One `ROUND_RECORD` per round, and one `FIRST_ROUNDS` record per reduced window.
-    runs_remain : bool
-        Whether the run of a round survives a recovery from the loss of one of its segments; see `make_rounds`.
-    repairs, first_round, opens, losses, bursts : int
-        First phase of the recoveries, of the rounds, of the open windows, of the losses in rounds, and of the
-        consecutive losses in an open window.
-    loss_kinds : int
-        Number of phases of losses per round.
-    burst_kinds : int
-        Number of phases of consecutive losses per window.
-    later_detections : int
-        First phase of the losses that RACK detects late, in packets of several segments.
-    size : int
-        Number of phases.
-    """
-
-    rounds: Records
-    first_rounds: Records
+    rounds: Records  # One `ROUND_RECORD` per round
+    first_rounds: Records  # One `FIRST_ROUNDS` record per reduced window
+    # Whether the run of a round survives a recovery from the loss of one of its segments; see `make_rounds`
     runs_remain: bool
-    repairs: int
-    first_round: int
-    opens: int
-    losses: int
-    loss_kinds: int
-    bursts: int
-    burst_kinds: int
-    later_detections: int
-    size: int
+    repairs: int  # First phase of the recoveries
+    first_round: int  # First phase of the rounds
+    opens: int  # First phase of the open windows
+    losses: int  # First phase of the losses in rounds
+    loss_kinds: int  # Number of phases of losses per round
+    bursts: int  # First phase of the consecutive losses in an open window
+    burst_kinds: int  # Number of phases of consecutive losses per window
+    later_detections: int  # First phase of the losses that RACK detects late, in packets of several segments
+    size: int  # Number of phases
 
 
 @kernel()
@@ -426,10 +397,7 @@ def repair_phase(layout: Layout, window: int, kind: int) -> int:
 
 @kernel()
 def even_repair_phase(layout: Layout, window: int) -> int:
-    """Return the phase REPAIR that leads to rounds with evenly spaced ACKs.
-
-    It follows the loss of a segment outside the run, if runs remain.
-    """
+    """Return the phase REPAIR that leads to rounds with evenly spaced ACKs, after a loss outside the run."""
     return repair_phase(layout, window, REPAIR) + 1
 
 

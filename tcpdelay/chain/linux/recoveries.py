@@ -66,10 +66,7 @@ def sacks_before(wait: float, close: int, near: float, far: float) -> int:
 def detection_in_round(
     p: LinuxParameters, in_run: bool, window: int, run: int, near: float, far: float
 ) -> tuple[float, float]:
-    """Return the mean wait for the detection of a loss in a round [slots], and the mean number of SACKs before it.
-
-    The lost segment is any of the run, or any of the later segments of the round.
-    """
+    """Return the mean wait for the detection of a loss in a round [slots], and the mean number of SACKs before it."""
     wait = sacks = 0.0
     places = run if in_run else window - run
     for place in range(1, places + 1):
@@ -97,11 +94,7 @@ def last_ack(p: LinuxParameters, o: OpenWindow, reduced: int) -> float:
 
 @kernel()
 def _acks_until(duration: float, step: float, added: float) -> int:
-    """Return the number of ACKs that release a segment before the detection.
-
-    There is one ACK per `step`, without that of the lost segment and the one that releases the retransmission, and
-    `added` in addition.
-    """
+    """Return the number of ACKs that release a segment before the detection: one per `step`, and those `added`."""
     return max(int(duration / step - 2 + added + SAME_TIME), 0)
 
 

@@ -99,10 +99,7 @@ TRANSITIONS_PER_PHASE = 16
 def _timeouts(
     p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Sending, opened: float
 ) -> int:
-    """Append the phases of consecutive timeouts; return the number of transitions.
-
-    `tcp_retransmit_timer` doubles the timeout (RFC 6298, 5.5); `tcp_enter_loss` begins slow start.
-    """
+    """Append consecutive timeouts (`tcp_retransmit_timer`, `tcp_enter_loss`; RFC 6298, 5.5); return the transitions."""
     row = 0
     window, rounds = p.largest_window if p.bbr else SMALLEST_WINDOW, 0
     if p.followed_losses:
@@ -313,14 +310,7 @@ def _summed_up(
 
 
 def seconds_of_phases(p: LinuxParameters) -> float:
-    """Return the estimated time in which phases and transitions are made [s].
-
-    Examples
-    --------
-    >>> p = linux_parameters(*EXAMPLE)
-    >>> p.largest_window, round(1000 * seconds_of_phases(p), 1)
-    (9, 1.2)
-    """
+    """Return the estimated time in which phases and transitions are made [s]."""
     window = float(p.largest_window)
     seconds = window * (SECONDS_PER_WINDOW * (1 + p.followed_losses) + SECONDS_PER_SEGMENT * p.flight)
     if p.cubic:
@@ -583,10 +573,7 @@ class _SparseDelays:
 
 
 class SparseProfile(LinuxProfile):
-    """The chain of a Linux kernel for a sparse flow: a `Profile` with delays of its own.
-
-    The chain itself says whether TCP carries the flow.
-    """
+    """The chain of a Linux kernel for a sparse flow: its own delays, but the capacity of the chain."""
 
     def __init__(self, flow: Flow, path: Path, stack: Linux) -> None:
         super().__init__(flow, path, stack)

@@ -38,10 +38,7 @@ _threshold = kernel()(tcp.reduced_window)
 
 @kernel()
 def reduced_window(p: LinuxParameters, window: int) -> int:
-    """Return the congestion window after a recovery that began with `window` [segments].
-
-    BBR restores the window (`bbr_set_cwnd_to_recover_or_restore`).
-    """
+    """Return the window after a recovery from `window`, which BBR restores (`bbr_set_cwnd_to_recover_or_restore`)."""
     return int(window if p.bbr else _threshold(window, p.cubic))
 
 
@@ -75,8 +72,6 @@ def cubic_rate(window: int, target: int, reno_window: int, acks: int) -> tuple[i
     `acks` segments have been acknowledged since the Reno-friendly window last grew, which it does once per 15/8 windows
     (`bictcp_update`; RFC 9438, 4.3 to 4.5).
 
-    Examples
-    --------
     >>> cubic_rate(20, 25, 20, 38), cubic_rate(20, 20, 22, 0)
     ((4, 21, 1), (10, 22, 0))
     """
@@ -108,33 +103,10 @@ def grow(window: int, credit: int, per_segment: int, acked: int) -> tuple[int, i
 def growing_windows(
     p: LinuxParameters, reduced: int, stored: int, rounds: NDArray[np.int64], grown: NDArray[np.float64]
 ) -> None:
-    """Write the congestion window of each round after a recovery, while the window limits the sender.
+    """Write the congestion window of each round after a recovery and its growth, while the window is the limit.
 
     Reno grows by one segment at the end of each round (RFC 5681, 3.1). CUBIC's integer arithmetic is followed ACK by
-    ACK (`bictcp_update`, `tcp_cong_avoid_ai`; RFC 9438, 4.2 to 4.4).
-
-    Parameters
-    ----------
-    p : LinuxParameters
-        Parameters of the chain.
-    reduced : int
-        Congestion window in the first round, at least 2 [segments].
-    stored : int
-        Window that CUBIC has stored at the last loss, at least 1 [segments].
-    rounds : int array, shape (n,)
-        Receives the window of each round, at most `p.largest_window` [segments].
-    grown : float array, shape (n,)
-        Receives the mean number of segments by which the window exceeds that of the round before the round ends.
-
-    Examples
-    --------
-    >>> from tcpdelay import Flow, Path, Stack
-    >>> from tcpdelay.chain.linux.parameters import linux_parameters
-    >>> p = linux_parameters(Flow(174, 0.02), Path(0.1, 0.02), Stack.linux(congestion_control="reno"))
-    >>> rounds = np.zeros(6, np.int64)
-    >>> growing_windows(p, 4, 8, rounds, np.zeros(6))
-    >>> rounds.tolist(), p.largest_window
-    ([4, 5, 6, 7, 8, 9], 9)
+    ACK (`bictcp_update`, `tcp_cong_avoid_ai`; RFC 9438, 4.2 to 4.4), from the window `stored` at the last loss.
     """
     if not p.cubic:
         for place in range(rounds.size):
@@ -168,19 +140,11 @@ SMALL_PACKETS = 2
 
 
 class Openings(NamedTuple):
-    """When the ACKs of a round release segments: `run` ACKs close together, then the other ACKs further apart.
+    """When the ACKs of a round release segments: `run` ACKs close together, then the other ACKs further apart."""
 
-    Attributes
-    ----------
-    run : int
-        Number of ACKs in the run.
-    spacing_in_run, spacing_after_run : float
-        Time before each ACK of the run, and before each later ACK [slots].
-    """
-
-    run: int
-    spacing_in_run: float
-    spacing_after_run: float
+    run: int  # Number of ACKs in the run
+    spacing_in_run: float  # Time before each ACK of the run [slots]
+    spacing_after_run: float  # Time before each later ACK [slots]
 
 
 @kernel()
@@ -232,11 +196,7 @@ def times_after_loss(
     duration: float,
     times: NDArray[np.float64],
 ) -> None:
-    """Write the times at which ACKs release segments after a loss in a round [slots].
-
-    `in_run` says whether the lost segment belonged to the run. The times are compressed to fit into `duration`, the
-    time from the loss to its detection.
-    """
+    """Write the times at which ACKs release segments after a loss in a round, compressed into `duration` [slots]."""
     others = count - run
     if in_run:
         first, last = run // 2, run // 2 + others

@@ -88,10 +88,7 @@ def delay_lattices(
 
 @kernel()
 def spread_lattice(weights: NDArray[np.float64], beyond: NDArray[np.float64], ratio: float) -> NDArray[np.float64]:
-    """Return the weights of a lattice with the delays of backlogs beyond the bound B.
-
-    `beyond` are those of the packets that meet these backlogs as if each backlog was B: see `geometric_groups`.
-    """
+    """Return the weights of a lattice with `beyond`, the delays at the bound, spread by `geometric_groups`."""
     means, shares = geometric_groups(0, ratio)
     spread = np.zeros(weights.size + int(means[-1]) + 2)
     copy(weights, spread[: weights.size])
@@ -176,10 +173,7 @@ def _packet_intervals_waited(
 def mean_delay_parts(
     phases: Phases, transitions: Transitions, rows: Rows, probability: NDArray[np.float64], rtt: float, interval: float
 ) -> tuple[float, float, float]:
-    """Return the parts of the mean delay without the one-way delay [s].
-
-    The parts are the backlog, head-of-line blocking, and the backlog that follows a timeout.
-    """
+    """Return the parts of the mean delay [s]: the backlog, head-of-line blocking, and the backlog after a timeout."""
     packets, waited, late, behind = _packet_intervals_waited(phases, transitions, rows, probability)
     labelled = after_timeout(phases, transitions, rows, probability)
     _, waited_after_timeout, _, _ = _packet_intervals_waited(phases, transitions, rows, labelled)

@@ -94,8 +94,7 @@ def loss_events(
 ) -> LossEvents:
     """Return the probabilities of success, fast retransmit and timeout for each window from 0 to `largest_window`.
 
-    With `one_packet` the chain is application limited: a visit covers one packet. This packet is lost with probability
-    p, and other packets of its window may be lost too. Otherwise a visit covers a whole window.
+    With `one_packet` the chain is application limited: a visit covers one packet, otherwise a whole window.
     """
     success = np.zeros(largest_window + 1)
     fast_retransmit = np.zeros(largest_window + 1)
@@ -188,13 +187,7 @@ PATH_FIELDS = frozenset({"rtt", "loss", "loss_pattern", "bottleneck", "one_way_d
 
 
 def published_refusals(flow: Flow, path: Path, stack: NewReno2008) -> Iterator[UnsupportedError]:
-    """Yield an error for each field of the scenario that the chain refuses.
-
-    Examples
-    --------
-    >>> [refused.name for refused in published_refusals(Flow(174, 0.02), Path(0.1, 0.02, jitter=0.005), NewReno2008())]
-    ['jitter']
-    """
+    """Yield an error for each field of the scenario that the chain refuses."""
     yield from refused_lateness(flow, "in a Markov chain")
     yield from unknown_fields(path, PATH_FIELDS, "in a Markov chain", SIMULATED)
     if path.bottleneck == "bytes" and path.loss * flow.packet_size >= stack.mss:
@@ -228,22 +221,12 @@ def parameters(flow: Flow, path: Path, stack: NewReno2008) -> Parameters:
 
 @kernel()
 def phase_count(load: int) -> int:
-    """Return the number of phases: the back-off stages, then three phases for each window.
-
-    The three phases are fast recovery, backlogged, and application limited.
-    """
+    """Return the number of phases: the back-off stages, then three phases for each window (`phase_kinds`)."""
     return BACKOFF_STAGES + 3 * WINDOW_PER_LOAD * load
 
 
 def phase_kinds(load: int) -> list[str]:
-    """Return the kind of each phase.
-
-    Examples
-    --------
-    >>> kinds = phase_kinds(5)
-    >>> len(kinds) == phase_count(5), kinds[0], kinds[-3:]
-    (True, 'timeout', ['recovery', 'backlogged', 'application_limited'])
-    """
+    """Return the kind of each phase."""
     return ["timeout"] * BACKOFF_STAGES + ["recovery", "backlogged", "application_limited"] * (WINDOW_PER_LOAD * load)
 
 

@@ -150,10 +150,7 @@ class LossRecovery(NamedTuple):
 def loss_recovery(
     rules: QuicRules, path: Path, interval: float, packets: tuple[int, int], max_ack_delay: float
 ) -> LossRecovery:
-    """Return the loss recovery of an implementation.
-
-    A message has a number of packets with data and without; `max_ack_delay` [s] is a setting of `Stack.quic`.
-    """
+    """Return the loss recovery of an implementation for messages of `packets` with and without data."""
     settings = rules.settings(max_ack_delay)
     gap_delay = 0.0 if rules.acks_gaps else settings["ack_delay"] / SECOND
     rtt = path.rtt + TIE_BREAK / SECOND
@@ -267,14 +264,7 @@ def _expected_error(delays: QuicDelays, quantile: float) -> ExpectedError:
 
 
 def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[UnsupportedError]:
-    """Yield an error for each field of a scenario that the chain refuses.
-
-    Examples
-    --------
-    >>> scenario = Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Quic(delivery="stream")
-    >>> [refused.name for refused in quic_chain_refusals(*scenario)]
-    ['delivery']
-    """
+    """Yield an error for each field of a scenario that the chain refuses."""
     where = "in the chain of QUIC"
     if stack.delivery not in ("stream_per_message", "datagram"):
         allowed = f"be 'stream_per_message' or 'datagram' {where}"
@@ -297,10 +287,7 @@ def quic_chain_refusals(source: Source, path: Path, stack: Quic) -> Iterator[Uns
 
 
 def quic_delays(flow: Flow, path: Path, stack: Quic, budget: Budget | None = None) -> QuicDelays:
-    """Return the delays of messages that travel on streams of their own, or as datagrams.
-
-    RFC 9002 (loss detection and congestion control). `docs/appendix/quic-chain.md` derives the chain.
-    """
+    """Return the delays of messages on streams of their own or as datagrams (RFC 9002), as in quic-chain.md."""
     for refused in quic_chain_refusals(flow, path, stack):
         raise refused
     found = _delays(flow, path, stack, budget or budget_for(10.0, None))
@@ -418,16 +405,7 @@ _HONOURED = frozenset(name for part in (Flow, Quic) for name in declarations(par
 
 
 class QuicChain:
-    """The Markov chain of QUIC for messages that do not wait for each other.
-
-    Examples
-    --------
-    >>> from tcpdelay.scenario.path import Path
-    >>> quic = Quic("quic-go", delivery="stream_per_message")
-    >>> scenario = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), quic)
-    >>> QuicChain().answer(scenario, Requested((0.95, 0.99))).quantiles.round(3)
-    array([0.05, 0.17])
-    """
+    """The Markov chain of QUIC for messages that do not wait for each other."""
 
     name: ClassVar[str] = "chain"
 

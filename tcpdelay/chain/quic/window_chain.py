@@ -121,10 +121,7 @@ def held(p: WindowParameters, levels: NDArray[np.float64], level: int, state: in
 
 @kernel()
 def first_wait(p: WindowParameters, window: float, with_next: bool) -> float:
-    """Return how long the last byte of a message waits for the window and the pacer, if nothing else waits [s].
-
-    `with_next` says whether it is the second of two messages that one ACK releases.
-    """
+    """Return the wait of a message for window and pacer if no data wait [s]; `with_next`, of the second of two."""
     wait = 0.0
     in_flight = messages_in_flight(p)
     if p.window_rule == OVERSHOOT:
@@ -190,10 +187,7 @@ def _add_event(transitions: Transitions, first: int, event: int, target: int, sh
 
 @kernel()
 def window_chain(p: WindowParameters, levels: NDArray[np.float64]) -> tuple[Phases, Transitions]:
-    """Return the chain: phases by state of recovery, level of the window, and whether data waits.
-
-    A window between two levels leads to both, in shares that keep its mean; so does a backlog between two units.
-    """
+    """Return the chain: phases by state of recovery, level of the window, and whether data waits."""
     count = 6 * levels.size
     phases: Phases = records(count + 1, PHASE)
     transitions: Transitions = records(_EVENTS * count, TRANSITION)

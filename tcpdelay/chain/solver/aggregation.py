@@ -61,30 +61,10 @@ def eliminate(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def gth_solve(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the stationary distribution of an irreducible transition matrix.
+    """Return the stationary distribution of an irreducible transition matrix of up to 5000 states.
 
     Every operation adds, multiplies or divides positive numbers. So the relative error of each probability, however
     small, is of the order of the rounding unit times the number of states.
-
-    Parameters
-    ----------
-    matrix : ndarray, shape (n, n)
-        Transition matrix whose rows sum to 1; n from 1 to 5000 (the work grows with n cubed).
-
-    Returns
-    -------
-    ndarray, shape (n,)
-        Stationary probabilities, summing to 1.
-
-    Raises
-    ------
-    ValueError
-        If `matrix` is not square, or larger than 5000.
-
-    Examples
-    --------
-    >>> gth_solve(np.array([[0.9, 0.1], [0.3, 0.7]])).round(12).tolist()
-    [0.75, 0.25]
     """
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"matrix must be square, got shape {matrix.shape}")
@@ -147,11 +127,7 @@ def _close(chain: PhaseChain, phase: int, filled: int, stays: bool) -> None:
 
 @kernel()
 def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDArray[np.float64]) -> PhaseChain:
-    """Return the chain of the phases; within each phase the backlog has the distribution of `visits`.
-
-    Each event becomes two moves: one if packets remain in the backlog, and one if none remain. A phase without visits
-    counts as backlogged.
-    """
+    """Return the chain of the phases, with the backlogs of `visits`: two moves per event, to a backlog and to none."""
     count = phases.size - 1
     chain = _new_chain(count, 2 * transitions.size)
     bound, ratio = rows[0].bound, rows[0].ratio
@@ -186,11 +162,7 @@ def aggregate(phases: Phases, transitions: Transitions, rows: Rows, visits: NDAr
 
 @kernel()
 def _busy_chain(phases: Phases, transitions: Transitions, exponent: float) -> PhaseChain:
-    """Return the chain of the phases for a backlog that is never empty.
-
-    Each event is weighted by e to the power of `exponent` times the packets that the event adds to the backlog. An
-    exponent of 0 leaves the probabilities as they are.
-    """
+    """Return the chain of the phases for a backlog that never empties, each event weighted by e^(`exponent` shift)."""
     count = phases.size - 1
     chain = _new_chain(count, transitions.size)
     filled = 0
@@ -230,10 +202,7 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 def settle(
     chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, most: int
 ) -> tuple[NDArray[np.float64], int]:
-    """Iterate `inflow` of a chain of phases until it changes by at most `tolerance`, in at most `most` sweeps.
-
-    Return the last visits and the number of sweeps. `inflow` is scaled to a sum of 1.
-    """
+    """Iterate `inflow` until it changes by at most `tolerance`, in at most `most` sweeps; return visits and sweeps."""
     visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
     scale(inflow, 1 / total(inflow))
     copy(inflow, before)
@@ -407,10 +376,7 @@ def _add_flow(
     width: int,
     flow: NDArray[np.float64],
 ) -> None:
-    """Add to the `flow` between bins what moves by `shift` packets from a row of backlogs, `low` and more.
-
-    `inside` holds the sum of the row in each bin. Two bins receive what leaves a bin; the smaller part is added up.
-    """
+    """Add to the `flow` between bins what moves by `shift` packets from a row of backlogs, `low` and more."""
     last_bin = flow.shape[0] - 1
     bins, further = shift // width, shift % width
     for source in range(low // width, (low + row.size - 1) // width + 1):
@@ -436,10 +402,7 @@ def correct_backlog(
     feedback: NDArray[np.bool_],
     inflow: NDArray[np.float64],
 ) -> None:
-    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins.
-
-    Only the phases in `feedback` have any inflow.
-    """
+    """Scale the inflow of each bin of backlogs to the stationary distribution of the chain of the bins."""
     width = bin_width(rows[0].bound)
     flow = bin_flows(phases, transitions, rows, visits, width)
     bins = flow.shape[0]

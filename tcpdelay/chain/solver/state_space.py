@@ -155,10 +155,7 @@ def rows_with_tail(phases: Phases, transitions: Transitions, start: int, bound: 
 
 @kernel()
 def number_states(phases: Phases, transitions: Transitions, rows: Rows, start: int) -> NDArray[np.int64]:
-    """Return the number of the state of each cell; -1 if the cell cannot be reached from the start.
-
-    States are numbered by phase, then by backlog.
-    """
+    """Return the number of the state of each cell, by phase and backlog; -1 if the cell cannot be reached."""
     cells = rows.offset[-1]
     number = np.full(cells, -1)
     waiting_phase = np.empty(cells, np.int64)
@@ -203,10 +200,7 @@ def compressed_rows(
     phase_of: NDArray[np.int64],
     backlog_of: NDArray[np.int64],
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the probabilities, column numbers and row pointers of the transition matrix in compressed-sparse-row form.
-
-    Events that lead to the same state share one entry. The columns of a row ascend.
-    """
+    """Return the transition matrix in compressed-sparse-row form: probabilities, ascending columns and row pointers."""
     states = phase_of.size
     entries = 0
     for state in range(states):

@@ -229,10 +229,7 @@ def _correct_phases(
     tolerance: float,
     most: int,
 ) -> int:
-    """Scale the inflow of each phase in `feedback` to what the chain of phases alone says that it should be.
-
-    Return the number of sweeps over the chain of phases, at most `most`.
-    """
+    """Scale the inflow of each phase in `feedback` to that of the chain of phases alone; return its sweeps."""
     now = np.zeros(phases.size - 1)
     for phase in range(phases.size - 1):
         if feedback[phase]:
@@ -366,10 +363,9 @@ def solve_by_sweeps(
     largest_cut: float = np.inf,
     tolerance: float = TOLERANCE,
 ) -> Solution:
-    """Return the stationary distribution over all cells, or the nearest found within `max_sweeps`.
+    """Return the stationary distribution over all cells, or the nearest found within `max_sweeps` from `inflow`.
 
-    The iteration begins with `inflow`, which it changes, or else at the start. It may end early, with a large residual,
-    where more than `largest_cut` is cut off at the bound.
+    It may end early, with a large residual, where more than `largest_cut` is cut off at the bound.
     """
     begun = from_start(rows, start) if inflow is None else inflow
     # The kernel returns a plain tuple: making a named one, it would crash on an interrupt that came meanwhile.
@@ -545,11 +541,7 @@ def sum_up(
     figures: RequestedFigures,
     result: NDArray[np.float64],
 ) -> int:
-    """Write quantiles, late fractions, mean and the probability at the bound to `result`; return the outcome.
-
-    The figures are those of a `DelayDistribution` of the same ascending delays and weights. Without any delay no packet
-    ever arrives.
-    """
+    """Write quantiles, late fractions, mean and the probability at the bound to `result`; return the outcome."""
     quantiles, late = result[: figures.shares.size], result[figures.shares.size : -2]
     if outcome == LEFT:
         return LEFT

@@ -107,10 +107,7 @@ def _read_segment(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
 
 @kernel()
 def _read_to(flow: Any, s: Any, wire: Any, samples: Any, now: int, position: int, arrived: bool) -> None:
-    """Read the stream up to a position, or pass over a gap that has not arrived; a message with a gap is lost.
-
-    A message is sent, and has arrived, with the segment that has its last byte.
-    """
+    """Read the stream up to a position, or pass over a gap that has not arrived; a message with a gap is lost."""
     last = s.rcv_nxt & MASK
     while s.read_to < position:
         end = message_end(flow)
@@ -134,9 +131,8 @@ def _read_to(flow: Any, s: Any, wire: Any, samples: Any, now: int, position: int
 def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_order: bool) -> None:
     """Acknowledge a segment that arrives.
 
-    A delayed acknowledgement is queued with the time at which its timer would send it. If another segment arrives
-    before that time, the queued acknowledgement is withdrawn: the sender cannot have received it when it sent this
-    segment.
+    A queued, delayed acknowledgement is withdrawn if another segment arrives before its timer would send it: the sender
+    cannot have received it when it sent this segment.
     """
     second = flow.ack_held > arrival
     if second:
@@ -401,10 +397,7 @@ def unsent_segments(s: Any, further: int) -> int:
 
 @kernel()
 def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
-    """Return whether the send buffer accepts another packet of a bulk source, given the number of SACKed segments.
-
-    Without SACK, duplicate acknowledgements enlarge the window itself, so `sacked_out` is 0.
-    """
+    """Return whether the send buffer accepts another packet of a bulk source; `sacked_out` is 0 without SACK."""
     if s.written - s.acknowledged_to + flow.message > flow.send_buffer:
         return False
     return bool(has_room(flow, s.snd_nxt - s.snd_una + unsent_segments(s, 0), int(s.cwnd), sacked_out))
@@ -580,10 +573,9 @@ def _send_allowed(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None
 
 @kernel()
 def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
-    """Send in a SACK recovery, as long as the pipe has room: first the lost segments, then new data.
+    """Send in a SACK recovery, as long as the pipe has room: first the lost segments, then new data (RFC 3517).
 
-    The pipe is the one of RFC 3517, except that a segment counts as lost as soon as a later segment is SACKed, because
-    the path keeps the order of segments.
+    A segment counts as lost as soon as a later segment is SACKed, because the path keeps the order of segments.
     """
     pipe, end_of_lost = 0, s.snd_una
     for number in range(s.snd_max - 1, s.snd_una - 1, -1):
@@ -607,10 +599,7 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 @kernel()
 def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
-    """Send a segment, and let the receiver process it if it arrives.
-
-    A new segment has the next bytes of the stream, up to the MSS.
-    """
+    """Send a segment, if new with the next bytes of the stream up to the MSS, and let the receiver process it."""
     segment = wire.segments[number & MASK]
     outstanding = s.snd_max > s.snd_una
     s.last_sent = s.now

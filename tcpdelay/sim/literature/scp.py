@@ -286,40 +286,15 @@ Fraction = np.float64 | NDArray[np.float64]
 def scp_rate_beside(
     other_rate: ArrayLike, error: ArrayLike = 0.0, other_error: ArrayLike = 0.0, backlog: float = 3.0
 ) -> Fraction:
-    r"""Return the rate of an SCP flow a that shares a queue with an SCP flow b.
+    r"""Return the rate of an SCP flow a [packets/s] that shares a queue with an SCP flow b of the rate r_b.
 
     .. math:: r_a = \frac{r_b W_D}{r_b (e_b - e_a) + W_D}
 
-    Parameters
-    ----------
-    other_rate : array_like
-        Rate of the other flow, r_b [packets/s], above 0.
-    error, other_error : array_like
-        Error of the smallest RTT that each flow has measured, e_a and e_b [s], 0 or more.
-    backlog : float
-        Packets that each flow tries to keep queued, W_D, 0.1 to 1000.
+    e_a and e_b are the errors of the smallest RTT that each flow has measured [s]. Each flow tries to keep W_D packets
+    queued (`backlog`). The rate is infinite where flow b cannot reach its rate beside any rate of flow a.
 
-    Returns
-    -------
-    float or ndarray
-        The rate of flow a [packets/s]; infinite where flow b cannot reach its rate beside any rate of flow a.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of its range.
-
-    References
-    ----------
     Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998: the
     analysis of two flows, from r_a / r_b = W_a / W_b.
-
-    Examples
-    --------
-    >>> print(scp_rate_beside(50.0))
-    50.0
-    >>> print(scp_rate_beside(50.0, other_error=0.030))
-    33.3333333
     """
     rate, difference = _checked(other_rate, "other_rate", error, other_error, backlog)
     kept = rate * difference + backlog
@@ -330,42 +305,15 @@ def scp_rate_beside(
 def scp_share(
     link_rate: ArrayLike, error: ArrayLike = 0.0, other_error: ArrayLike = 0.0, backlog: float = 3.0
 ) -> Fraction:
-    r"""Return the share of a full link that an SCP flow a gets beside an SCP flow b.
+    r"""Return the share of a full link of the rate C [packets/s] that an SCP flow a gets beside an SCP flow b.
 
     `scp_rate_beside` and r_a + r_b = C give a quadratic equation. With :math:`u = C (e_b - e_a) / W_D`, the difference
     of the errors divided by the time in which the link sends W_D packets, its solution is
 
     .. math:: \frac{r_a}{C} = \frac{2}{2 + u + \sqrt{4 + u^2}}.
 
-    Parameters
-    ----------
-    link_rate : array_like
-        Rate of the link, C [packets/s], above 0.
-    error, other_error : array_like
-        Error of the smallest RTT that each flow has measured, e_a and e_b [s], 0 or more.
-    backlog : float
-        Packets that each flow tries to keep queued, W_D, 0.1 to 1000.
-
-    Returns
-    -------
-    float or ndarray
-        The share, 0 to 1.
-
-    Raises
-    ------
-    ValueError
-        If a value is out of its range.
-
-    References
-    ----------
-    Cen, Pu, Walpole, "Flow and Congestion Control for Internet Media Streaming Applications", SPIE 3310, 1998.
-
-    Examples
-    --------
-    A flow that begins while another flow keeps three packets queued never measures the RTT of the empty path:
-
-    >>> print(scp_share(100.0, error=0.0, other_error=3 / 100.0))
-    0.381966
+    A flow that begins while another flow keeps W_D packets queued never measures the RTT of the empty path: its error
+    is W_D / C.
     """
     rate, difference = _checked(link_rate, "link_rate", error, other_error, backlog)
     u = rate * difference / backlog

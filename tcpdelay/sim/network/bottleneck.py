@@ -92,10 +92,7 @@ LINK = np.dtype(
 
 @kernel()
 def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
-    """Process the arrival of a packet at the queue; packets must arrive in the order of time.
-
-    A packet counts as queued until its last bit has left. `link.marked` is 1 if this packet has been marked.
-    """
+    """Process the arrival of a packet at the queue, in the order of time; `link.marked` is 1 if it has been marked."""
     time = now * NANOSECONDS_PER_MICROSECOND
     _let_depart(link, time)
     link.offered += 1

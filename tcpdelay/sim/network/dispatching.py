@@ -79,21 +79,12 @@ def take_turns(d: Any) -> int:
 
 @kernel()
 def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) -> int:
-    """Return the expected delay of a packet [us], from the state of the sender when the packet is written.
+    """Return the expected delay of a packet [us], from the state of the sender when the packet is written [segments].
 
     Segments that do not fit the window now are sent at the rate of one window per round trip, and then take half a
-    round trip to arrive:
+    round trip to arrive. `unsent` includes the segments of this packet; `round_trip` is 0 before the first measurement:
 
         delay = max(unsent - max(window - in_flight, 0), 0) * round_trip / window + round_trip / 2
-
-    Parameters
-    ----------
-    unsent : int
-        Segments that are not sent yet, including the segments of this packet.
-    window, in_flight : int
-        Congestion window and segments in flight.
-    round_trip : int
-        Smoothed round-trip time [us]; 0 before the first measurement.
     """
     waiting = max(unsent - max(window - in_flight, 0), 0)
     return int(waiting * round_trip // window + round_trip // 2)
@@ -160,10 +151,7 @@ def release(d: Any, leader: Any, samples: Any) -> None:
 
 @kernel()
 def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
-    """Return the connection with the smallest send queue; a connection in a timeout is used only if all are.
-
-    The send queue is the data that is not acknowledged, sent or unsent, as the kernel reports it (ioctl SIOCOUTQ).
-    """
+    """Return the connection with the smallest send queue (ioctl SIOCOUTQ); one in a timeout is used only if all are."""
     best, smallest = 0, NEVER
     for place in range(d.connections):
         number = member(d, place)

@@ -46,27 +46,14 @@ COLUMNS = ("time", "rate", "delay")
 
 @dataclass(frozen=True, eq=False)
 class LinkTrace:
-    """What a link carries over time; the trace repeats.
+    """What a link carries over time; the trace repeats."""
 
-    Parameters
-    ----------
-    times : ndarray of int64
-        Times of the opportunities, or times from which on the rates hold [ns], ascending from 0 or more.
-    period : int
-        Time after which the trace repeats [ns].
-    rates : ndarray of int64
-        Rates [bit/s]; if it is empty, each time is an opportunity to send 1500 bytes.
-    delays : ndarray of int64
-        Further delays after the link while each rate holds [ns]; empty without rates.
-
-    See Also
-    --------
-    read_link_trace : Read a file.
-    """
-
+    # Times of the opportunities, or times from which on the rates hold [ns], ascending from 0 or more
     times: NDArray[np.int64]
-    period: int
+    period: int  # Time after which the trace repeats [ns]
+    # Rates [bit/s]; if it is empty, each time is an opportunity to send 1500 bytes
     rates: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    # Further delays after the link while each rate holds [ns]; empty without rates
     delays: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @classmethod
@@ -100,8 +87,7 @@ class LinkTrace:
         """Return the trace with periodic outages, such as handovers: nothing leaves at the beginning of each period.
 
         The periods begin anew whenever the trace repeats; a trace shorter than a period is first repeated until it is
-        as long. The first outage is at time 0 in every run, whatever the seed: flows that start at other times meet
-        other phases.
+        as long.
         """
         if not is_number(duration) or not 0 < duration <= LONGEST_OUTAGE:
             raise InvalidValueError("duration", duration, f"lie between 0 and {LONGEST_OUTAGE:g} s")
@@ -254,13 +240,7 @@ def _read_rates(file: Path, text: str) -> LinkTrace:
 def varying_link(
     rate: float | None, file: Path | None, outage_every: float | None, outage: float | None
 ) -> LinkTrace | None:
-    """Return the trace of a link by a file, or by a rate with outages; None for a link that never varies.
-
-    Examples
-    --------
-    >>> varying_link(8e6, None, 15, 0.3).mean_rate
-    7840000.0
-    """
+    """Return the trace of a link by a file, or by a rate with outages; None for a link that never varies."""
     if rate is not None and file is not None:
         raise InvalidValueError("link_trace", str(file), "be absent with a rate")
     if (outage_every is None) != (outage is None):
@@ -315,10 +295,7 @@ def _entry_time(link: Any, place: int) -> int:
 
 @kernel()
 def trace_departure(link: Any, time: int, size: int) -> int:
-    """Return when a packet has left a link with a trace, and keep the place in the trace.
-
-    Packets must come in the order of time. The path's further delay at the departure is then `link.added_delay` [ns].
-    """
+    """Return when the next packet has left a link with a trace; `link.added_delay` is its further delay [ns]."""
     exit_before = link.last_departure + link.added_delay
     if link.trace_kind == OPPORTUNITIES:
         departure = _departure_by_opportunities(link, time, size)

@@ -139,9 +139,7 @@ def packets_allowed(multiple: int, extra: int, cwnd: int, sacked_out: int) -> in
 def has_room(flow: Any, held: int, cwnd: int, sacked_out: int) -> bool:
     """Return whether the limit of a flow's send buffer, if any, allows a segment beside the `held` segments.
 
-    The source may write a message as soon as one segment fits. The rest of a message of several segments follows while
-    the buffer drains; with room for the whole message as a condition, a window smaller than a message would block the
-    source for ever.
+    One segment must fit, not the whole message: a window smaller than a message would block the source for ever.
     """
     if flow.buffer_windows == 0:
         return True

@@ -56,8 +56,8 @@ from tcpdelay.sim.tcp.constants import FIRST_TIMEOUT, SECOND
 def next_time(flow: Any, carrier: Any, wire: Any) -> int:
     """Return when the next event of a flow is due by the link's clock: when a packet sent then reaches the queue.
 
-    Flows meet in the queue only, and the packets of each flow reach it after a constant delay. Processing the events in
-    this order therefore lets the packets of all flows enter the queue in the order of time.
+    Packets take a constant time to the queue. So events in this order let the packets of all flows enter the queue in
+    the order of time.
     """
     return int(at_link(flow, call_for_number(carrier.next_time, flow, carrier.connection, (wire,))))
 
@@ -70,10 +70,7 @@ def at_link(flow: Any, time: int) -> int:
 
 @kernel()
 def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
-    """Fill the tournament: the second half has the flows and the link, entry i the earlier of entries 2 i and 2 i + 1.
-
-    The link is after the flows. It has events only if its queue is managed, and none before a packet arrives.
-    """
+    """Fill the tournament: flows, then the link, in the second half; entry i is the earlier of 2 i and 2 i + 1."""
     leaves = tree.size // 2
     tree[:] = NEVER
     for number in range(flows.size):
@@ -119,10 +116,7 @@ def _process_outcome(
 def advance(
     tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any, until: int
 ) -> bool:
-    """Simulate up to a time by the link's clock [us]; return early, with False, when the buffer of delays is full.
-
-    It also returns early after `samples.most_events`.
-    """
+    """Simulate up to a time by the link's clock [us]; return False before it at a full buffer or `most_events`."""
     leaves = tree.size // 2
     while True:
         if samples[0].used > SAMPLES - KEPT or samples[0].events >= samples[0].most_events:
@@ -170,17 +164,7 @@ def advance(
 
 
 class MessageSchedule:
-    """The schedule of a flow: at any time between one and two blocks of messages ahead, so that memory stays bounded.
-
-    Parameters
-    ----------
-    source : Source
-        The source.
-    seed : int
-        Seed of the messages, 0 or more.
-    flow : record
-        The flow, of type `tcpdelay.sim.network.records.FLOW`; its `first_write` is the time 0 of the source.
-    """
+    """The schedule of a flow, always between one and two blocks of messages ahead, so that memory stays bounded."""
 
     def __init__(self, source: MessageSource, seed: int, flow: Any) -> None:
         self._source, self._flow = source, flow
@@ -227,8 +211,7 @@ WORK_OF_EVENT = 5
 class Network:
     """All records of a simulation. Each array and list has one entry per flow; `link` and `samples` have one entry.
 
-    The first flows are the first connections of the sources, in the order of the sources. The further connections of
-    the sources follow.
+    The first flows are the first connections of the sources, in their order; the further connections follow.
     """
 
     # flows, wires: The flows, and their segments and acknowledgements in transit.
@@ -249,10 +232,7 @@ class Network:
     schedules: list[MessageSchedule]  # Messages of the flows whose rate is not constant
 
     def advance(self, until: float, delays: SlicedDelays | None = None, budget: SimulationBudget | None = None) -> None:
-        """Simulate up to a time [s], and collect the delays that are counted; by default they are discarded.
-
-        It ends before if the budget is spent; by default it has no bound.
-        """
+        """Simulate up to a time [s] or the end of the budget, and collect the delays that are counted."""
         end, reached, samples = round(until * SECOND), -1, self.samples[0]
         budget = budget or SimulationBudget()
         while reached < end and (most := budget.next_call()):

@@ -36,21 +36,12 @@ NOT_READ = -1
 
 
 class Carried(NamedTuple):
-    """What a leg makes of the messages that enter it.
+    """What a leg makes of the messages that enter it."""
 
-    Attributes
-    ----------
-    delays : ndarray of int64
-        Time of each message from its entry to its read at the end of the leg [us], or `NOT_READ`.
-    waited : ndarray of int64
-        Part of this time before the first transmission of the message's last byte [us].
-    held : ndarray of int64
-        Bytes that the send buffer of a leg over TCP holds when it has taken the message.
-    """
-
+    # Time of each message from its entry to its read at the end of the leg [us], or `NOT_READ`
     delays: NDArray[np.int64]
-    waited: NDArray[np.int64]
-    held: NDArray[np.int64]
+    waited: NDArray[np.int64]  # Part of this time before the first transmission of the message's last byte [us]
+    held: NDArray[np.int64]  # Bytes that the send buffer of a leg over TCP holds when it has taken the message
 
 
 def over_tcp(
@@ -83,11 +74,7 @@ def over_tcp(
 
 
 def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, stack: Udp, seed: int) -> Carried:
-    """Carry messages as datagrams; the parameters are as for `over_tcp`.
-
-    The datagrams of a message leave at once. The message is read when enough of them have arrived, and lost if too
-    many of them are lost.
-    """
+    """Carry messages as datagrams that leave at once; a message is read when enough of its datagrams have arrived."""
     connection, wire = new_connection(Trace([0.0], [1]), path, Linux(), seed)
     required = -(-sizes // stack.largest_payload)
     sent = required + stack.parity
@@ -325,10 +312,7 @@ def _carry(
 
 
 class _Fates(NamedTuple):
-    """What becomes of each message, in the order of writing: delays [us] or `NOT_READ`, and bytes in the relay.
-
-    `second`, `waited` and `held` are of no meaning for a message that is lost on the first leg.
-    """
+    """What becomes of each message, in the order of writing: delays [us] or `NOT_READ`, and bytes in the relay."""
 
     first: NDArray[np.int64]
     second: NDArray[np.int64]
@@ -348,10 +332,7 @@ class _Fates(NamedTuple):
 
 
 def _carried(written: NDArray[np.int64], fates: _Fates) -> Interval:
-    """Return the rate at which messages are read, lost or dropped, relative to the rate at which they are written.
-
-    The interval is that of `read_share`; it is NaN if nothing is written in a part of the time.
-    """
+    """Return the rate at which messages are read, lost or dropped, over that of writing; NaN if a part has no write."""
     delays = np.where(fates.second == NOT_READ, 0, fates.first + fates.second)
     ends = np.linspace(written[WARM_UP], written[-1], SLICES + 1)
     entered, left = (np.histogram(times, ends)[0] for times in (written, written + delays))
@@ -370,10 +351,7 @@ def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
 def _relayed(
     fates: _Fates, first: Leg, second: Leg, quantile: float, unlimited: bool, known: dict[str, Any]
 ) -> RelayedMessages:
-    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit.
-
-    Whether all messages have settled, and the rate that is carried, are `known`.
-    """
+    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit."""
     counts = _counts(fates, second)
     delivered = fates.only(fates.second != NOT_READ)
     if not delivered.first.size:

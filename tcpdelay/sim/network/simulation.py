@@ -249,10 +249,7 @@ def _flow_result(
 def _message_result(
     delays: SlicedDelays, number: int, counts: tuple[int, int, int], known: dict[str, Any], kind: int | None = None
 ) -> MessageResult:
-    """Return the result of the messages of a flow, of all kinds or of one; counts are offered, lost and gap bytes.
-
-    The one-way delay, and whether the flow has settled, are `known`.
-    """
+    """Return the result of the messages of a flow, of all kinds or of one; counts are offered, lost and gap bytes."""
     offered, lost, gap_bytes = map(int, counts)
     values, frequencies = delays.histogram(number, kind)
     delivered = int(frequencies.sum())

@@ -79,62 +79,44 @@ class Transport:
     `state`, `wire` of type `tcpdelay.sim.network.records.NETWORK_WIRE`, `link` of type
     `tcpdelay.sim.network.bottleneck.LINK` and `samples` of type `tcpdelay.sim.network.records.COUNTERS`. Times are
     whole microseconds.
-
-    Parameters
-    ----------
-    state : dtype
-        Record type of a connection. All fields are zero before `prepare`.
-    header : int
-        Bytes of all headers of a packet from IP on.
-    features : frozenset of str
-        Sources that the transport carries, and options of sources that it honours. A stack that carries sections or
-        bulk data must have an attribute `mss` [bytes].
-    prepare : callable
-        ``prepare(stack, path, flow, connection, phase)`` sets the fields of a connection, in Python. The fields of
-        `flow` are set already. `phase` is a random time [us] by which the clock of the host is shifted.
-    next_time : kernel
-        ``next_time(flow, connection, wire)`` returns when the next event of the flow is due: the arrival of an
-        acknowledgement, a timer, or `flow.next_write`.
-    step : kernel
-        ``step(flow, connection, wire, link, samples)`` processes this event, sends what may be sent then, and returns
-        when the following event is due, as `next_time` does. Segments are sent with
-        `tcpdelay.sim.network.records.cross`. It returns when a segment reaches the receiver, so `step` can process the
-        arrival as well: put an acknowledgement into `wire`, and count messages that are read with `note_read`.
-    deliver : kernel, optional
-        ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross_or_wait` returned
-        `WAITING`, when it leaves the managed queue or is dropped there, and returns when the next event is due.
-        `packet` is of type `tcpdelay.sim.queues.waiting.PACKET`; `tcpdelay.sim.network.records.leave` returns its
-        arrival. Needed for managed queues. Packets of a flow leave in the order of sending.
-    end : kernel, optional
-        ``end(flow, connection)`` adds the counts of a closed connection to the counts of the flow.
-    begin : kernel, optional
-        ``begin(flow, connection)`` starts a new connection after its handshake, which took `flow.round_trip`; needed
-        for transfers.
-    send_queue : kernel, optional
-        ``send_queue(flow, connection)`` returns the data written but not acknowledged, plus `IN_TIMEOUT` while the
-        connection waits for a retransmission timeout. This kernel and the following ones are needed for dispatching.
-    delay_of_next : kernel, optional
-        ``delay_of_next(flow, connection)`` returns the expected delay of the next message [us], or
-        `tcpdelay.sim.records.NEVER` if the send buffer has no room for it.
-    write : kernel, optional
-        ``write(flow, connection, wire, time, size, pieces)`` takes a message into the send buffer, and returns where it
-        ends in the stream.
-    transmit : kernel, optional
-        ``transmit(flow, connection, wire, link, samples)`` sends the segments that the window allows.
     """
 
-    state: np.dtype[Any]
-    header: int
+    state: np.dtype[Any]  # Record type of a connection; all fields are zero before `prepare`
+    header: int  # Bytes of all headers of a packet from IP on
+    # Sources that the transport carries, and options of sources that it honours. A stack that carries sections or bulk
+    # data must have an attribute `mss` [bytes].
     features: frozenset[Feature]
+    # ``prepare(stack, path, flow, connection, phase)`` sets the fields of a connection, in Python. The fields of `flow`
+    # are set already. `phase` is a random time [us] by which the clock of the host is shifted.
     prepare: Callable[[Any, SharedPath, Any, Any, int], None]
+    # ``next_time(flow, connection, wire)`` returns when the next event of the flow is due: the arrival of an
+    # acknowledgement, a timer, or `flow.next_write`.
     next_time: Kernel
+    # ``step(flow, connection, wire, link, samples)`` processes this event, sends what may be sent then, and returns
+    # when the following event is due, as `next_time` does. Segments are sent with `tcpdelay.sim.network.records.cross`.
+    # It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an acknowledgement
+    # into `wire`, and count messages that are read with `note_read`.
     step: Kernel
+    # ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross_or_wait` returned
+    # `WAITING`, when it leaves the managed queue or is dropped there, and returns when the next event is due. `packet`
+    # is of type `tcpdelay.sim.queues.waiting.PACKET`; `tcpdelay.sim.network.records.leave` returns its arrival. Needed
+    # for managed queues. Packets of a flow leave in the order of sending.
     deliver: Kernel | None = None
+    # ``end(flow, connection)`` adds the counts of a closed connection to the counts of the flow.
     end: Kernel | None = None
+    # ``begin(flow, connection)`` starts a new connection after its handshake, which took `flow.round_trip`; needed for
+    # transfers.
     begin: Kernel | None = None
+    # ``send_queue(flow, connection)`` returns the data written but not acknowledged, plus `IN_TIMEOUT` while the
+    # connection waits for a retransmission timeout. This kernel and the following ones are needed for dispatching.
     send_queue: Kernel | None = None
+    # ``delay_of_next(flow, connection)`` returns the expected delay of the next message [us], or
+    # `tcpdelay.sim.records.NEVER` if the send buffer has no room for it.
     delay_of_next: Kernel | None = None
+    # ``write(flow, connection, wire, time, size, pieces)`` takes a message into the send buffer, and returns where it
+    # ends in the stream.
     write: Kernel | None = None
+    # ``transmit(flow, connection, wire, link, samples)`` sends the segments that the window allows.
     transmit: Kernel | None = None
 
     @cached_property

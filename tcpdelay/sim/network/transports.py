@@ -24,37 +24,17 @@ TRANSPORTS: dict[type, Transport] = {
 
 
 def register(stack: type[Stack], transport: Transport) -> None:
-    """Let a transport carry the flows of a stack.
-
-    Parameters
-    ----------
-    stack : type of Stack
-        Class of the settings, whose instances are given to `Source` as `stack`.
-    transport : Transport
-        Its implementation.
-    """
+    """Let a transport carry the flows whose `Source` has a `stack` of this class."""
     TRANSPORTS[stack] = transport
 
 
 def transport_of(stack: object) -> Transport | None:
-    """Return the transport that implements a stack, or None if there is none.
-
-    Examples
-    --------
-    >>> transport_of(Udp()).header
-    28
-    """
+    """Return the transport that implements a stack, or None if there is none."""
     return TRANSPORTS.get(type(stack))
 
 
 def stacks_with(feature: Feature | None) -> list[str]:
-    """Return the names of the stacks whose transports have a feature; of all stacks if it is None.
-
-    Examples
-    --------
-    >>> stacks_with("transfers")
-    ['Linux', 'Dctcp', 'Classic']
-    """
+    """Return the names of the stacks whose transports have a feature; of all stacks if it is None."""
     return [
         stack.__name__ for stack, transport in TRANSPORTS.items() if feature is None or feature in transport.features
     ]

@@ -35,10 +35,9 @@ INTERVALS = 16
 
 @kernel()
 def newton_step(queue: Any) -> None:
-    """Improve the reciprocal of the square root of `count` by one Newton step (`codel_Newton_step`).
+    """Improve x, the reciprocal of the square root of `count`: x' = x / 2 (3 - count x^2) (`codel_Newton_step`).
 
-    With x for the reciprocal: x' = x / 2 (3 - count x^2). The first steps are far from the root, and so are the times
-    between the first drops.
+    The first steps are far from the root, and so are the times between the first drops.
     """
     queue.rec_inv_sqrt *= 0.5 * (3.0 - queue.count * queue.rec_inv_sqrt**2)
     if queue.rec_inv_sqrt <= 0.0:

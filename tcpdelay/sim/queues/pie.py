@@ -89,11 +89,9 @@ def _update(link: Any, now: int) -> None:
 
 @kernel()
 def _calculate_probability(link: Any) -> None:
-    """Update the probability (`pie_calculate_probability`).
+    """Update the probability by the queueing delay d and the delay d' at the last update (`pie_calculate_probability`).
 
-    With the queueing delay d and the delay d' at the last update:
-
-        p += alpha (d - target) + beta (d - d').
+    p += alpha (d - target) + beta (d - d').
     """
     delay, before = link.qdelay, link.qdelay_old
     waits_briefly = delay == 0 and link.queued_bytes != 0
@@ -235,11 +233,9 @@ def _delay(link: Any, number: int, now: int) -> int:
 
 @kernel()
 def _update_coupled(link: Any, now: int) -> None:
-    """Make the updates of the probability that are due; both queues are as they were then (`calculate_probability`).
+    """Make the updates of the probability that are due, as the queues were then (`calculate_probability`).
 
-    With the longer delay d of both queues and the delay d' at the last update:
-
-        p += alpha (d - target) + beta (d - d').
+    With the longer delay d of both queues and the delay d' at the last update, p += alpha (d - target) + beta (d - d').
     """
     while link.next_update <= now:
         delay = max(_delay(link, CLASSIC, link.next_update), _delay(link, L4S, link.next_update))

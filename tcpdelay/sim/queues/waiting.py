@@ -83,10 +83,9 @@ def take_slot(link: Any) -> int:
 
 @kernel()
 def queue_of(link: Any, slot: int) -> int:
-    """Return the number of the queue of a packet's connection.
+    """Return the number of the queue of a packet's connection; each transfer of a flow has a new one.
 
-    The connections of different flows have different queues unless there are many flows, and each transfer of a flow
-    has a new one. The kernel's hash of addresses and ports lets two connections share a queue by chance.
+    Flows share a queue only if there are many; the kernel's hash of addresses and ports lets two share one by chance.
     """
     packet = link.packets[slot]
     return int((packet.flow + TRANSFER_STEP * packet.transfer) % link.queues_used)

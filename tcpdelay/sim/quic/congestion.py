@@ -194,9 +194,8 @@ def _grow_cubic_of_aioquic(c: Any, size: int) -> None:
     """Let the window of aioquic's CUBIC grow (cubic.py, on_packet_acked).
 
     In contrast to RFC 9438 it also grows in recovery and while the application limits the sender, by a packet's share
-    of the distance to the target whatever the size of the packet. It takes Reno's window where this is larger than the
-    cubic function, also if this is smaller than the window. Reno's window grows by a datagram per window from the
-    start.
+    of the distance to the target whatever the size of the packet. It takes Reno's window, which grows by a datagram per
+    window from the start, where this is larger than the cubic function, also if this is smaller than the window.
     """
     full = c.datagram_size
     if c.congestion_window < c.slow_start_threshold:

@@ -26,102 +26,51 @@ PACKET_TOKENS, BYTE_TOKENS = range(2)
 
 @dataclass(frozen=True)
 class QuicRules(QuicPacket):
-    """The rules and constants of an implementation; times in microseconds, sizes in bytes of UDP payload.
+    """The rules and constants of an implementation; times in microseconds, sizes in bytes of UDP payload."""
 
-    Parameters
-    ----------
-    datagram_size, packet_overhead, frame_overhead : int
-        The sizes of a packet, as in `QuicPacket`.
-    initial_window, smallest_window : int
-        Congestion window at the start, and at least [packets] (RFC 9002, 7.2).
-    loss_factor : float
-        Factor of the window at a loss (RFC 9002, 7.3.2).
-    grows : int
-        When the window grows: `ALWAYS`, `UNLESS_LIMITED` (RFC 9002, 7.8) or `NEAR_WINDOW`.
-    growth : int
-        `BY_BYTES`, `BY_DATAGRAMS` or `BY_PACKETS`; with `BY_PACKETS` the size of packets does not count in slow start
-        either. With whole datagrams, an ACK of a full packet allows exactly one full packet.
-    grows_first : bool
-        Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it.
-    cubic_form : int
-        `RFC_9438`, `AIOQUIC` or `QUINN`, for the congestion control "cubic".
-    window_rule : int
-        `WHOLE` (RFC 9002, 7), `PARTIAL`, `OVERSHOOT` or `FULL`.
-    pacer : int
-        `PACKET_TOKENS` or `BYTE_TOKENS`.
-    pacing_gain : float
-        Pacing rate relative to window / smoothed RTT (RFC 9002, 7.7).
-    pacing_burst : int
-        Most packets of a burst.
-    pacing_pause : int
-        Shortest pause of the pacer [us].
-    probes : int
-        Packets that each probe timeout sends (RFC 9002, 6.2.4).
-    probes_with_data : bool
-        Whether a probe carries the oldest data in flight if no data wait; else it is a PING.
-    skips_at_probe : bool
-        Whether a probe timeout skips a packet number, so that the probe is acknowledged at once.
-    persistent_congestion : bool
-        Whether long losses reduce the window to the smallest (RFC 9002, 7.6).
-    adjusts_latest : bool
-        Whether the delay of the ACK is taken off the latest RTT too, by which packets are lost, and not only off the
-        sample for the smoothed RTT.
-    variation_from_smallest : bool
-        Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT.
-    ack_every : int
-        Number of packets that are acknowledged at once (RFC 9000, 13.2.2).
-    acks_gaps : bool
-        Whether a packet beside a gap is acknowledged at once (RFC 9000, 13.2.1).
-    ack_delay : int, optional
-        Longest delay of an ACK [us]; by default `max_ack_delay` of the stack.
-    ack_granularity : int
-        What the receiver adds to `max_ack_delay` when it announces this delay to the sender [us].
-    acks_stream_ends : bool
-        Whether the end of a stream is answered at once, with a new limit of streams and with an ACK.
-    acks_together : bool
-        Whether packets that arrive at the same instant are acknowledged by one ACK.
-    datagrams_per_packet : int
-        Most DATAGRAM frames of a packet.
-    lost_first : bool
-        Whether a stream with lost data is served before the others.
-    buffered_write : int
-        Longest write that the library takes at once [bytes]. A longer one returns when most of its data have been
-        sent, so that the end of a stream per message follows the last data in a packet of its own.
-    """
-
-    initial_window: int = 10
-    smallest_window: int = 2
-    loss_factor: float = 0.5
-    grows: int = UNLESS_LIMITED
+    initial_window: int = 10  # Congestion window at the start [packets] (RFC 9002, 7.2)
+    smallest_window: int = 2  # Smallest congestion window [packets] (RFC 9002, 7.2)
+    loss_factor: float = 0.5  # Factor of the window at a loss (RFC 9002, 7.3.2)
+    grows: int = UNLESS_LIMITED  # When the window grows: `ALWAYS`, `UNLESS_LIMITED` (RFC 9002, 7.8) or `NEAR_WINDOW`
+    # `BY_BYTES`, `BY_DATAGRAMS` or `BY_PACKETS`; with `BY_PACKETS` the size of packets does not count in slow start
+    # either. With whole datagrams, an ACK of a full packet allows exactly one full packet.
     growth: int = BY_BYTES
+    # Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it
     grows_first: bool = False
-    cubic_form: int = RFC_9438
-    window_rule: int = WHOLE
-    pacer: int = BYTE_TOKENS
-    pacing_gain: float = 1.25
-    pacing_burst: int = 10
-    pacing_pause: int = 0
-    probes: int = 1
+    cubic_form: int = RFC_9438  # `RFC_9438`, `AIOQUIC` or `QUINN`, for the congestion control "cubic"
+    window_rule: int = WHOLE  # `WHOLE` (RFC 9002, 7), `PARTIAL`, `OVERSHOOT` or `FULL`
+    pacer: int = BYTE_TOKENS  # `PACKET_TOKENS` or `BYTE_TOKENS`
+    pacing_gain: float = 1.25  # Pacing rate relative to window / smoothed RTT (RFC 9002, 7.7)
+    pacing_burst: int = 10  # Most packets of a burst
+    pacing_pause: int = 0  # Shortest pause of the pacer [us]
+    probes: int = 1  # Packets that each probe timeout sends (RFC 9002, 6.2.4)
+    # Whether a probe carries the oldest data in flight if no data wait; else it is a PING
     probes_with_data: bool = True
+    # Whether a probe timeout skips a packet number, so that the probe is acknowledged at once
     skips_at_probe: bool = False
-    persistent_congestion: bool = True
+    persistent_congestion: bool = True  # Whether long losses reduce the window to the smallest (RFC 9002, 7.6)
+    # Whether the delay of the ACK is taken off the latest RTT too, by which packets are lost, and not only off the
+    # sample for the smoothed RTT
     adjusts_latest: bool = False
+    # Whether the RTT variation is the distance from the smallest RTT, and not from the smoothed RTT
     variation_from_smallest: bool = False
-    ack_every: int = 2
-    acks_gaps: bool = True
-    ack_delay: int | None = None
+    ack_every: int = 2  # Number of packets that are acknowledged at once (RFC 9000, 13.2.2)
+    acks_gaps: bool = True  # Whether a packet beside a gap is acknowledged at once (RFC 9000, 13.2.1)
+    ack_delay: int | None = None  # Longest delay of an ACK [us]; by default `max_ack_delay` of the stack
+    # What the receiver adds to `max_ack_delay` when it announces this delay to the sender [us]
     ack_granularity: int = 0
+    # Whether the end of a stream is answered at once, with a new limit of streams and with an ACK
     acks_stream_ends: bool = False
-    acks_together: bool = False
-    datagrams_per_packet: int = 16
-    lost_first: bool = True
+    acks_together: bool = False  # Whether packets that arrive at the same instant are acknowledged by one ACK
+    datagrams_per_packet: int = 16  # Most DATAGRAM frames of a packet
+    lost_first: bool = True  # Whether a stream with lost data is served before the others
+    # Longest write that the library takes at once [bytes]. A longer one returns when most of its data have been sent,
+    # so that the end of a stream per message follows the last data in a packet of its own.
     buffered_write: int = 1 << 40
 
     def message_packets(self, size: int, datagrams: bool) -> tuple[int, int]:
         """Return how many packets with data and without data a message of a size [bytes] has, if it leaves at once.
 
-        Examples
-        --------
         >>> IMPLEMENTATIONS["quic-go"].message_packets(3000, datagrams=False)
         (3, 1)
         """

@@ -95,9 +95,8 @@ datagrams), and whether its delay is known."""
 def wire_type(packets: int, messages: int) -> np.dtype[Any]:
     """Return the type of the rings of a connection: of its packets, its messages and their streams, its lost pieces.
 
-    `range_start` and `range_end` are the ranges of positions that the receiver has. `delays` has the time of each
-    message from its write to its read, and to the first transmission of its last byte [us]. `completed` lists the
-    messages whose delays have become known since the list was emptied.
+    `delays` has the time of each message from its write to its read, and to the first transmission of its last byte
+    [us]. `completed` lists the messages whose delays have become known since the list was emptied.
     """
     return np.dtype(
         [

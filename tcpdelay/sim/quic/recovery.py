@@ -167,8 +167,8 @@ def detect_lost(c: Any, wire: Any) -> None:
 def declare_lost(c: Any, wire: Any, packet: Any) -> None:
     """Take a packet for lost: its streams send its data again, its datagrams are given up.
 
-    It may still arrive, if others have overtaken it. An ACK of it then changes nothing: the window that it has reduced
-    stays so (RFC 9002, 7.3.2, allows to undo this), as in aioquic and in quic-go, which only logs such a loss.
+    A later ACK of it changes nothing: the window stays reduced (RFC 9002, 7.3.2, allows to undo this), as in aioquic
+    and in quic-go, which only logs such a loss.
     """
     _leave_flight(c, packet, LOST)
     c.declared_lost += 1

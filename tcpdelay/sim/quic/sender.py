@@ -327,10 +327,7 @@ def finish(c: Any, wire: Any, number: int, delay: int) -> None:
 
 @kernel()
 def insert_range(c: Any, wire: Any, start: int, end: int) -> int:
-    """Add a range of positions to those that the receiver has; return the index of the range that then holds it.
-
-    The ranges are disjoint, not adjacent, and ascending.
-    """
+    """Add a range to the disjoint, ascending ranges of positions that the receiver has; return its index."""
     after = c.ranges
     while after > 0 and wire.range_start[after - 1] > end:
         after -= 1

@@ -373,8 +373,7 @@ def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bo
 def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bool) -> None:
     """Decide from an ACK whether the tail loss probe has repaired a loss (`tcp_process_tlp_ack`, RFC 8985).
 
-    If no D-SACK reports that both copies arrived, the window is reduced when data beyond the probe is acknowledged. No
-    other probe is sent before this is decided.
+    If no D-SACK reports that both copies arrived, the window is reduced when data beyond the probe is acknowledged.
     """
     if acknowledged < c.tlp_high_seq:
         return

@@ -260,10 +260,7 @@ def _update_bandwidth(c: Any, wire: Any) -> None:
 
 @kernel()
 def _filter(c: Any, bandwidth: int) -> None:
-    """Update the largest bandwidth of ten rounds (`minmax_running_max`, lib/win_minmax.c).
-
-    The filter keeps the largest, the second and the third largest sample of later and later parts of the window.
-    """
+    """Update the three largest samples of the bandwidth in ten rounds (`minmax_running_max`, lib/win_minmax.c)."""
     now, window = c.bbr_rtt_cnt, tcp.BBR_BANDWIDTH_ROUNDS
     if bandwidth >= c.bbr_bw or now - c.bbr_bw3_round > window:
         c.bbr_bw = c.bbr_bw2 = c.bbr_bw3 = bandwidth
@@ -296,10 +293,7 @@ def _forget_largest(c: Any, bandwidth: int) -> None:
 
 @kernel()
 def _update_aggregation(c: Any) -> None:
-    """Estimate how many segments ACKs report beyond the bandwidth, as aggregated ACKs do.
-
-    The estimate is the largest of the last five to ten rounds (`bbr_update_ack_aggregation`).
-    """
+    """Keep the most segments that ACKs report beyond the bandwidth in 5 to 10 rounds (`bbr_update_ack_aggregation`)."""
     if c.rs_acked <= 0 or c.rs_delivered < 0 or c.rs_interval <= 0:
         return
     if c.bbr_round_start:
@@ -319,10 +313,10 @@ def _update_aggregation(c: Any) -> None:
 
 @kernel()
 def _is_phase_over(c: Any) -> bool:
-    """Return whether a phase of the gain cycle is over (`bbr_is_next_cycle_phase`).
+    """Return whether a phase of the gain cycle, a round-trip time, is over (`bbr_is_next_cycle_phase`).
 
-    A phase lasts for one round-trip time. Probing goes on until the segments in flight have reached their target or are
-    lost; draining ends once the queue is empty.
+    Probing goes on until the segments in flight have reached their target or are lost; draining ends once the queue is
+    empty.
     """
     full_length = c.delivered_mstamp - c.bbr_cycle_mstamp > c.bbr_min_rtt
     if c.bbr_pacing_gain == BBR_GAIN:
@@ -452,10 +446,7 @@ def _set_window(c: Any) -> None:
 
 @kernel()
 def _restore_or_conserve(c: Any) -> None:
-    """In the first round of a recovery send as much as is delivered; after a recovery restore the saved window.
-
-    `bbr_set_cwnd_to_recover_or_restore`.
-    """
+    """Begin a recovery with packet conservation; restore the window after it (`bbr_set_cwnd_to_recover_or_restore`)."""
     conserved = in_flight(c) + c.rs_acked
     if c.rs_losses > 0:
         c.snd_cwnd = max(c.snd_cwnd - c.rs_losses, 1)

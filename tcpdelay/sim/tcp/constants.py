@@ -161,44 +161,30 @@ def reduced_window(window: int, cubic: bool) -> int:
 
 
 def fast_converged(window: int) -> int:
-    """Return the window that CUBIC stores after a loss at a smaller window than the last loss: fast convergence.
-
-    `cubictcp_recalc_ssthresh`; RFC 9438, 4.7.
-    """
+    """Return the window that CUBIC stores by fast convergence (`cubictcp_recalc_ssthresh`; RFC 9438, 4.7)."""
     return window * (CUBIC_SCALE + CUBIC_BETA) // (2 * CUBIC_SCALE)
 
 
 def gilbert_probabilities(loss: float, mean_burst: float) -> tuple[float, float]:
     """Return the probabilities to enter and to leave the bad state, in which every segment is lost.
 
-    This is Gilbert's model (1960) as in netem (linux/pkt_sched.h, NETEM_LOSS_GE; net/sched/sch_netem.c,
-    loss_gilb_ell): leave = 1 / mean_burst, enter = leave loss / (1 - loss).
-
-    Examples
-    --------
-    >>> gilbert_probabilities(0.2, 2)
-    (0.125, 0.5)
+    This is Gilbert's model (1960) as in netem (linux/pkt_sched.h, NETEM_LOSS_GE; net/sched/sch_netem.c, loss_gilb_ell):
+    leave = 1 / mean_burst, enter = leave loss / (1 - loss).
     """
     leave = 1.0 / mean_burst
     return leave * loss / (1.0 - loss), leave
 
 
 def to_ticks(duration: int, tick: int) -> int:
-    """Return a duration in ticks of the kernel's clock, rounded up (`usecs_to_jiffies`).
-
-    Examples
-    --------
-    >>> to_ticks(4001, tick=4000)
-    2
-    """
+    """Return a duration in ticks of the kernel's clock, rounded up (`usecs_to_jiffies`)."""
     return (duration + tick - 1) // tick
 
 
 def wheel_expiry(now: int, ticks: int) -> int:
     """Return the tick at which a timer fires that is set for `ticks` after the tick `now` (kernel/time/timer.c).
 
-    The kernel's timer wheel never fires early, so it rounds up by at least one tick. It rounds up by more ticks for a
-    timer further ahead. A retransmission timeout of 75 ticks can be 8 ticks late.
+    The kernel's timer wheel never fires early, so it rounds up by at least one tick, and by more for a timer further
+    ahead: a retransmission timeout of 75 ticks can be 8 ticks late.
     """
     shift = 0
     while ticks >= WHEEL_FIRST_LEVEL << shift:

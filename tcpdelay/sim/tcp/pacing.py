@@ -121,9 +121,6 @@ def end_sample(c: Any, acked: int, losses: int) -> None:
 
 @kernel()
 def check_application_limited(c: Any) -> None:
-    """Mark the rate as limited by the application if, before a write, it is (`tcp_rate_check_app_limited`).
-
-    The mark lasts until all segments in flight have been delivered.
-    """
+    """Mark the rate as limited by the application if, before a write, it is (`tcp_rate_check_app_limited`)."""
     if c.written - c.snd_nxt < c.mss and in_flight(c) < c.snd_cwnd and c.lost_out <= c.retrans_out:
         c.app_limited = max(c.delivered + in_flight(c), 1)

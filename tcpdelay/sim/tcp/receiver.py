@@ -101,10 +101,10 @@ def _discard(c: Any, wire: Any, number: int, arrival: int) -> None:
 
 @kernel()
 def expect_after_idle(c: Any) -> None:
-    """Let the receiver acknowledge the segments of a write one by one if it comes after idle time.
+    """Let the receiver acknowledge the segments of a write after idle time one by one.
 
     The idle time is longer than the receiver's timeout (`tcp_event_data_recv`, `tcp_incr_quickack`). With delayed ACKs
-    the receiver measures this time itself, also where it waits for a lost segment.
+    the receiver measures this time itself.
     """
     idle = ticks_at(c, c.now) - c.last_send
     if not c.delayed_ack and c.packets_out == 0 and c.last_send and idle > c.receiver_rto:
@@ -158,8 +158,8 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
 def _add_to_acknowledgement(c: Any, wire: Any, number: int, duplicate: int) -> None:
     """Let the last ACK report another segment of its instant: the application acknowledges what it reads at once.
 
-    The application reads after all segments of an instant have arrived, and sets TCP_QUICKACK (`tcp_cleanup_rbuf`). A
-    segment that is out of order or a duplicate is acknowledged before, together with all earlier segments.
+    It reads after all segments of an instant have arrived, and sets TCP_QUICKACK (`tcp_cleanup_rbuf`). A segment that
+    is out of order or a duplicate is acknowledged before, together with all earlier segments.
     """
     c.rcv_wup = c.rcv_nxt
     if number >= c.rcv_segment or duplicate != NO_SEGMENT:

@@ -83,9 +83,9 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
 
 @kernel()
 def undo_by_duplicates(c: Any, wire: Any) -> bool:
-    """Undo a reduction if D-SACKs have reported every retransmission as needless (`tcp_try_undo_dsack`).
+    """Undo a reduction if D-SACKs report every retransmission as needless; return whether it is undone.
 
-    The longer wait for reordered segments then lasts for a recovery more. Returns whether a reduction was undone.
+    The longer wait for reordered segments then lasts for a recovery more (`tcp_try_undo_dsack`).
     """
     if not c.undo_marker or c.undo_retrans:
         return False
@@ -216,10 +216,7 @@ def detect_losses(c: Any, wire: Any) -> int:
 
 @kernel()
 def mark_by_threshold(c: Any, wire: Any) -> None:
-    """Mark segments as lost that have three SACKed segments beyond them (`tcp_mark_head_lost`, RFC 6675).
-
-    RACK has replaced this rule.
-    """
+    """Mark segments with three SACKed segments beyond them as lost, as before RACK (`tcp_mark_head_lost`, RFC 6675)."""
     beyond = c.sacked_out
     for number in range(c.first_segment, c.next_segment):
         if beyond < tcp.DUPLICATE_THRESHOLD:

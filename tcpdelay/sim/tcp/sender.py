@@ -93,10 +93,7 @@ def _model_sending(c: Any, wire: Any, number: int) -> None:
 
 @kernel()
 def send_new(c: Any, wire: Any, probe: bool) -> int:
-    """Send new data as far as the window allows; return the number of segments sent (`tcp_write_xmit`).
-
-    Unsent data is sent in segments that are as large as possible. A probe is one segment beyond the window.
-    """
+    """Send the new data that the window allows, or one segment as a `probe`; return their number (`tcp_write_xmit`)."""
     sent = 0
     while c.snd_nxt < c.written and (probe or in_flight(c) < c.snd_cwnd) and c.packets_out < LARGEST_FLIGHT:
         if c.bbr and is_paced(c):
@@ -295,8 +292,7 @@ def on_timer(c: Any, wire: Any) -> None:
 def _probe(c: Any, wire: Any) -> None:
     """Send a new segment beyond the window, or the last segment again (`tcp_send_loss_probe`).
 
-    A segment that is sent again does not count as an outstanding retransmission. If it is still in the host, no probe
-    is sent, and the caller starts the retransmission timer.
+    If the last segment is still in the host, no probe is sent, and the caller starts the retransmission timer.
     """
     c.tlp_retrans = 0
     note(c, wire, PROBE, c.snd_una, c.snd_nxt)

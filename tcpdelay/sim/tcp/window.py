@@ -25,10 +25,7 @@ SMALLEST_WINDOW = 2
 
 @kernel()
 def update_alpha(c: Any, acknowledged: int, delivered: int) -> None:
-    """Update alpha once per round trip (`dctcp_update_alpha`), with the share F of marked segments in it.
-
-    alpha = (1 - g) alpha + g F.
-    """
+    """Set alpha = (1 - g) alpha + g F per round trip, with its share F of marked segments (`dctcp_update_alpha`)."""
     if acknowledged < c.next_seq:
         return
     alpha = c.dctcp_alpha
@@ -195,10 +192,7 @@ def cube_root(value: int) -> int:
 
 @kernel()
 def reduced_threshold(c: Any) -> int:
-    """Return the slow-start threshold after a loss, and store the window for CUBIC (`tcp_ca_ops.ssthresh`).
-
-    BBR saves the window and has no threshold.
-    """
+    """Return the slow-start threshold after a loss (BBR has none), and store the window (`tcp_ca_ops.ssthresh`)."""
     if c.bbr:
         save_window(c)
         return int(c.snd_ssthresh)
