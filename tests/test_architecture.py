@@ -46,27 +46,27 @@ ORDER = (
 """Folders and modules of the package, from the bottom up: each imports only itself and what is in earlier lines."""
 BUDGETS = {
     **{
-        "units": 300,
-        "declare": 700,
+        "units": 255,
+        "declare": 650,
         "argument_types": 40,
-        "statistics": 300,
+        "statistics": 220,
         "drawing": 25,
-        "store": 150,
-        "http_service": 210,
+        "store": 115,
+        "http_service": 195,
         "delays": 530,
         "budget": 200,
     },
-    **{"ask": 500, "compiling": 920, "scenario": 4070, "accuracy": 1120, "sim": 13_790, "chain": 10_670, "models": 765},
+    **{"ask": 445, "compiling": 870, "scenario": 3935, "accuracy": 1010, "sim": 13_375, "chain": 10_190, "models": 625},
     **{
-        "quality": 1325,
-        "capture": 6020,
+        "quality": 1270,
+        "capture": 5970,
         "testbed": 6700,
         "proxy": 800,
-        "study": 9985,
-        "advice": 1840,
-        "report": 6150,
+        "study": 9320,
+        "advice": 1815,
+        "report": 6065,
     },
-    **{"cli": 6095, "__main__": 50},
+    **{"cli": 6090, "__main__": 50},
 }
 """Most lines of each folder and module, with docstrings. Their sum only falls; code that needs more ends other code."""
 LARGEST_SHARE_OF_DOCSTRINGS = 0.22
