@@ -53,19 +53,21 @@ class Row:
 def chain_row(size: int, rtt: float, loss: float, calls: int, interval: float = 0.020) -> Row:
     """Return the row of a prediction by the chain of Linux."""
     scenario = f"td.Flow({size}, {interval!r}), td.Path(rtt={rtt}, loss=loss)"
-    return Row(f"td.predict_delay({scenario})", loss, calls, scenario)
+    return Row(f"td.predict_delay({scenario}, method='chain')", loss, calls, scenario)
 
 
 VOIP = "td.Flow(174, 0.020), td.Path(rtt=0.1, loss=loss)"
 ROWS = {
     "VoIP (174 B, 20 ms, RTT 100 ms, loss 2 %), chain of Linux": chain_row(174, 0.1, 0.02, 300),
     "VoIP, `auto`": Row(f"td.predict_delay({VOIP}, method='auto')", 0.02, 200),
-    "VoIP, published chain": Row(f"td.predict_delay({VOIP}, td.Stack.newreno_2008())", 0.02, 300),
+    "VoIP, published chain": Row(f"td.predict_delay({VOIP}, td.Stack.newreno_2008(), method='chain')", 0.02, 300),
     "1200 B, 20 ms, RTT 150 ms, loss 0.5 %": chain_row(1200, 0.15, 0.005, 20),
     "1200 B, 20 ms, RTT 150 ms, loss 2 %": chain_row(1200, 0.15, 0.02, 4),
     "1200 B, 20 ms, RTT 150 ms, loss 2.4 %": chain_row(1200, 0.15, 0.024, 3),
     "2.5 Mbit/s (1200 B), RTT 60 ms, loss 0.3 %": chain_row(1200, 0.06, 0.003, 3, interval=0.00384),
-    "speech, chain of Linux": Row("td.predict_delay(td.Speech(174, 0.020), td.Path(rtt=0.1, loss=loss))", 0.01, 20),
+    "speech, chain of Linux": Row(
+        "td.predict_delay(td.Speech(174, 0.020), td.Path(rtt=0.1, loss=loss), method='chain')", 0.01, 20
+    ),
     "region of 100 x 100 cells, VoIP": Row(
         "td.working_region(td.Flow(174, 0.02), td.Stack.linux(), rtt=np.geomspace(0.01, 0.4, 100), "
         "loss=np.geomspace(1e-3, 0.1, 100) * (1 + loss), limit=0.2, quantile=0.95)",

@@ -27,7 +27,7 @@ SCENARIO = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
 PREDICTION = """
 import time, tcpdelay
 start = time.perf_counter()
-tcpdelay.predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02)
+tcpdelay.predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02, method="chain")
 print(time.perf_counter() - start)
 """
 IMPORT = """

@@ -177,7 +177,7 @@ def call_all_kernels():
     scenarios += [(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated"), stack) for stack in STACKS]
     scenarios += [(VOICE, bursts, Stack.linux()), (VOICE, Path(rtt=0.1, loss=0.18), Stack.linux())]
     for scenario in scenarios:
-        predict_delay(*scenario)
+        predict_delay(*scenario, method="chain")
         if scenario[1].loss < 0.18:
             chain_figures(*scenario)
     for scenario in NEAR_CAPACITY.values():
@@ -194,7 +194,7 @@ def call_all_kernels():
     heavy = Scenario(Flow(1200, 0.02), Path(rtt=0.15, loss=0.015), STACKS[0])
     LinuxChain().answer(heavy, Requested(precision="decision", target=Target(1, 0.99)))
     for source in (Speech(174, 0.020), Video(500_000)):
-        predict_delay(source, Path(rtt=0.02, loss=0.005), STACKS[0])
+        predict_delay(source, Path(rtt=0.02, loss=0.005), STACKS[0], method="chain")
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)

@@ -99,8 +99,8 @@ def test_questions_about_a_constant_rate_refuse_the_others_in_one_line(question,
 
 def test_a_chain_refuses_and_auto_simulates():
     with pytest.raises(ValueError, match="must be a Flow, which has a constant rate, in the chain"):
-        td.predict_delay("remote-desktop", PATH)
-    found = td.predict_delay("remote-desktop", PATH, method="auto", packets=2000)
+        td.predict_delay("remote-desktop", PATH, method="chain")
+    found = td.predict_delay("remote-desktop", PATH, packets=2000)
     assert found.mean == td.simulate(APPLICATIONS["remote-desktop"].source, PATH, packets=2000).mean
 
 

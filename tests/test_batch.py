@@ -256,7 +256,7 @@ def test_bad_rows_keep_their_place_and_harm_no_other():
     assert answers.column("reason").to_pylist()[::2] == [None] * (len(BAD) + 1)
     for name in ("p50", "p95", "p99", "mean", "late", "late_low", "late_high", "works", "sustainable", "verdict"):
         assert answers.column(name).to_pylist()[1::2] == [None] * len(BAD)
-    p95 = td.predict_delay(**good).quantile(0.95)
+    p95 = td.predict_delay(**good, method="chain").quantile(0.95)
     assert answers.column("p95").to_pylist()[::2] == pytest.approx([p95] * (len(BAD) + 1))
 
 
@@ -576,7 +576,7 @@ def test_a_row_may_have_its_own_target():
         "quantile": [0.95, 0.95, 0.95, 0.99],
     }
     answers = td.predict_many(table, flow="voip", cached=False)
-    delays = td.predict_delay(VOIP.flow, td.Path(0.1, 0.02))
+    delays = td.predict_delay(VOIP.flow, td.Path(0.1, 0.02), method="chain")
     assert answers["late"] == pytest.approx([delays.late_fraction(ms / 1000) for ms in table["limit_ms"]], rel=1e-9)
     wanted = [delays.meets(td.Target(ms / 1000, share)) for ms, share in zip(*list(table.values())[2:], strict=True)]
     assert answers["works"].tolist() == wanted
@@ -587,7 +587,7 @@ def test_a_call_is_rated_where_it_plays_out():
     table = {"rtt_ms": [20, 100, 300, 400], "loss": [0.001, 0.02, 0.05, 0.1], "limit": [0.15, 0.2, 0.2, 0.3]}
     answers = td.predict_many(table, flow="voip", call=CallTarget("g711", mos=3.6), cached=False)
     for row, (rtt, loss, limit) in enumerate(zip(*table.values(), strict=True)):
-        delays = td.predict_delay(VOIP.flow, td.Path(rtt / 1000, loss))
+        delays = td.predict_delay(VOIP.flow, td.Path(rtt / 1000, loss), method="chain")
         mos = voice_quality(delays, "g711", playout_delay=limit).mos
         assert answers["mos"][row] == pytest.approx(mos, rel=1e-6)
         assert answers["works"][row] == (mos >= 3.6)

@@ -57,7 +57,9 @@ def test_a_table_goes_from_any_format_to_any_other(run_batch, users, tmp_path):
     assert run_batch(users, "--app", "voip", "-o", "out.parquet")[0] == 0
     table = pq.read_table(tmp_path / "out.parquet")
     assert table.column("user").to_pylist() == ["a", "b", "c", "d", None]
-    p95s = [td.predict_delay("voip", td.Path(*path)).quantile(0.95) for path in ((0.1, 0.02), (0.02, 0.001))]
+    p95s = [
+        td.predict_delay("voip", td.Path(*path), method="chain").quantile(0.95) for path in ((0.1, 0.02), (0.02, 0.001))
+    ]
     assert table.column("p95").to_pylist()[:2] == pytest.approx(p95s)
     reasons = [None, None, "rtt is not a number", None, "rtt is missing"]
     assert table.column("reason").to_pylist() == reasons
@@ -109,7 +111,7 @@ def test_columns_of_the_table_go_before_options(run_batch, tmp_path):
     pq.write_table(table, tmp_path / "table.parquet")
     columns = ["--column", "rtt=ping:ms", "--column", "loss=plr"]
     assert run_batch("table.parquet", *columns, "-o", "out.parquet")[0] == 0
-    p95 = td.predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02).quantile(0.95)
+    p95 = td.predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02, method="chain").quantile(0.95)
     assert pq.read_table(tmp_path / "out.parquet").column("p95").to_pylist()[0] == pytest.approx(p95)
     assert run_batch("table.parquet", *columns, "--app", "game", "-o", "same.parquet")[0] == 0
     same, out = (pq.read_table(tmp_path / name).select(["p95", "mean"]) for name in ("same.parquet", "out.parquet"))

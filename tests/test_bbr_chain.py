@@ -36,7 +36,7 @@ def captured():
 def test_delays_are_those_of_captures():
     beyond, off = [], []
     for flow, path, row in captured():
-        predicted = td.predict_delay(flow, path, BBR)
+        predicted = td.predict_delay(flow, path, BBR, method="chain")
         interval = Interval(row.p95, row.p95_low, row.p95_high)
         beyond.append(abs(error_beyond(predicted.quantile(0.95), interval)))
         off.append(predicted.mean / row.mean - 1)
@@ -58,7 +58,7 @@ def test_delays_are_those_of_captures():
 )
 def test_delays_are_those_of_the_simulator(size, interval, rtt, loss):
     flow, path = td.Flow(size, interval, write_jitter=0), td.Path(rtt, loss)
-    chain = td.predict_delay(flow, path, BBR)
+    chain = td.predict_delay(flow, path, BBR, method="chain")
     simulated = td.simulate(flow, path, BBR, packets=max(300_000, round(3600 / interval)), seed=1)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.05)
     # Pacing delays packets of fast flows by an interval; the chain follows it only after a measurement of the RTT.
@@ -68,7 +68,7 @@ def test_delays_are_those_of_the_simulator(size, interval, rtt, loss):
 
 def test_without_loss_only_measurements_of_the_rtt_delay_packets():
     path = td.Path(0.2, 0.0)
-    chain = td.predict_delay(VOICE, path, BBR)
+    chain = td.predict_delay(VOICE, path, BBR, method="chain")
     simulated = td.simulate(VOICE, path, BBR, packets=300_000, seed=1)
     assert chain.mean == pytest.approx(simulated.mean, rel=1e-3)
     for quantile in (0.5, 0.95, 0.97, 0.99, 0.999):
@@ -78,7 +78,7 @@ def test_without_loss_only_measurements_of_the_rtt_delay_packets():
 def test_a_packet_per_round_trip_is_never_held_back():
     """BBR restarts after idle time; its window of four segments is enough for up to four packets."""
     for rtt in (0.015, 0.05):
-        assert td.predict_delay(VOICE, td.Path(rtt, 0.0), BBR).quantile(1) == rtt / 2
+        assert td.predict_delay(VOICE, td.Path(rtt, 0.0), BBR, method="chain").quantile(1) == rtt / 2
 
 
 @given(
@@ -124,7 +124,7 @@ def test_what_the_chain_of_bbr_refuses():
         assert "in the chain with BBR" in str(refused)
         assert not supports(scenario, "simulation").refused
         with pytest.raises(ValueError, match=f"{name} must be at most"):
-            td.predict_delay(flow, path, BBR)
+            td.predict_delay(flow, path, BBR, method="chain")
 
 
 def test_the_expected_error_is_that_of_the_chain_of_bbr():

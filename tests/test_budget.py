@@ -349,7 +349,7 @@ import resource, warnings, sys
 import tcpdelay as td
 warnings.simplefilter("ignore")
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = td.predict_delay(td.Flow(7, 1.37), td.Path(rtt=1.3e-3, loss=0.0126), td.Stack.linux(mss=8948))
+found = td.predict_delay(td.Flow(7, 1.37), td.Path(rtt=1.3e-3, loss=0.0126), td.Stack.linux(mss=8948), method="chain")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base, found.mean)
 """
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
@@ -362,14 +362,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base, found.mean)
 def test_values_without_a_float_are_refused_in_one_line(name, value):
     arguments = {"rtt": 0.1, "loss": 0.01, "packet_size": 174, "interval": 0.02} | {name: value}
     with pytest.raises(InvalidValueError, match=f"^{name} must") as caught:
-        td.predict_delay(**arguments)
+        td.predict_delay(**arguments, method="chain")
     assert "\n" not in str(caught.value)
 
 
 def test_a_published_bound_says_that_the_flow_is_not_carried():
     stack = td.Stack.newreno_2008(backlog_bound="published")
     with pytest.warns(ValidityWarning):
-        found = td.predict_delay(td.Flow(1400, 0.005), td.Path(rtt=0.3, loss=0.05), stack)
+        found = td.predict_delay(td.Flow(1400, 0.005), td.Path(rtt=0.3, loss=0.05), stack, method="chain")
     assert not found.sustainable
     assert np.isfinite(found.quantile(0.95))
     assert "unsustainable" in repr(found)

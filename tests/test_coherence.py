@@ -7,7 +7,6 @@ import random
 import pytest
 
 import tcpdelay as td
-from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
 
 
@@ -37,8 +36,8 @@ def in_json(run, *arguments):
 def test_the_delays_are_the_same(run, call, tmp_path):
     scenario, words, loss = call
     target = td.Target(0.3)
-    answer = predict(scenario)
-    expected = (answer.require().quantile(0.95), answer.require().mean)
+    answer = td.predict_delay(scenario.source, scenario.path)
+    expected = (answer.quantile(0.95), answer.mean)
     predicted = in_json(run, "predict", *words, *loss)
     assert (predicted["p95"], predicted["mean"]) == expected
     found = td.guideline(scenario.source, scenario.path, target=target)

@@ -323,7 +323,7 @@ def test_a_simulation_states_the_error_of_its_own_quantile():
 
 def test_a_prediction_knows_its_method_and_error(use, linux_chain):
     use(table_of(0.02))
-    predicted = predict_delay(FLOW, PATH, LINUX)
+    predicted = predict_delay(FLOW, PATH, LINUX, method="chain")
     assert (predicted.method, predicted.expected_error.median) == ("chain", pytest.approx(0.02, abs=1e-5))
     assert predicted.quantile(0.95) == linux_chain.answer.quantile(0.95)
 
@@ -340,7 +340,7 @@ def test_what_is_no_prediction_has_no_expected_error():
 def test_an_unsustainable_prediction_looks_up_its_own_kind(use, linux_chain):
     use(joined(table_of(0.02), table_of(1.0, carried=False)))
     linux_chain.answer = DelayDistribution.unsustainable(0.05)
-    predicted = predict_delay(FLOW, PATH, LINUX)
+    predicted = predict_delay(FLOW, PATH, LINUX, method="chain")
     assert predicted.expected_error.median == 1.0
     assert "whether TCP carries the flow" in in_words(predicted.expected_error)
 
@@ -431,7 +431,7 @@ def test_auto_simulates_beyond_the_map(use, linux_chain, brief):
     path = Path(rtt=2 * LINUX_RANGE.rtt[1], loss=0.02)
     assert predict_delay(FLOW, path, LINUX, method="auto").method == "simulation"
     with pytest.warns(ValidityWarning, match="rtt 0.8 s lies outside"):
-        predict_delay(FLOW, path, LINUX)
+        predict_delay(FLOW, path, LINUX, method="chain")
 
 
 def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use, linux_chain, brief):
@@ -441,7 +441,7 @@ def test_auto_simulates_where_the_chain_is_too_large_or_its_error_not_known(use,
     linux_chain.answer = TooLargeError("too large")
     assert predict_delay(FLOW, PATH, LINUX, method="auto").method == "simulation"
     with pytest.raises(TooLargeError):
-        predict_delay(FLOW, PATH, LINUX)
+        predict_delay(FLOW, PATH, LINUX, method="chain")
 
 
 def test_auto_leaves_to_the_chain_what_cannot_be_simulated(use):

@@ -21,7 +21,7 @@ OVERLOAD = td.Flow(1448, 0.005)
 
 @pytest.fixture(scope="module")
 def delays():
-    return td.predict_delay(VOIP, PATH)
+    return td.predict_delay(VOIP, PATH, method="chain")
 
 
 @settings(max_examples=50)
@@ -77,7 +77,7 @@ def test_the_best_interval_has_the_youngest_first_byte():
     for candidate, interval in zip(found.candidates, (0.010, 0.020, 0.030), strict=True):
         size = round(64_000 * interval / 8) + 14
         assert candidate.flow == td.Flow(size, interval)
-        assert candidate.delay == td.predict_delay(candidate.flow, PATH).quantile(0.95)
+        assert candidate.delay == td.predict_delay(candidate.flow, PATH, method="chain").quantile(0.95)
         assert candidate.age == interval + candidate.delay
         assert candidate.wire_rate == pytest.approx(64_000 + 8 * (14 + 52) / interval)
     assert found.best.age == min(candidate.age for candidate in found.candidates)
@@ -96,7 +96,7 @@ def test_the_interval_of_a_call_is_part_of_its_score():
     found = td.best_interval(64_000, PATH, LINUX, td.CallTarget("g711"))
     for candidate in found.candidates:
         codec = replace(CODECS["g711"], packet_interval=candidate.value)
-        assert candidate.mos == voice_quality(td.predict_delay(candidate.flow, PATH), codec).mos
+        assert candidate.mos == voice_quality(td.predict_delay(candidate.flow, PATH, method="chain"), codec).mos
     assert found.best.mos == max(candidate.mos for candidate in found.candidates)
     assert (found.value, found.limited_by) == (0.020, "rank")
 
@@ -148,8 +148,8 @@ def test_sensitivities_are_changes_of_predictions(delays):
     assert seen == [(done, 9) for done in range(1, 10)]
     assert len(found.entries) == 12
     rtt = found.of("rtt")
-    longer = td.predict_delay(VOIP, td.Path(rtt=0.110, loss=0.02)).quantile(0.95)
-    shorter = td.predict_delay(VOIP, td.Path(rtt=0.090, loss=0.02)).quantile(0.95)
+    longer = td.predict_delay(VOIP, td.Path(rtt=0.110, loss=0.02), method="chain").quantile(0.95)
+    shorter = td.predict_delay(VOIP, td.Path(rtt=0.090, loss=0.02), method="chain").quantile(0.95)
     assert rtt.outputs == (pytest.approx(shorter), delays.quantile(0.95), pytest.approx(longer))
     assert rtt.changes[1] == pytest.approx(longer / delays.quantile(0.95) - 1)
     assert rtt.elasticity == pytest.approx(math.log(longer / shorter) / math.log(1.1 / 0.9))

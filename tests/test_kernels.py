@@ -91,7 +91,7 @@ from numba.core import event
 from tcpdelay import predict_delay
 from tcpdelay.chain.linux.transitions import first_bound
 with event.install_recorder("numba:compile") as compiled:
-    found = predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02)
+    found = predict_delay(rtt=0.1, loss=0.02, packet_size=174, interval=0.02, method="chain")
     error = found.expected_error.median
 print(json.dumps({
     "compiled": len(compiled.buffer),

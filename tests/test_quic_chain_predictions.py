@@ -165,12 +165,12 @@ def test_the_chain_and_the_simulator_have_ranges_of_their_own():
     assert validated_range(STREAMS) is QUIC_CHAIN_RANGE
     assert validated_range(STREAMS, method="simulation") is QUIC_RANGE
     with pytest.warns(ValidityWarning, match="loss 0.12 lies outside the validated range of 0.0001 to 0.1"):
-        td.predict_delay(CALL, td.Path(rtt=0.1, loss=0.12), STREAMS)
+        td.predict_delay(CALL, td.Path(rtt=0.1, loss=0.12), STREAMS, method="chain")
 
 
 def test_what_the_chain_refuses_is_named_with_what_models_it():
     with pytest.raises(ValueError, match="delivery must be 'stream_per_message' or 'datagram' in the chain of QUIC"):
-        td.predict_delay(CALL, PATH, td.Stack.quic())
+        td.predict_delay(CALL, PATH, td.Stack.quic(), method="chain")
     with pytest.raises(ValueError, match="simulate takes it into account, and so does the method 'auto'"):
         td.guideline(CALL, PATH, td.Stack.quic(), method="chain")
     assert supports(Scenario(CALL, PATH, td.Stack.linux()), quic_chain()).refused[0].name == "stack"
@@ -179,7 +179,7 @@ def test_what_the_chain_refuses_is_named_with_what_models_it():
 def test_a_region_is_the_chain_with_its_errors():
     region = td.working_region(CALL, STREAMS, rtt=[0.1, 0.3], loss=[0, 0.02, 0.04], codec=None)
     assert set(region.accuracy.values.ravel()) == {0}
-    expected = td.predict_delay(CALL, PATH, STREAMS)
+    expected = td.predict_delay(CALL, PATH, STREAMS, method="chain")
     assert region.p99.sel(rtt=0.1, loss=0.02).item() == expected.quantile(0.99)
     assert region.expected_error_mean.sel(rtt=0.1, loss=0.02).item() == expected.expected_error.mean
     assert region.p95.sel(rtt=0.3, loss=0).item() == 0.15
@@ -207,7 +207,9 @@ def test_a_table_may_have_packet_sizes():
     }
     with pytest.warns(ValidityWarning, match="1 of 3 rows"):
         found = td.predict_many(table, stack=STREAMS, cached=False)
-    assert found["p99"][:2] == pytest.approx([td.predict_delay(CALL, PATH, STREAMS).quantile(0.99), 0.01])
+    assert found["p99"][:2] == pytest.approx(
+        [td.predict_delay(CALL, PATH, STREAMS, method="chain").quantile(0.99), 0.01]
+    )
     assert found["reason"][2] == "the chain is too large to compute, or does not model this loss or packet size"
 
 
@@ -231,7 +233,9 @@ def test_a_sweep_takes_the_chain():
             "grid": {"rtt": [0.1]},
         }
     )
-    assert found.delay.values[0, -1] == pytest.approx(td.predict_delay(CALL, PATH, STREAMS).quantile(0.99))
+    assert found.delay.values[0, -1] == pytest.approx(
+        td.predict_delay(CALL, PATH, STREAMS, method="chain").quantile(0.99)
+    )
     assert found.validated.item()
 
 
@@ -240,7 +244,7 @@ def test_the_command_line_takes_the_chain(run):
     assert (status, errors) == (0, "")
     found = json.loads(printed)
     assert (found["method"], found["simulated_because"]) == ("chain", None)
-    assert found["p99"] == pytest.approx(td.predict_delay(CALL, PATH, STREAMS).quantile(0.99))
+    assert found["p99"] == pytest.approx(td.predict_delay(CALL, PATH, STREAMS, method="chain").quantile(0.99))
 
 
 def test_the_command_line_says_what_the_chain_refuses(run):

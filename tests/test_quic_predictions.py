@@ -245,8 +245,8 @@ def test_what_is_for_tcp_alone_is_refused_in_one_line(question, words):
 def test_a_loss_beyond_the_chain_is_named_and_not_taken_for_the_capacity():
     path = td.Path(rtt=0.050, loss=0.3)
     with pytest.raises(ValueError, match=r"loss must be at most 0.25 in the chain of QUIC, got 0.3"):
-        td.predict_delay(CALL, path, STREAMS)
+        td.predict_delay(CALL, path, STREAMS, method="chain")
     with pytest.raises(ValueError, match=r"loss must be at most 0.25 in the chain of QUIC, got 0.3"):
         td.largest_rtt(CALL, path, STREAMS, target=td.Target(0.2), method="chain")
     with pytest.warns(ValidityWarning, match="loss 0.3 lies outside"):
-        assert td.predict_delay(CALL, path, STREAMS, method="auto", packets=20_000).method == "simulation"
+        assert td.predict_delay(CALL, path, STREAMS, packets=20_000).method == "simulation"

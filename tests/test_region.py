@@ -44,7 +44,7 @@ def test_every_exact_cell_is_what_a_prediction_says(region, stack):
         for j, loss in enumerate(LOSSES):
             cell = region.isel(rtt=i, loss=j)
             path = td.Path(rtt, loss)
-            expected = td.predict_delay(VOIP, path, stack)
+            expected = td.predict_delay(VOIP, path, stack, method="chain")
             assert cell.works == (expected.quantile(0.95) <= 0.2)
             assert float(cell.utilization) == pytest.approx(connection_utilization(VOIP, path, stack), rel=1e-12)
             error = expected_error(VOIP, path, stack, expected.sustainable)
@@ -79,7 +79,7 @@ def test_a_cell_is_what_a_prediction_says_to_rounding(size, interval, rtt, loss,
     cell = td.working_region(flow, stack, rtt=rtt, loss=loss, limit=0.15, codec=None).squeeze()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", td.ValidityWarning)
-        predicted = td.predict_delay(flow, td.Path(rtt, loss), stack)
+        predicted = td.predict_delay(flow, td.Path(rtt, loss), stack, method="chain")
     expected = [*predicted.quantile([0.5, 0.95, 0.99]), predicted.mean, predicted.late_fraction(0.15)]
     found = [float(cell[name]) for name in ("p50", "p95", "p99", "mean", "late_fraction")]
     assert bool(cell.works) == (expected[1] <= 0.15)
@@ -101,7 +101,7 @@ def test_a_call_is_rated_as_the_quality_of_its_predicted_delays(codec, stack):
                 cell = region.isel(rtt=i, loss=j)
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", td.ValidityWarning)
-                    predicted = td.predict_delay(VOIP, td.Path(rtt, loss), stack)
+                    predicted = td.predict_delay(VOIP, td.Path(rtt, loss), stack, method="chain")
                 call = voice_quality(predicted, codec, None if playout_delay == "best" else playout_delay)
                 assert float(cell.mos) == pytest.approx(call.mos, rel=1e-9)
                 assert float(cell.playout_delay) == pytest.approx(call.playout_delay, rel=1e-9)
@@ -159,8 +159,8 @@ def test_the_edge_is_where_predictions_change_sides(stack):
     for i in range(3):
         below, above = (edge.path(i, sides[i]) for sides in (edge.works_up_to, edge.fails_from))
         # A delay of exactly the limit carries the rounding of its bin.
-        assert td.predict_delay(VOIP, below, stack).quantile(0.95) <= 0.2 + 1e-8
-        assert td.predict_delay(VOIP, above, stack).quantile(0.95) > 0.2
+        assert td.predict_delay(VOIP, below, stack, method="chain").quantile(0.95) <= 0.2 + 1e-8
+        assert td.predict_delay(VOIP, above, stack, method="chain").quantile(0.95) > 0.2
 
 
 def test_both_searches_meet_at_the_same_edge():
@@ -218,7 +218,7 @@ def test_the_edge_of_a_long_limit_needs_no_whole_distribution(monkeypatch):
     for loss, works in ((edge.works_up_to[0], True), (edge.fails_from[0], False)):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", td.ValidityWarning)
-            delays = td.predict_delay(flow, edge.path(0, loss))
+            delays = td.predict_delay(flow, edge.path(0, loss), method="chain")
         assert delays.meets(target) == works
 
 

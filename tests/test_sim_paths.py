@@ -162,7 +162,7 @@ def test_no_segment_overtakes_one_that_has_arrived(interval):
 def test_the_chain_refuses_reordering_and_the_simulator_answers():
     path = replace(HUNDRED_MS, loss=0.01, reordering=0.1)
     with pytest.raises(ValueError, match=r"reordering must be 0 in the chain, got 0\.1"):
-        td.predict_delay(VOICE, path)
+        td.predict_delay(VOICE, path, method="chain")
     assert td.predict_delay(VOICE, path, method="simulation").quantile(0.99) > 0.060
 
 
@@ -215,4 +215,4 @@ def test_the_chain_refuses_what_only_the_simulator_knows(change):
         ):
             td.DelayModel(VOICE, td.Path(rtt=0.1, loss=0.01, **change), stack)
     with pytest.raises(ValueError, match=f"^{name} must be "):
-        td.predict_delay(packet_size=174, interval=0.02, rtt=0.1, loss=0.01, **change)
+        td.predict_delay(packet_size=174, interval=0.02, rtt=0.1, loss=0.01, **change, method="chain")

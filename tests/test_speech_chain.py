@@ -40,7 +40,7 @@ def test_one_loss_delays_the_packets_that_the_talk_spurt_still_writes():
     # 3.5 intervals late, and packet j behind it 3.5 - j, if the talk spurt is still going on.
     loss, interval, talk = 1e-5, 0.020, 0.3
     speech, path = td.Speech(174, interval, talk, silence=1000), td.Path(rtt=0.050, loss=loss)
-    found = td.predict_delay(speech, path)
+    found = td.predict_delay(speech, path, method="chain")
     goes_on = math.exp(-interval / talk)
     for beyond in (1.4, 2.4, 3.4):
         teeth = [goes_on**j for j in range(4) if 3.5 - j > beyond]
@@ -52,7 +52,7 @@ def test_the_last_packet_of_a_talk_spurt_waits_for_the_probe():
     # the packet before the lost one brings an RTT after its write.
     loss, interval, talk, rtt = 1e-5, 0.020, 0.2, 0.050
     speech = td.Speech(174, interval, talk, silence=1000, write_jitter=0)
-    found = td.predict_delay(speech, td.Path(rtt=rtt, loss=loss))
+    found = td.predict_delay(speech, td.Path(rtt=rtt, loss=loss), method="chain")
     latest = rtt / 2 + rtt + 0.2 + rtt - interval
     ends = 1 - math.exp(-interval / talk)
     assert found.late_fraction(latest - 1e-4) == pytest.approx(loss * ends, rel=0.01)
@@ -61,7 +61,7 @@ def test_the_last_packet_of_a_talk_spurt_waits_for_the_probe():
 
 def test_a_first_packet_is_late_if_it_is_lost_itself():
     speech, path = td.Speech(174, 0.020, silence=1000), td.Path(rtt=0.050, loss=1e-4)
-    first = td.predict_delay(speech, path).by_kind["first packet"]
+    first = td.predict_delay(speech, path, method="chain").by_kind["first packet"]
     assert first.late_fraction(0.0251) == pytest.approx(1e-4, rel=0.01)
 
 
@@ -69,8 +69,8 @@ def test_a_first_packet_is_late_if_it_is_lost_itself():
 @pytest.mark.parametrize(("rtt", "loss"), [(0.020, 0.02), (0.100, 0.005), (0.130, 0.01)])
 def test_speech_that_hardly_ever_pauses_is_a_flow(stack, rtt, loss):
     path = td.Path(rtt=rtt, loss=loss)
-    speech = td.predict_delay(td.Speech(174, 0.020, talk=1000, silence=1000), path, stack)
-    flow = td.predict_delay(td.Flow(174, 0.020), path, stack)
+    speech = td.predict_delay(td.Speech(174, 0.020, talk=1000, silence=1000), path, stack, method="chain")
+    flow = td.predict_delay(td.Flow(174, 0.020), path, stack, method="chain")
     assert speech.mean == pytest.approx(flow.mean, rel=1e-3)
     for late in path.forward_delay + 0.02 * np.arange(0.25, 12, 0.5):
         assert speech.late_fraction(late) == pytest.approx(flow.late_fraction(late), rel=0.02, abs=1e-5)
@@ -103,7 +103,7 @@ def test_the_chain_counts_the_packets_of_a_talk_spurt(talk):
 
 
 def test_all_packets_are_first_packets_and_others():
-    found = td.predict_delay(VOICE, PATH)
+    found = td.predict_delay(VOICE, PATH, method="chain")
     assert tuple(found.by_kind) == VOICE.kinds
     share = 1 / VOICE.packets_per_burst
     others, first = found.by_kind.values()
@@ -125,7 +125,7 @@ def test_all_packets_are_first_packets_and_others():
 )
 def test_delays_are_those_of_the_simulator(speech, rtt, loss, stack):
     path = td.Path(rtt=rtt, loss=loss)
-    chain = td.predict_delay(speech, path, stack)
+    chain = td.predict_delay(speech, path, stack, method="chain")
     simulated = td.simulate(speech, path, stack, packets=400_000, seed=3)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.02)
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.05)
@@ -142,7 +142,7 @@ def test_the_method_auto_asks_the_chain_where_it_is_right():
 
 
 def test_the_expected_error_grows_where_a_quantile_is_at_the_edge_of_a_tooth():
-    found = td.predict_delay(VOICE, PATH)
+    found = td.predict_delay(VOICE, PATH, method="chain")
     shares = [found.late_fraction(value) for value in found.values if 0.002 < found.late_fraction(value) < 0.5]
     at_edge, inside = (
         found.expected_error_of(1 - share * factor).p90 for share, factor in ((shares[2], 1.001), (shares[2], 0.5))
@@ -172,7 +172,7 @@ def test_the_expected_error_grows_where_a_quantile_is_at_the_edge_of_a_tooth():
 def test_what_the_chain_refuses_is_said_in_one_line(speech, path, stack, message):
     assert supports(Scenario(speech, path, stack)).refused
     with pytest.raises(UnsupportedError, match=f"^{message}") as error:
-        td.predict_delay(speech, path, stack)
+        td.predict_delay(speech, path, stack, method="chain")
     assert "\n" not in str(error.value)
 
 

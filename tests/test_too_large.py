@@ -34,7 +34,7 @@ def test_a_prediction_says_why_it_is_simulated(no_memory, run):
     assert (status, errors) == (0, "")
     assert f"simulation: {REASON}" in printed
     with pytest.raises(TooLargeError):
-        td.predict_delay(CALL, PATH)
+        td.predict_delay(CALL, PATH, method="chain")
 
 
 def test_a_report_says_why_it_is_simulated(no_memory):

@@ -35,7 +35,7 @@ def parameters(rtt, loss=0.001, video=VIDEO):
 
 
 def test_without_losses_every_frame_takes_the_one_way_delay():
-    found = td.predict_delay(td.Video(2_000_000), td.Path(rtt=0.050, loss=0))
+    found = td.predict_delay(td.Video(2_000_000), td.Path(rtt=0.050, loss=0), method="chain")
     assert (found.values.tolist(), found.weights.tolist()) == ([0.025], [1.0])
     assert found.by_kind["key frame"].mean == 0.025
 
@@ -61,7 +61,7 @@ def test_rare_losses_make_teeth_of_known_height():
     # The frame after a lost one shows the loss, at 1.6 frame intervals. The frame after that waits for its repair, at
     # 2.2. So the delays have teeth 1.6, 0.6 and 0.2 intervals beyond the network's own delay.
     loss, interval = 1e-4, 1 / 30
-    found = td.predict_delay(SMALL, td.Path(rtt=0.6 * interval, loss=loss), RENO)
+    found = td.predict_delay(SMALL, td.Path(rtt=0.6 * interval, loss=loss), RENO, method="chain")
     for beyond, teeth in ((0.1, 3), (0.4, 2), (1.0, 1), (1.65, 0)):
         late = found.late_fraction((0.3 + beyond) * interval)
         assert late == pytest.approx(teeth * loss, rel=0.02, abs=loss / 50)
@@ -84,8 +84,8 @@ def test_waits_for_a_window_follow_from_the_acks(size, load, window):
 
 def test_frames_of_one_size_are_a_flow():
     path = td.Path(rtt=0.050, loss=0.005)
-    found = td.predict_delay(SMALL, path, RENO)
-    flow = td.predict_delay(td.Flow(1000, 1 / 30), path, RENO)
+    found = td.predict_delay(SMALL, path, RENO, method="chain")
+    flow = td.predict_delay(td.Flow(1000, 1 / 30), path, RENO, method="chain")
     assert found.mean == pytest.approx(flow.mean, rel=0.01)
     assert found.late_fraction(0.030) == pytest.approx(flow.late_fraction(0.030), rel=0.1)
     assert set(found.by_kind) == {"other frame"}
@@ -109,7 +109,7 @@ def test_every_course_of_events_leads_to_the_next_key_frame(control, rtt):
 @pytest.mark.parametrize("control", ["cubic", "reno"])
 def test_the_chain_agrees_with_the_simulator(control):
     stack = td.Stack.linux(control)
-    found = td.predict_delay(VIDEO, PATH, stack)
+    found = td.predict_delay(VIDEO, PATH, stack, method="chain")
     simulated = td.simulate(VIDEO, PATH, stack, packets=200_000, seed=1)
     assert found.mean == pytest.approx(simulated.mean, rel=0.02)
     assert found.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.05)
@@ -135,7 +135,7 @@ def test_the_chain_agrees_with_the_simulator(control):
 def test_what_the_chain_refuses_is_said_in_one_line(video, path, stack, message):
     assert supports(Scenario(video, path, stack)).refused
     with pytest.raises(UnsupportedError, match=f"^{message}") as error:
-        td.predict_delay(video, path, stack)
+        td.predict_delay(video, path, stack, method="chain")
     assert "\n" not in str(error.value)
 
 

@@ -1,7 +1,8 @@
 """Compare the chain of BBR with the simulator in random scenarios: `python validation/bbr_chain.py`.
 
 The script takes some twenty minutes. It writes `results/bbr-chain.csv` with one line per scenario of the error map with
-packets up to one segment, whose writes are up to 1 ms late. Predictions quote the errors of this comparison (`tcpdelay/accuracy/data`).
+packets up to one segment, whose writes are up to 1 ms late. Predictions quote the errors of this comparison
+(`tcpdelay/accuracy/data`).
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ def find_expected(analysis: ConnectionAnalysis, app: Application | None, target:
     except ValueError:
         return Expected(notes=tuple(notes))
     path, stack = analysis.estimate().path(), analysis.stack()
-    beyond = validated_range(stack).exceeded_by(flow, path)
+    beyond = [] if predicted.method == "simulation" else validated_range(stack).exceeded_by(flow, path)
     return Expected(
         predicted,
         call_experience(app, flow, target, analysis.delays),

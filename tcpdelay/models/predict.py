@@ -265,7 +265,7 @@ def predict_delay(
     path: Path | None = None,
     stack: Stack | StackName | None = None,
     *,
-    method: AnsweredBy = "chain",
+    method: AnsweredBy = "auto",
     packets: int | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     max_seconds: float = MOST_SECONDS,
@@ -279,20 +279,18 @@ def predict_delay(
     flow : Source or str, optional
         A `Flow` of a packet size [bytes] and an interval [s], or the name of an application in
         `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. The chain also
-        knows `Speech` and `Video`, within limits. Any other source is simulated: the method must be "simulation" or
-        "auto".
+        knows `Speech` and `Video`, within limits. Any other source is simulated.
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.
     stack : Stack or {"linux", "newreno_2008", "quic"}, optional
         The transport, or its name on the command line; by default the TCP of a current Linux kernel. The chain of
-        QUIC knows datagrams and a stream per message, with NewReno. Any other QUIC is simulated: the method must be
-        "simulation" or "auto".
-    method : {"chain", "simulation", "auto"}
-        What answers: the Markov chain in less than a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to
-        2 % in some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its
-        expected error is below 10 % and the flow's rate is not near the capacity, and else simulates what can be
-        simulated: also lost acknowledgements, which the chain does not know, jitter above the packet interval, and
-        bursts of losses that are too long for it.
+        QUIC knows datagrams and a stream per message, with NewReno. Any other QUIC is simulated.
+    method : {"auto", "chain", "simulation"}
+        What answers: the Markov chain in a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to 2 % in
+        some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error
+        is below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost
+        acknowledgements, which the chain does not know, jitter above the packet interval, and bursts of losses that are
+        too long for it. "chain" never simulates, and refuses what the chain does not know.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional

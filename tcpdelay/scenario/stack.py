@@ -29,9 +29,8 @@ class QuicPacket:
     """The sizes of a full packet [bytes of UDP payload]."""
 
     datagram_size: int = 1200  # Largest UDP payload (RFC 9000, 14); windows are multiples of it
-    packet_overhead: int = (
-        27  # Bytes besides the frames: short header, connection ID, packet number, authentication tag
-    )
+    # Bytes besides the frames: short header, connection ID, packet number, authentication tag
+    packet_overhead: int = 27
     frame_overhead: int = 8  # Bytes of a STREAM or DATAGRAM frame besides its data
 
     @property

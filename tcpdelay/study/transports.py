@@ -109,7 +109,7 @@ def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, p
         "tcp",
         f"TCP of a Linux kernel, {stack.congestion_control}, one write per packet",
         carry(stack=stack),
-        partial(predict_delay, flow, path, stack),
+        partial(predict_delay, flow, path, stack, method="chain"),
     )
     if stack.congestion_control != "bbr":
         bbr = replace(stack, congestion_control="bbr")
@@ -117,7 +117,7 @@ def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, p
             "tcp-bbr",
             "TCP of a Linux kernel, bbr, one write per packet",
             carry(stack=bbr),
-            partial(predict_delay, flow, path, bbr),
+            partial(predict_delay, flow, path, bbr, method="chain"),
         )
     if isinstance(flow, Flow):
         yield from _by_the_application(carry, flow, path, stack, target)

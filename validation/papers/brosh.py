@@ -195,7 +195,7 @@ def closed_forms(row: RouterRow, path: td.Path) -> Iterator[Ours]:
     # The intervals of pieces and shares, and the losses per round, are beyond the range of the validation.
     warnings.simplefilter("ignore", ValidityWarning)
     for name, stack in (("chain of 2008", CHAIN), ("chain of Linux", td.Stack.linux("reno"))):
-        plain = td.predict_delay(row.flow, path, stack).quantile(0.95)
+        plain = td.predict_delay(row.flow, path, stack, method="chain").quantile(0.95)
         for heuristic, delays in {
             **{f"split {n}": partial(split_delay, pieces=n) for n in (2, 4)},
             **{f"par {n}": partial(parallel_delay, connections=n) for n in (2, 5)},
@@ -212,13 +212,15 @@ def working_regions() -> Iterator[Ours]:
         ("live streaming", td.Flow(1448, 0.030, write_jitter=0.0), td.Target(5.0, 0.999)),
     ):
         for rtt in RTTS:
-            works = [td.predict_delay(flow, td.Path(rtt, loss), CHAIN).meets(target) for loss in LOSSES]
+            works = [td.predict_delay(flow, td.Path(rtt, loss), CHAIN, method="chain").meets(target) for loss in LOSSES]
             first = works.index(False) if False in works else len(works)
             percent = [0.0, *(100 * loss for loss in LOSSES), 100.0]
             condition = f"{name}, {1e3 * rtt:g} ms"
             low, high = percent[first : first + 2]
             yield Ours("Figure 6", condition, "loss up to which it works", low, low, high)
-            slowest = max(td.predict_delay(flow, td.Path(rtt, loss), CHAIN).values[-1] for loss in LOSSES)
+            slowest = max(
+                td.predict_delay(flow, td.Path(rtt, loss), CHAIN, method="chain").values[-1] for loss in LOSSES
+            )
             yield exact("Figure 6", condition, "largest delay of the chain at any loss", float(slowest))
 
 
@@ -270,9 +272,11 @@ def blind_connections(rtt: float = 0.1) -> Iterator[Ours]:
     flow = td.Flow(1448, INTERVAL, write_jitter=0.0)
     for loss in (0.005, 0.01, 0.03):
         path = td.Path(rtt, loss)
-        plain = td.predict_delay(flow, path, CHAIN).quantile(0.95)
+        plain = td.predict_delay(flow, path, CHAIN, method="chain").quantile(0.95)
         for number in range(2, 7):
-            shared = td.predict_delay(td.Flow(1448, number * INTERVAL, write_jitter=0.0), path, CHAIN).quantile(0.95)
+            shared = td.predict_delay(
+                td.Flow(1448, number * INTERVAL, write_jitter=0.0), path, CHAIN, method="chain"
+            ).quantile(0.95)
             in_order = parallel_delay(flow, path, CHAIN, number).quantile(0.95)
             condition = f"{number} blind connections, {100 * loss:g} % loss"
             yield exact("Section VI-B", condition, "gain in p95, each connection by itself", 100 * (1 - shared / plain))

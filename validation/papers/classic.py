@@ -48,7 +48,7 @@ def beside_the_chain() -> Iterator[dict[str, object]]:
     for (recovery, limited), rtt, interval, size, loss in product(VARIANTS, RTTS, INTERVALS, SIZES, LOSSES):
         flow = td.Flow(size, interval, write_jitter=0.0)
         stack = td.Stack.newreno_2008(variant=recovery, limited_transmit=limited)
-        chain = predict_delay(flow, td.Path(rtt=rtt, loss=loss), stack)
+        chain = predict_delay(flow, td.Path(rtt=rtt, loss=loss), stack, method="chain")
         source = ConstantRate(
             flow=flow,
             path=SharedPath(rtt / 2, loss=loss),

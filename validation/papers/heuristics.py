@@ -134,7 +134,7 @@ def compare_closed_form(size: int, rtt: float, loss: float, heuristic: str) -> R
     path = td.Path(rtt=rtt, loss=loss)
     simulated = pooled([lone(flow, rtt, loss, stack, seed, CLOSED_FORM_SECONDS, **how) for seed in (1, 2)])
     row: Row = {"heuristic": heuristic, "packet_size": size, "rtt": rtt, "loss": loss}
-    predicted, from_simulated = td.predict_delay(flow, path, stack), simulated
+    predicted, from_simulated = td.predict_delay(flow, path, stack, method="chain"), simulated
     if "pieces" in how:
         predicted = split_delay(flow, path, stack, how["pieces"])
     elif "connections" in how:

@@ -42,7 +42,9 @@ def milliseconds(*times: float) -> str:
 def predicted(flow: Flow, path: NetworkPath, low: float, high: float, stack: Linux) -> str:
     """Return the prediction at the estimated loss, and the predictions at the ends of its confidence interval."""
     at_loss = (
-        predict_delay(rtt=path.rtt, loss=loss, packet_size=flow.packet_size, interval=flow.interval, stack=stack)
+        predict_delay(
+            rtt=path.rtt, loss=loss, packet_size=flow.packet_size, interval=flow.interval, stack=stack, method="chain"
+        )
         for loss in (path.loss, low, high)
     )
     value, *ends = (distribution.quantile(QUANTILE) for distribution in at_loss)
