@@ -16,6 +16,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Context
 from difflib import get_close_matches
 from typing import (
     TYPE_CHECKING,
@@ -142,10 +143,17 @@ def as_numbers(name: str, value: object) -> NDArray[np.float64]:
     return found.astype(np.float64)
 
 
+LONG_NUMBER = 10**12
+"""Whole number from which error messages show six digits and the power of ten."""
+_SIX_DIGITS = Context(prec=6)
+
+
 def shown(value: object) -> str:
     """Return a value of any type in the form of an error message."""
     if isinstance(value, numbers.Integral) and is_number(value):
-        return f"{int(value)!s:.200}"
+        # Python refuses to write a whole number of thousands of digits.
+        whole = int(value)
+        return f"{whole}" if abs(whole) < LONG_NUMBER else f"{_SIX_DIGITS.create_decimal(whole).normalize():g}"
     if is_number(value):
         return f"{float(value):.12g}"
     if isinstance(value, str):

@@ -324,10 +324,7 @@ class DelayDistribution:
         return 0.0
 
     def expected_error_of(self, quantile: float) -> ExpectedError | None:
-        """Return the probable error of a quantile, above 0 and below 1, or of the next higher one that is known.
-
-        The error of a simulation is that of the quantile for which it was made.
-        """
+        """Return the probable error of a quantile, above 0 and below 1, or of the next higher one that is known."""
         if not is_number(quantile):
             raise InvalidValueError("quantile", quantile, "be a number above 0 and below 1")
         return self.expected_error if self.look_up_error is None else self.look_up_error(quantile)

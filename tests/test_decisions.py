@@ -152,7 +152,7 @@ def test_a_scenario_is_simulated_once(monkeypatch):
     assert decided.lateness == answer.require().late_fraction(0.2)
     made.clear()
     monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", 20_000)
-    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (20_000,))
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
     td.guideline(scenario.flow, scenario.path, target=target)
     whole = [call[:-1] for call in made if call[-1] is None]
     assert len(whole) == len(set(whole)) > 5

@@ -183,6 +183,14 @@ def test_an_error_names_the_option_of_its_argument(argument, option):
     assert raised.value.message == f"TABLE: {argument} must be less, got 3"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(10**400, "1e+400"), (-(10**9000) - 1, "-1e+9000"), (1_234_567_890_123, "1.23457e+12"), (10**12 - 1, "9" * 12)],
+)
+def test_an_error_shortens_a_long_whole_number(value, text):
+    assert str(InvalidValueError("packets", value, "be less")) == f"packets must be less, got {text}"
+
+
 @pytest.mark.parametrize("huge", [10**400, -(10**400)])
 def test_a_number_beyond_floating_point_is_refused_like_any_other(huge):
     with pytest.raises(InvalidValueError, match="packet_size must be finite"):

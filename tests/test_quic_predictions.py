@@ -38,7 +38,7 @@ def quick():
     """Simulate fewer packets for margins than a report does."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tcpdelay.models.predict.COMPARED_PACKETS", 20_000)
-        patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (20_000,))
+        patched.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
         yield
 
 

@@ -116,7 +116,7 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone(findings):
 
 def test_options_in_the_verdict_are_code():
     page = guideline(VOIP, Path(0.100, 0.02), target=Target(0.140, 0.95), method="chain").to_html()
-    assert "<code>--method auto</code>" in page
+    assert "<code>--method simulation</code>" in page
     assert "`" not in re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)
 
 

@@ -1,16 +1,11 @@
 """Pages of reports near the capacity of a path and beyond it: written in every format, without an empty chart."""
 
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import tcpdelay as td
 from report_consistency import draw_heavy, page_faults
-from tcpdelay.ask import DelayParts, Requested
 from tcpdelay.models import predict as models
-from tcpdelay.models import verdict
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.edge import largest_loss
@@ -24,7 +19,7 @@ def short(monkeypatch):
     """Simulate few packets: the pages are checked here, and not their figures."""
     monkeypatch.setattr(models, "COMPARED_PACKETS", 4000)
     monkeypatch.setattr("tcpdelay.advice.guideline.COMPARED_PACKETS", 4000)
-    monkeypatch.setattr(verdict, "SIMULATED_PACKETS", (4000, 8000))
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 8000)
 
 
 @pytest.mark.parametrize("number", range(4))
@@ -47,25 +42,7 @@ def test_the_margin_of_a_report_is_where_the_search_for_it_finds_it(short, monke
     monkeypatch.setattr("tcpdelay.study.edge.COMPARED_PACKETS", 4000)
     report = td.guideline(FRAMES, PATH, target=TARGET)
     assert page_faults(report) == []
-    assert report.simulated_because.startswith("the chain does not model this scenario (packet size)")
+    assert report.simulated_because.startswith("the chain is not checked here: packet_size 16667 bytes")
     edge = largest_loss(FRAMES, PATH, target=TARGET)
     loss = report.margins[0]
     assert loss.edge == pytest.approx(edge.value, rel=0.5)
-
-
-def test_a_chain_that_is_wrong_about_the_capacity_gives_no_figure_of_a_report(short, monkeypatch):
-    scenario, requested = Scenario(td.Flow(1448, 0.020), PATH), Requested(parts=True, target=TARGET)
-    simulated = predict(scenario, replace(requested, packets=4000), "simulation")
-    endless = replace(
-        predict(scenario, requested, "chain"),
-        status="not carried",
-        sustainable=False,
-        distribution=td.DelayDistribution.unsustainable(0.030),
-        parts=DelayParts(0.030, math.inf, 0.0, math.inf),
-    )
-    monkeypatch.setattr("tcpdelay.advice.guideline.predict", lambda *_: endless)
-    monkeypatch.setattr("tcpdelay.advice.guideline.judge", lambda *_: verdict.Judgement("works", simulated))
-    report = td.guideline(scenario.source, PATH, target=TARGET)
-    assert report.simulated_because == "the chain is wrong about whether TCP carries the flow"
-    assert page_faults(report) == []
-    assert report.parts == simulated.parts

@@ -23,7 +23,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.study.margins import Margin, largest_sustainable_rate, margins
-from tcpdelay.units import format_fraction, format_time
+from tcpdelay.units import format_fraction
 
 NEAR_CAPACITY = Path(rtt=0.080, loss=0.0048, jitter=0.005)
 """TCP carries about the rate of live video here, and the chain knows no jitter of packets of several segments."""
@@ -35,8 +35,9 @@ FEW = 20_000
 
 @pytest.fixture
 def few_packets(monkeypatch):
-    """Let the margins of reports be simulated with few packets."""
+    """Let reports be simulated with few packets."""
     monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", FEW)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20 * FEW)
 
 
 def live_video(path, **options):
@@ -48,7 +49,7 @@ def live_video(path, **options):
 def unsettled():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tcpdelay.models.predict.COMPARED_PACKETS", FEW)
-        patched.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
+        patched.setattr("tcpdelay.sim.simulation.MOST_PACKETS", COMPARED_PACKETS)
         return live_video(NEAR_CAPACITY)
 
 
@@ -93,26 +94,13 @@ def test_report_that_has_not_settled_in_all_formats(unsettled):
         _ = unsettled.distribution
 
 
-def test_a_chain_in_the_place_of_an_unsettled_simulation_says_so(no_search, few_packets, monkeypatch):
-    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (COMPARED_PACKETS,))
-    found = live_video(Path(rtt=0.080, loss=0.005))
-    assert (found.verdict, found.answer.method) == ("uncertain", "chain")
-    said = " ".join(content(found).explanation)
-    assert f"A simulation of {COMPARED_PACKETS} packets has not settled: TCP carries between" in said
-    assert "A simulation may decide" not in said
-    assert "but by the chain the delay never settles" in said
-    delay = json.loads(found.to_json())["delay"]
-    assert delay["settled"] is False
-    assert delay["carried_low"] < delay["carried_by_chain"] < delay["carried_high"]
-
-
 def test_the_range_of_a_margin_agrees_with_a_verdict_that_is_certain(monkeypatch):
     """The chain alone leaves the verdict open here, and a simulation decides it."""
     flow, path, target = Flow(1200, 0.020), Path(rtt=0.150, loss=0.01), Target(0.4)
     for simulated, verdict in ((0.3, "works"), (0.6, "fails")):
         monkeypatch.setattr(
             "tcpdelay.advice.guideline.judge",
-            lambda scenario, target, method, requested, on_progress, delay=simulated, verdict=verdict: Judgement(
+            lambda scenario, target, method, requested, delay=simulated, verdict=verdict: Judgement(
                 verdict, replace(predict(scenario, requested, "chain"), distribution=only(delay))
             ),
         )
@@ -165,7 +153,7 @@ def test_margins_are_found_where_a_quantile_lies_between_two_groups_of_delays():
 
 
 def test_comparison_with_a_report_that_has_not_settled(unsettled, no_search, few_packets, monkeypatch):
-    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (FEW,))
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", FEW)
     calm = live_video(Path(rtt=0.020, loss=0.001, jitter=0.001))
     for before, after in ((calm, unsettled), (unsettled, calm)):
         compared = compare_guidelines(before, after)
@@ -191,30 +179,11 @@ def test_longer_simulation_decides_a_verdict():
     assert found.answer.distribution.packets > COMPARED_PACKETS
 
 
-def test_effects_name_their_model_where_the_verdict_is_simulated():
-    # The chain's p95 is 140 ms, and its expected error reaches across this limit.
-    found = guideline("voip", Path(rtt=0.100, loss=0.02), target=Target(0.138))
-    assert found.answer.method == "simulation"
-    assert found.unchanged == pytest.approx(0.140, abs=5e-4)
-    assert found.unchanged != found.quantile
-    (opening,) = section(found, "advice").paragraphs
-    chain, simulated = format_time(found.unchanged), format_time(found.quantile)
-    assert f"the chain's p95 is {chain} here, and the simulated p95 is {simulated}" in opening
-    for rule in found.recommendations:
-        if rule.effect is not None and rule.effect.quantity == "quantile" and rule.effect.without is not None:
-            assert (rule.effect.basis, rule.effect.without) == ("chain", found.unchanged)
-        # What a later playout changes follows from the simulated delays alone.
-        if rule.effect is not None and rule.effect.at is not None:
-            assert rule.effect.basis == "simulation"
-            assert rule.effect.without == found.late_fraction
-            assert rule.effect.with_rule == found.distribution.late_fraction(rule.effect.at)
-
-
 def test_effects_start_from_the_delay_of_the_report_where_all_is_simulated(few_packets, monkeypatch):
     # The report's delays are those of a longer simulation than those of the margins.
-    monkeypatch.setattr("tcpdelay.models.verdict.SIMULATED_PACKETS", (2 * COMPARED_PACKETS,))
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 4 * FEW)
     found = guideline("voip", Path(rtt=0.100, loss=0.02, reordering=0.01), target=Target(0.1463))
-    assert found.distribution.packets > COMPARED_PACKETS
+    assert found.distribution.packets > FEW
     effects = [rule.effect for rule in found.recommendations if rule.effect is not None]
     before = [effect.without for effect in effects if effect.basis == "simulation" and effect.quantity == "quantile"]
     assert before

@@ -32,10 +32,10 @@ def section(found, key):
     return next(section for section in found.content().sections if section.key == key)
 
 
-def test_the_delays_are_those_of_a_simulation_with_as_many_messages(video):
+def test_the_delays_are_those_of_a_prediction(video):
     assert isinstance(video, td.SourceGuideline)
-    packets = video.answer.requested.packets
-    delays = td.simulate(VIDEO, PATH, packets=packets)
+    delays = td.predict_delay(VIDEO, PATH, method="auto")
+    assert video.answer.method == delays.method
     assert (video.mean, video.quantile) == (delays.mean, delays.quantile(0.99))
     assert video.late_fraction == delays.late_fraction(1.0)
     assert {kind: found.mean for kind, found in video.by_kind.items()} == {
@@ -48,7 +48,7 @@ def test_the_record_has_every_field_except_those_without_a_plain_form(video):
     found = video, td.guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020, method="chain")
     changes = ({"unchanged", "utilization"}, {"by_kind"}), (set(), {"fair_rate"})
     for each, (left_out, added) in zip(found, changes, strict=True):
-        fields = {field.name for field in dataclasses.fields(each)} - {"answer", "unsettled"}
+        fields = {field.name for field in dataclasses.fields(each)} - {"answer"}
         assert set(each.to_dict()) == fields - left_out | {"delay"} | added
 
 

@@ -8,11 +8,11 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.ask import Answer, Requested
-from tcpdelay.models import verdict
 from tcpdelay.models.predict import capacity, predict
 from tcpdelay.models.verdict import Judgement, judge, late_range, late_range_within, verdict_of
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim import simulation
 
 CALL = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02))
 
@@ -70,27 +70,41 @@ def test_the_chain_alone_decides_nothing_near_its_capacity(load, near):
         assert predict(Scenario(flow, path), Requested(packets=100_000)).method == "simulation"
 
 
-def test_a_simulation_decides_where_the_chain_does_not():
-    agent = application("voice-agent")
-    scenario = Scenario(agent.flow, td.Path(rtt=0.100, loss=0.025))
-    assert judge(scenario, agent.target, "chain").verdict == "uncertain"
-    found = judge(scenario, agent.target)
-    assert (found.verdict, found.answer.method) == ("works", "simulation")
+@pytest.mark.parametrize(
+    ("path", "limit"),
+    [
+        (td.Path(rtt=0.100, loss=0.02), 0.138),
+        (td.Path(rtt=0.100, loss=0.02, reordering=0.01), 0.200),
+        (td.Path(rtt=0.060, loss=0.003, ack_loss=0.01), 0.100),
+    ],
+)
+@pytest.mark.parametrize("share", [0.95, 0.999])
+def test_a_verdict_rests_on_the_answer_that_every_command_gives(monkeypatch, path, limit, share):
+    monkeypatch.setattr(simulation, "MOST_PACKETS", 40_000)
+    scenario, target = replace(CALL, path=path), td.Target(limit, share)
+    found = judge(scenario, target)
+    predicted = td.predict_delay(scenario.flow, path, method="auto")
+    assert (found.answer.method, found.answer.require().quantile(share)) == (
+        predicted.method,
+        predicted.quantile(share),
+    )
+    assert found.answer.expected_error == predicted.expected_error_of(share)
+    assert found.verdict == verdict_of(predict(scenario, Requested(target=target)), target)
 
 
-def test_a_limit_at_the_quantile_itself_stays_uncertain(monkeypatch):
-    monkeypatch.setattr(verdict, "SIMULATED_PACKETS", (50_000, 100_000))
-    agent = application("voice-agent")
-    scenario = Scenario(agent.flow, td.Path(rtt=0.100, loss=0.025))
-    share = 1 - td.simulate(scenario.flow, scenario.path, packets=100_000).late_fraction(0.200)
-    found = judge(scenario, td.Target(0.200, share))
-    assert found.verdict == "uncertain"
-    assert found.answer.require().packets == 100_000
+def test_a_simulation_knows_the_error_of_each_quantile():
+    path = td.Path(rtt=0.100, loss=0.02)
+    found, asked = (td.simulate(CALL.flow, path, packets=50_000, quantile=share) for share in (0.95, 0.999))
+    assert found.expected_error_of(0.95) == found.expected_error
+    other = found.expected_error_of(0.999)
+    assert other.quantile == 0.999
+    assert other.sampling == pytest.approx(asked.expected_error.sampling, rel=0.5)
+    assert other.sampling > found.expected_error.sampling
 
 
 def test_the_chain_decides_alone_where_it_can():
     asked: list[int] = []
-    found = judge(CALL, td.Target(0.200), on_progress=lambda done, total: asked.append(done))
+    found = judge(CALL, td.Target(0.200), requested=Requested(on_progress=lambda done, total: asked.append(done)))
     assert isinstance(found, Judgement)
     assert (found.verdict, found.answer.method, asked) == ("works", "chain", [])
 
@@ -102,16 +116,32 @@ def test_what_the_chain_refuses_is_simulated():
     assert judge(scenario, td.Target(0.200), "chain").verdict == "uncertain"
 
 
-def test_a_report_says_what_leaves_it_open_and_simulates_unless_told_otherwise():
+def test_a_report_says_what_leaves_it_open_and_simulates_on_request():
     agent, path = application("voice-agent"), td.Path(rtt=0.100, loss=0.025)
     chain = td.guideline(path=path, application=agent, method="chain")
     assert (chain.verdict, chain.settled, chain.distribution.method) == ("uncertain", False, "chain")
     assert "the prediction does not settle it" in chain.to_markdown().splitlines()[0]
-    auto = td.guideline(path=path, application=agent)
-    assert (auto.verdict, auto.settled, auto.distribution.method) == ("works", True, "simulation")
-    assert auto.to_dict()["delay"]["method"] == "simulation"
-    fewest, most = auto.late_range
-    assert fewest <= auto.late_fraction <= most < 0.05
+    assert "A simulation may decide: \\`--method simulation\\`." in chain.to_markdown()
+    simulated = td.guideline(path=path, application=agent, method="simulation")
+    assert (simulated.verdict, simulated.settled, simulated.distribution.method) == ("works", True, "simulation")
+    assert simulated.to_dict()["delay"]["method"] == "simulation"
+    assert {rule.effect.basis for rule in simulated.recommendations if rule.effect} >= {"simulation"}
+    assert not {rule.effect.basis for rule in simulated.recommendations if rule.effect} & {"chain"}
+    fewest, most = simulated.late_range
+    assert fewest <= simulated.late_fraction <= most < 0.05
+
+
+@pytest.mark.parametrize("loss", [0.003, 0.02])
+def test_a_report_has_the_figures_of_a_prediction(monkeypatch, loss):
+    """Without a report's own number of packets: frames of 16 684 bytes, of which all is simulated."""
+    monkeypatch.setattr(simulation, "MOST_SEGMENTS", 100_000)
+    flow, path, target = td.Flow(16_684, 1 / 30), td.Path(rtt=0.060, loss=loss), td.Target(2.0, 0.999)
+    report, predicted = td.guideline(flow, path, target=target), td.predict_delay(flow, path, method="auto")
+    assert report.answer.method == predicted.method == "simulation"
+    assert (report.quantile, report.late_fraction) == (predicted.quantile(0.999), predicted.late_fraction(2.0))
+    assert (report.works, report.unchanged) == (predicted.meets(target), report.quantile)
+    here = report.loss_curve.quantile[report.loss_curve.loss == loss]
+    assert set(here) <= {report.quantile}
 
 
 def test_the_range_of_late_packets_covers_other_simulations():

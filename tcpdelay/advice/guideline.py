@@ -10,16 +10,16 @@ from typing import Any
 from tcpdelay.accuracy.validity import ValidatedRange, beyond_validation, validated_range
 from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
-from tcpdelay.ask import Answer, NotSettledError, Requested, solved_once
+from tcpdelay.ask import Answer, Model, NotSettledError, Requested, solved_once
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
+    AnsweredBy,
     model_to_compare,
     packets_to_count,
     predict,
     simulator,
     supports,
-    why_simulated,
 )
 from tcpdelay.models.verdict import judge
 from tcpdelay.quality.experience import Call, call_experience, video_experience
@@ -83,10 +83,9 @@ def _notes(answer: Answer) -> tuple[str, ...]:
 def findings(request: GuidelineRequest) -> Findings:
     """Return the findings on a flow of constant rate; each scenario is solved only once.
 
-    With the method "auto", verdict and delays are simulated if the chain's expected error leaves the verdict open.
-    Margins, parts of the delay and effects of settings come from the chain. They are simulated if the chain refuses the
-    scenario and the method allows it, or if a simulation shows that the chain is wrong about whether TCP carries the
-    flow.
+    Verdict and delays are those of `tcpdelay.models.predict.predict` by the same method. The model that answers there
+    also computes parts of the delay, effects of settings and delays at other losses. If the application is a call or a
+    video, the findings include the quality of the call or the playout of the video.
     """
     # Imported here, because it imports Numba, which takes a second.
     from tcpdelay.compiling.compilation import few_predictions
@@ -95,44 +94,40 @@ def findings(request: GuidelineRequest) -> Findings:
         return _findings(request)
 
 
+_CHAIN: AnsweredBy | Model = "chain"
+
+
+def _require(judged: Answer) -> None:
+    """Raise the reason if there is no answer; a simulation that has not settled tells something too."""
+    if not isinstance(judged.refusal, NotSettledError):
+        judged.require()
+
+
 def _findings(request: GuidelineRequest) -> Findings:
     scenario, target, application = request.scenario, request.target, request.application
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
-    requested = Requested(parts=True, target=target)
-    answer = predict(scenario, requested, "chain")
-    model = model_to_compare(scenario, "chain" if request.method == "chain" else "auto", request.on_progress)
-    judgement = judge(scenario, target, request.method, requested, request.on_progress)
-    judged, unsettled = judgement.answer, None
-    because = "" if model == "chain" else why_simulated(scenario)
-    if model == "chain":
-        answer.require()
-        if judged.answered and judged.sustainable != answer.sustainable:
-            # One of the two has no finite delay: the figures of the chain would contradict the verdict.
-            because = f"the chain is wrong about whether {transport_name(stack)} carries the flow"
-            model = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress, because)
-    if model == "chain":
-        if not judged.answered:
-            unsettled = judged.refusal if isinstance(judged.refusal, NotSettledError) else None
-            # A simulation that has not settled has no delays.
-            judged = answer
-    else:
-        answer = judged
+    requested = Requested(parts=True, target=target, on_progress=request.on_progress)
+    judgement = judge(scenario, target, request.method, requested)
+    judged = judgement.answer
+    _require(judged)
+    because, model = "", _CHAIN
+    if judged.method == "simulation":
+        because = judged.simulated_because or "a simulation was requested"
+        model = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress, because)
     delays = judged.distribution
     return Findings.of(
         request,
         judgement,
         judged,
-        answer,
         model,
         flow=flow,
-        backlogged_time_fraction=answer.backlogged_time_fraction,
+        backlogged_time_fraction=judged.backlogged_time_fraction,
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack, model),
         playout=() if delays is None else playout_buffers(judged),
         validity=validated_range(stack, method=judged.method),
         notes=_notes(judged),
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
         simulated_because=because,
-        unsettled=unsettled,
         call=None if delays is None else call_experience(application, flow, target, delays),
         video=None if delays is None else video_experience(application, flow, target, delays),
     )
@@ -211,8 +206,13 @@ def source_findings(request: GuidelineRequest) -> SourceFindings:
 def _source_findings(request: GuidelineRequest) -> SourceFindings:
     scenario, target, on_progress = request.scenario, request.target, request.on_progress
     model = model_to_compare(scenario, "simulation", on_progress)
-    judgement = judge(scenario, target, "simulation", Requested(parts=True, target=target), on_progress)
-    answer = judgement.answer
+    requested = Requested(parts=True, target=target, on_progress=on_progress)
+    judgement = judge(scenario, target, request.method, requested)
+    judged = answer = judgement.answer
+    _require(judged)
+    if judged.method == "chain":
+        # The chains of speech and video answer for single points: the effects start from a simulation.
+        answer = predict(scenario, requested, simulator(because="effects are simulated"))
     carried = answer.sustainable or not answer.answered
     carrier = transport_name(scenario.stack)
     endless = f"{carrier} cannot carry this source on this path: the backlog grows for as long as it sends"
@@ -221,7 +221,6 @@ def _source_findings(request: GuidelineRequest) -> SourceFindings:
     return SourceFindings.of(
         request,
         judgement,
-        answer,
         answer,
         model,
         source=scenario.source,

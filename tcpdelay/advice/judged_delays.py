@@ -78,8 +78,17 @@ class LossCurve:
     critical: float | None  # Smallest loss at which TCP cannot carry the flow; None if it is not within the range
 
 
-def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: AnsweredBy | Model = "chain") -> LossCurve:
-    """Return the target's quantile at losses around a scenario, up to four times the limit, or up to TCP's capacity."""
+def loss_curve(
+    scenario: Scenario,
+    target: Target,
+    margin: Margin,
+    model: AnsweredBy | Model = "chain",
+    judged: Answer | None = None,
+) -> LossCurve:
+    """Return the target's quantile at losses around a scenario, whose own answer may be given.
+
+    The curve ends where the quantile is four times the limit, or where TCP is close to its capacity.
+    """
     here, edge = scenario.path.loss, margin.edge
     anchors = [loss for loss in (here, edge) if loss] or [USUAL_LOSS]
     lowest = max(LOWEST, min(anchors) / BELOW)
@@ -103,7 +112,8 @@ def loss_curve(scenario: Scenario, target: Target, margin: Margin, model: Answer
         # The capacity is NaN if the chain does not know it. Then the comparison is false, and the curve ends.
         if model == "chain" and not capacity(changed) - rate >= SMALLEST_RESERVE * rate:
             break
-        answer = predict(changed, method=model)
+        known = judged if loss == here and judged is not None and judged.answered else None
+        answer = predict(changed, method=model) if known is None else known
         delay = answer.require().quantile(target.quantile) if answer.answered else math.inf
         # Close to its capacity the chain may be too large for the backlog, although TCP carries the flow.
         if delay == math.inf:
@@ -333,8 +343,6 @@ class JudgedDelays:
     simulated_because: str
     # Whether another transport would help; None over QUIC, over the TCP of 2008, and without delays.
     transports: TransportComparison | None = None
-    # What is known from a simulation that has not settled, if the chain answers in its place.
-    unsettled: NotSettledError | None = None
     estimate: PathEstimate | None = None  # The measurement from which the path was made
     path_preset: PathPreset | None = None  # The preset from which the path was made
 
@@ -348,12 +356,15 @@ class JudgedDelays:
         cls,
         request: GuidelineRequest,
         judgement: Judgement,
-        judged: Answer,
         answer: Answer,
         model: AnsweredBy | Model,
         **others: Any,
     ) -> Self:
-        """Compute the fields of this class from the verdict and the answers of the models, and return the findings."""
+        """Compute the fields of this class from the verdict and its answer, and return the findings.
+
+        Effects of changes start from `answer`. Margins and delays at other losses are those of `model`.
+        """
+        judged = judgement.answer
         scenario, target, estimate = request.scenario, request.target, request.estimate
         utilization = connection_utilization(scenario.source, scenario.path, scenario.stack)
         works, certain = judged.meets(target), judgement.verdict != "uncertain"
@@ -361,8 +372,9 @@ class JudgedDelays:
         edges = margins(scenario, target, method, request.on_margin)
         found = tuple(margin.agreeing(works, certain) for margin in edges)
         bitrate = next((margin for margin in found if margin.quantity == "bitrate"), None)
-        simulated = model != "chain" and judged.answered
-        compared = simulator(judged.requested.packets, request.on_progress) if simulated else model
+        # As precise as the answer: what `predict` says of the changed scenario.
+        simulated = model != "chain" and answer.answered
+        compared = simulator(None, request.on_progress) if simulated else model
         situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
         alternatives = alternatives_at_ends(scenario, target, estimate, model)
         verdict = agreed_verdict(judgement, works, alternatives)
@@ -382,7 +394,7 @@ class JudgedDelays:
             unchanged=situation.delay,
             expected_error=judged.expected_error or UNKNOWN_ERROR,
             ignored=judged.ignored,
-            loss_curve=loss_curve(scenario, target, found[0], model),
+            loss_curve=loss_curve(scenario, target, found[0], model, judged),
             estimate=estimate,
             path_preset=request.path_preset,
             transports=other_transports(scenario, target, judged, verdict),
@@ -452,7 +464,7 @@ class JudgedDelays:
 
     def delay_record(self) -> dict[str, Any]:
         """Return the figures of the delay by name, in seconds and fractions."""
-        answer, refusal = self.answer, self.unsettled or self.answer.refusal
+        answer, refusal = self.answer, self.answer.refusal
         return {
             "mean": self.mean,
             "jitter": self.jitter,

@@ -185,15 +185,13 @@ class Situation:
     def switch_or_simulate(self, name: str, with_rule: Any) -> Effect | None:
         """Return the effect of a setting, simulated where the chain refuses it; None if the simulator refuses it too.
 
-        The delay without the setting is then simulated too: it is that of the verdict if this is a simulation.
+        The delay without the setting is then simulated too.
         """
         scenario = Scenario(self.source, self.path, replace(self.stack, **{name: with_rule}))
         if self.model != "chain" or not supports(scenario, self.model).refused:
             return self._effect(self.answer, predict(scenario, method=self.model))
-        judged = self.of_verdict
-        simulated = judged.method == "simulation"
-        model = simulator(judged.requested.packets if simulated else COMPARED_PACKETS)
-        before = judged if simulated else predict(replace(scenario, stack=self.stack), method=model)
+        model = simulator(COMPARED_PACKETS)
+        before = predict(replace(scenario, stack=self.stack), method=model)
         found = self._effect(before, predict(scenario, method=model))
         return None if found is None else replace(found, basis="simulation")
 

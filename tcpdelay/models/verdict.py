@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.accuracy.errors import WRONG_CALL
-from tcpdelay.ask import Answer, Requested
+from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import bounds
 from tcpdelay.delays import DelayDistribution, ExpectedError
-from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, packets_to_count, predict, supports
+from tcpdelay.models.predict import AnsweredBy, predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008, Stack
 from tcpdelay.scenario.target import Target
 
 Verdict = Literal["works", "uncertain", "fails"]
-
-SIMULATED_PACKETS = (COMPARED_PACKETS, 8 * COMPARED_PACKETS, 64 * COMPARED_PACKETS)
-"""Packets of the simulations that decide where the chain does not; each is tried if the one before does not decide."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +25,7 @@ class Judgement:
 
     # Whether the target is met; "uncertain" where the expected error of the answer reaches across the target's limit.
     verdict: Verdict
-    answer: Answer  # The answer, by the chain or by a simulation
+    answer: Answer  # The answer of the method: the chain's or a simulation
 
 
 def late_range(answer: Answer, limit: float) -> tuple[float, float]:
@@ -87,26 +82,9 @@ def verdict_of(answer: Answer, target: Target) -> Verdict:
 
 
 def judge(
-    scenario: Scenario,
-    target: Target,
-    method: AnsweredBy = "auto",
-    requested: Requested | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    scenario: Scenario, target: Target, method: AnsweredBy | Model = "auto", requested: Requested | None = None
 ) -> Judgement:
-    """Return the verdict on a target."""
-    requested = replace(Requested() if requested is None else requested, target=target)
-    simulated = not supports(scenario, "simulation").refused
-    if method != "simulation":
-        answer = predict(scenario, requested, "chain")
-        found = Judgement(verdict_of(answer, target), answer)
-        if method == "chain" or found.verdict != "uncertain" or not simulated:
-            return found
-    # Messages of a source take longer to simulate; where eight times as many do not decide, it stays open.
-    every = SIMULATED_PACKETS if isinstance(scenario.source, Flow) else SIMULATED_PACKETS[:2]
-    for packets in dict.fromkeys(packets_to_count(scenario, packets) for packets in every):
-        request = replace(requested, packets=packets, on_progress=on_progress)
-        answer = predict(scenario, request, "simulation")
-        found = Judgement(verdict_of(answer, target), answer)
-        if found.verdict != "uncertain":
-            break
-    return found
+    """Return the verdict on a target, from the answer that `predict` gives to the scenario by this method."""
+    asked = replace(Requested() if requested is None else requested, target=target)
+    answer = predict(scenario, asked, method)
+    return Judgement(verdict_of(answer, target), answer)

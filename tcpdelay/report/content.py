@@ -433,7 +433,7 @@ def content(guideline: Findings) -> Content:
     """Return the content of the report on `guideline`."""
     load = load_table(guideline)
     sections = [
-        advice_section(guideline, phrases.effects_of_other_model(guideline)),
+        advice_section(guideline),
         *transport_section(guideline),
         Section("scenario", "Scenario", tables=(flow_scenario_table(guideline),)),
         *path_sections(guideline),
@@ -534,7 +534,7 @@ def alternatives_section(guideline: JudgedDelays) -> list[Section]:
     return [Section("alternatives", "If the path is not as measured", tables=(table,))]
 
 
-def advice_section(guideline: JudgedDelays, remark: str) -> Section:
+def advice_section(guideline: JudgedDelays, remark: str = "") -> Section:
     """Return the section with the recommendations; `remark` is added to the sentences about their effects."""
     target, rules, carrier = guideline.target, guideline.recommendations, transport_name(guideline.stack)
     advice = tuple(_advice(rule, target, carrier) for rule in rules if rule.place == "do")

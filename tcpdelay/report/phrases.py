@@ -15,7 +15,6 @@ from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.scenario.stack import Linux, Quic, transport_name
 from tcpdelay.units import (
     NOT_SETTLED,
-    format_delay,
     format_fraction,
     format_fraction_range,
     format_rate,
@@ -154,17 +153,6 @@ def settled(written: Callable[[float], str], figure: float) -> str:
     return NOT_SETTLED if math.isnan(figure) else written(figure)
 
 
-def effects_of_other_model(guideline: Findings) -> str:
-    """Return in a sentence which effects the chain computes, if it does not compute the delays of the report."""
-    if guideline.simulated_because or guideline.answer.method != "simulation":
-        return ""
-    name = quantile_name(guideline.target.quantile)
-    return (
-        f" Effects marked “chain” are the chain's, before and after the change; the chain's {name} is "
-        f"{format_delay(guideline.unchanged)} here, and the simulated {name} is {format_delay(guideline.quantile)}."
-    )
-
-
 def allowed_lateness(guideline: JudgedDelays) -> str:
     """Return in words the late packets that the expected error allows; nothing if the error makes no difference."""
     low, high = guideline.late_range
@@ -175,11 +163,6 @@ def allowed_lateness(guideline: JudgedDelays) -> str:
 
 def _simulated(guideline: Findings) -> str:
     """Return in a sentence what is simulated."""
-    if not guideline.simulated_because:
-        return (
-            "These delays are simulated. Margins, parts of the delay, effects of settings and delays at other losses "
-            "are the chain's: near the limit they can disagree with the verdict."
-        )
     reason = sentence(guideline.simulated_because).rstrip(".")
     chains = [f"the {QUANTITY[margin.quantity].lower()}" for margin in guideline.margins if margin.method == "chain"]
     figures = f"all figures except the margin of {' and '.join(chains)}" if chains else "all figures"
@@ -192,16 +175,11 @@ def _simulated(guideline: Findings) -> str:
 def deciding(guideline: JudgedDelays) -> str:
     """Return in words what would settle a verdict that a prediction leaves open."""
     other_bitrate = "A capture of the flow on this path would decide, or another bitrate: see the margins."
-    if guideline.unsettled is not None:
-        return (
-            f"A simulation of {guideline.unsettled.packets} packets has not settled: {guideline.unsettled.in_words}. "
-            f"{other_bitrate}"
-        )
     if not guideline.answer.answered:
         return other_bitrate
     if guideline.answer.method == "simulation":
         return "A capture of the flow on this path would decide, or another limit."
-    return "A simulation may decide: `--method auto`."
+    return "A simulation may decide: `--method simulation`."
 
 
 def _capacity(guideline: Findings) -> str:

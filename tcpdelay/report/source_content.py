@@ -27,7 +27,15 @@ from tcpdelay.report.content import (
 )
 from tcpdelay.report.html import Chart, chart, charts
 from tcpdelay.scenario.stack import transport_name
-from tcpdelay.units import TOO_FEW, format_fraction, format_known_time, format_rate, format_time, quantile_name
+from tcpdelay.units import (
+    TOO_FEW,
+    format_delay,
+    format_fraction,
+    format_known_time,
+    format_rate,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
     from tcpdelay.advice.guideline import SourceFindings
@@ -36,9 +44,8 @@ if TYPE_CHECKING:
 
 def source_content(found: SourceFindings) -> Content:
     """Return the content of the report on a source."""
-    effects = f" Each simulation has {found.answer.requested.packets} messages." if found.answer.answered else ""
     sections = [
-        advice_section(found, effects),
+        advice_section(found, _remark_on_effects(found)),
         *transport_section(found),
         Section("scenario", "Scenario", tables=(scenario_table(found),)),
         Section("source", "What is sent", tables=(_source_table(found.source),)),
@@ -59,6 +66,14 @@ def source_content(found: SourceFindings) -> Content:
     )
 
 
+def _remark_on_effects(found: SourceFindings) -> str:
+    """Return in a sentence from which delay the effects start, if the delays of the report are the chain's."""
+    if found.answer.method != "chain":
+        return ""
+    name = quantile_name(found.target.quantile)
+    return f" The simulated {name} is {format_delay(found.unchanged)} here, the chain's {format_delay(found.quantile)}."
+
+
 def explanation(found: SourceFindings) -> list[str]:
     """Return the sentences that explain the verdict."""
     target = found.target
@@ -70,7 +85,9 @@ def explanation(found: SourceFindings) -> list[str]:
     return [
         *phrases.outcome(found, (endless,)),
         *(_latest_kind(found) if math.isfinite(found.quantile) else []),
-        "The rate of this source is not constant, so all figures are simulated.",
+        "These delays are the chain's; margins, effects and delays at other losses are simulated."
+        if found.answer.method == "chain"
+        else "The rate of this source is not constant, so all figures are simulated.",
         *phrases.doubts(found),
     ]
 

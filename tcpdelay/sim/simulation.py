@@ -26,7 +26,7 @@ from tcpdelay.ask import (
 )
 from tcpdelay.budget import MOST_SECONDS, SimulationBudget, TooLargeError, checked_budget
 from tcpdelay.declare import SEED, InvalidValueError, Quantity, declarations, is_number
-from tcpdelay.delays import DelayDistribution, ExpectedError
+from tcpdelay.delays import USUAL_QUANTILE, DelayDistribution, ExpectedError
 from tcpdelay.scenario.applications import source_of
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY
 from tcpdelay.scenario.path import Path, checked_path
@@ -47,7 +47,7 @@ from tcpdelay.scenario.stack import (
     checked_profile,
     transport_name,
 )
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.scenario.target import Target
 from tcpdelay.sim.batches import (
     FEWEST_SHARES,
     UNKNOWN,
@@ -198,10 +198,24 @@ class Simulation(DelayDistribution):
     @cached_property
     def expected_error(self) -> ExpectedError | None:
         """Error of the quantile and of the mean; None where no delay is finite, none has settled or it is not known."""
-        known = self.sustainable and self.settled and np.isfinite(self.quantile_interval.value)
+        return self._error_of(self.quantile_interval, self.probability)
+
+    def expected_error_of(self, quantile: float) -> ExpectedError | None:
+        """Return the probable error of any quantile, above 0 and below 1; its interval follows from `late_errors`."""
+        known = super().expected_error_of(quantile)
+        if quantile == self.probability or not self.late_errors[0].size:
+            return known
+        value = self.quantile(quantile)
+        half_width = self.late_error(value)
+        ends = (self.quantile(max(quantile - half_width, 0.0)), self.quantile(min(quantile + half_width, 1.0)))
+        return self._error_of(Interval(value, *ends), quantile)
+
+    def _error_of(self, interval: Interval, probability: float) -> ExpectedError | None:
+        """Return the error of a quantile with this interval, and of the mean; None where `expected_error` is None."""
+        known = self.sustainable and self.settled and np.isfinite(interval.value)
         if self.captured is None or not known:
             return None
-        statistical = statistical_error(self.quantile_interval, self.mean_interval, self.packets, self.probability)
+        statistical = statistical_error(interval, self.mean_interval, self.packets, probability)
         # A datagram that is lost waits for nothing: only those that arrive show a backlog.
         arrived = np.isfinite(self.values)
         mean = np.average(self.values[arrived], weights=self.weights[arrived]) if arrived.any() else np.inf
@@ -594,22 +608,28 @@ class Simulator:
         return Support(_HONOURED, refused=tuple(_refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the delays: the target's quantile, or the 95th percentile, to 2 % unless packets are requested."""
+        """Return the simulated delays: the 95th percentile to 2 %, unless a number of packets is requested.
+
+        A scenario therefore has the same delays whatever target is asked about.
+        """
         answered = partial(Answer, scenario, requested, self.name, simulated_because=self.because)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)
         source, path, stack = scenario.source, scenario.path, scenario.stack
         assert isinstance(stack, Linux | Quic)
+        packets = None if self.packets is None else at_hand(source, stack, self.packets)
+        decided = requested.target if requested.precision == "decision" else None
+        # With a number of packets the target's quantile must have settled; else its length is the same for all targets.
+        of_target = requested.target if requested.packets or packets else decided
         simulated = partial(
             _simulated_once,
             scenario,
             seed=requested.seed,
             on_progress=requested.on_progress or self.on_progress,
             max_seconds=requested.max_seconds,
-            quantile=(requested.target or Target(DEFAULT_LIMIT)).quantile,
-            decided=requested.target if requested.precision == "decision" else None,
+            quantile=of_target.quantile if of_target else USUAL_QUANTILE,
+            decided=decided,
         )
-        packets = None if self.packets is None else at_hand(source, stack, self.packets)
         try:
             found = simulated(packets=requested.packets or packets)
             if not found.settled and not found.ended_by and requested.packets is None and packets is not None:
