@@ -511,13 +511,14 @@ FEWEST_SIMULATED = 5000
 """Fewest messages of a simulation."""
 SMALLEST_SAVING = 0.01
 """Smallest saving that counts, as a share of the delay over TCP."""
-DELIVERIES: dict[Delivery, str] = {
-    "stream_per_message": "QUIC streams",
-    "datagram": "QUIC datagrams",
+OVER_QUIC: dict[str, dict[str, Any]] = {
+    "QUIC streams": {"delivery": "stream_per_message"},
+    "QUIC streams, BBR": {"delivery": "stream_per_message", "congestion_control": "bbr"},
+    "QUIC datagrams": {"delivery": "datagram"},
 }
-"""The deliveries over QUIC that are compared with TCP: a stream per message, and datagrams.
+"""The transports over QUIC that are compared with TCP, by name: settings of `tcpdelay.Stack.quic`.
 
-One stream for all messages delays them much as TCP does."""
+One stream for all messages delays them much as TCP does. BBR is there because the rules advise it for TCP."""
 
 
 @dataclass(frozen=True)
@@ -558,9 +559,10 @@ def other_transports(
     error = relative_error(scenario.stack, answer.expected_error)
     within = Interval(own, own * max(1 - error, 0.0), own * (1 + error))
     found: list[OtherTransport] = []
+    unsettled: list[str] = []
     refusal = ""
-    for delivery, name in DELIVERIES.items():
-        over_quic = Scenario(scenario.source, scenario.path, Stack.quic(delivery=delivery))
+    for name, settings in OVER_QUIC.items():
+        over_quic = Scenario(scenario.source, scenario.path, Stack.quic(**settings))
         refused = supports(over_quic, "simulation").refused
         if refused:
             fields = ", ".join(error.name.replace("_", " ") for error in refused)
@@ -569,13 +571,14 @@ def other_transports(
         requested = Requested(packets=_messages(over_quic), target=target)
         simulated = predict(over_quic, requested, "simulation")
         if simulated.distribution is None:
-            refusal = f"the simulation of {name} has not settled, because the load is close to what QUIC carries"
+            unsettled.append(name)
+            refusal = f"not settled, because the load is close to what QUIC carries: {', '.join(unsettled)}"
             continue
         quantile = cast("Simulation", simulated.distribution).quantile_interval
         met = verdict_of(simulated, target)
         helps = (met == "works" != verdict) or _saves(within, quantile)
         late = simulated.distribution.late_fraction(target.limit)
-        found.append(OtherTransport(name, delivery, quantile, late, met, helps))
+        found.append(OtherTransport(name, settings["delivery"], quantile, late, met, helps))
     return TransportComparison(within, delays.late_fraction(target.limit), verdict, tuple(found), refusal)
 
 
