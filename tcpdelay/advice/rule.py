@@ -162,10 +162,15 @@ class Situation:
         return math.nan if self.distribution is None else self.distribution.late_fraction(self.target.limit)
 
     def predicted(
-        self, flow: Source | None = None, path: Path | None = None, stack: KnownStack | None = None
+        self,
+        flow: Source | None = None,
+        path: Path | None = None,
+        stack: KnownStack | None = None,
+        model: Model | None = None,
     ) -> Answer:
-        """Return the prediction for the scenario with another flow, path or stack."""
-        return predict(Scenario(flow or self.source, path or self.path, stack or self.stack), method=self.model)
+        """Return the prediction for the scenario with another flow, path or stack, by default of `self.model`."""
+        scenario = Scenario(flow or self.source, path or self.path, stack or self.stack)
+        return predict(scenario, method=model or self.model)
 
     def switch(self, name: str, without: Any, with_rule: Any) -> Effect | None:
         """Return the effect of a setting of the stack; None if the stack has no such field.
@@ -199,10 +204,14 @@ class Situation:
         return None if found is None else replace(found, basis="simulation")
 
     def change(
-        self, flow: Source | None = None, path: Path | None = None, stack: KnownStack | None = None
+        self,
+        flow: Source | None = None,
+        path: Path | None = None,
+        stack: KnownStack | None = None,
+        model: Model | None = None,
     ) -> Effect | None:
         """Return the effect of another flow, path or stack; None if the model has no answer for that scenario."""
-        return self._effect(self.answer, self.predicted(flow, path, stack))
+        return self._effect(self.answer, self.predicted(flow, path, stack, model))
 
     def split(self, pieces: int) -> Effect | None:
         """Return the effect of writing each packet in `pieces`; None if the model has no answer for that flow."""
