@@ -1,16 +1,19 @@
 """The guideline's rules: all of them, with settings, evidence that exists, and effects that are computed."""
 
+import math
 from dataclasses import replace
 from pathlib import Path as File
 
+import numpy as np
 import pytest
 
 from tcpdelay import guideline
 from tcpdelay.advice import judged_delays as recommend
-from tcpdelay.advice.judged_delays import RULES, recommendations
+from tcpdelay.advice.judged_delays import RULES, recommendation, recommendations
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
 from tcpdelay.ask import Requested
+from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution
 from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, predict, simulator
 from tcpdelay.report import phrases
 from tcpdelay.scenario.applications import application
@@ -248,6 +251,23 @@ def test_a_lower_bitrate_is_told_the_delay_of_the_search_that_found_it(monkeypat
     lower = replace(scenario, source=at_bitrate(scenario.flow, 2e6, 1448))
     searched = predict(lower, method=simulator(packets_to_count(scenario, 10_000))).require()
     assert rule.effect(situation).with_rule == searched.quantile(0.999)
+
+
+@pytest.mark.parametrize(("sampling", "place"), [(0.03, "little gain"), (0.001, "do")])
+def test_a_gain_within_the_errors_of_the_simulations_is_no_advice(sampling, place):
+    error = replace(UNKNOWN_ERROR, sampling=sampling)
+    chain = predict(Scenario(VOIP, Path(0.100, 0.02)), method="chain")
+    before, after = (
+        replace(
+            chain, distribution=DelayDistribution(np.array([delay]), np.ones(1), 0.05, look_up_error=lambda _: error)
+        )
+        for delay in (0.140, 0.136)
+    )
+    situation = Situation(before, Target(0.1))
+    effect = situation._effect(before, after)
+    assert effect.error == pytest.approx(sampling * math.hypot(0.140, 0.136))
+    rule = replace(RULES[0], holds=lambda _: True, effect=lambda _: effect, followed=lambda _: False)
+    assert recommendation(rule, situation).place == place
 
 
 def test_the_effect_of_a_field_that_the_model_honours_is_computed():

@@ -245,13 +245,13 @@ def _place(rule: Rule, situation: Situation, applies: bool, effect: Effect | Non
     if effect.reason is not None:
         return "not computed" if effect.basis == "unknown" else "little gain", effect.reason
     if effect.quantity == "quantile" and not _is_gain(effect, situation.delay):
-        return "little gain", None
+        return "little gain", "within the errors of the simulations" if 0 < effect.gain <= effect.error else None
     return "do", None
 
 
 def _is_gain(effect: Effect, delay: float) -> bool:
-    """Return whether an effect on the target's quantile is more than a negligible part of the present `delay` [s]."""
-    return effect.gain == math.inf or effect.gain > SMALLEST_GAIN * delay
+    """Return whether a gain is more than its error, and than a negligible part of the present `delay` [s]."""
+    return effect.gain == math.inf or effect.gain > max(SMALLEST_GAIN * delay, effect.error)
 
 
 def recommendation(rule: Rule, situation: Situation) -> Recommendation:
