@@ -147,7 +147,10 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
             ("--packet-size", "9", "--bitrate", "1Mbit/s", "--key-ratio", "8"),
             "--packet-size: does not go with --key-r.*",
         ),
-        (("--bitrate", "1Mbit/s", "--over", "rtmp", "--key-ratio", "8"), "--over: does not go with --key-ratio"),
+        (
+            ("--bitrate", "1Mbit/s", "--over", "turn-tcp", "--key-ratio", "8"),
+            "--over: must carry whole frames or messages, as websocket, wss, .* do, got 'turn-tcp'",
+        ),
         (("--bitrate", "1Mbit/s", "--key-ratio", "8", "--talk", "1s"), "--key-ratio and --talk: are options of diff.*"),
         (("--silence", "1s"), "the flow is missing; .*"),
         (("--app", "voip", "--period", "1s"), "--period: goes with --source"),

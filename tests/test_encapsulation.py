@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.encapsulation import (
     ENCAPSULATIONS,
@@ -20,6 +21,9 @@ from tcpdelay.scenario.encapsulation import (
     encapsulation,
 )
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.speech import Speech
+from tcpdelay.scenario.sources.video import Video
 
 payloads = st.integers(1, 65_512)
 
@@ -98,6 +102,29 @@ BUILT = {
 
 def test_every_encapsulation_is_built_here_too():
     assert BUILT.keys() == ENCAPSULATIONS.keys()
+
+
+def test_headers_are_added_to_the_messages_of_every_source():
+    over = encapsulation("rtmp")
+    assert over.around(Speech(160, 0.020)) == Speech(over.packet_size(160), 0.020)
+    trace = Trace([0.0, 0.1, 0.2], [100, 5000, 100])
+    assert over.around(trace).sizes.tolist() == [over.packet_size(size) for size in (100, 5000, 100)]
+    video = Video(4_000_000, key_interval=1.0)
+    carried = over.around(video)
+    assert carried.mean_size == pytest.approx(over.packet_size(round(video.mean_size)), rel=1e-4)
+    assert (carried.key_interval, encapsulation("tcp").around(video)) == (1.0, video)
+    with pytest.raises(InvalidValueError, match=r"^over must carry whole frames or messages, as websocket, .*: desc"):
+        encapsulation("ice-tcp").around(video)
+
+
+def test_a_video_with_key_frames_has_the_headers_of_rtmp(run):
+    status, printed, said = run(
+        *("predict", "--rtt", "60ms", "--loss", "0.01%", "--bitrate", "1Mbit/s", "--over", "rtmp"),
+        *("--key-interval", "2s", "--packets", "5000", "--method", "simulation", "--format", "json"),
+    )
+    assert status == 0
+    assert "in the mean 4167 bytes over rtmp are 4181: video tag 5 + RTMP chunk headers 9" in said
+    assert json.loads(printed)["bitrate"] == pytest.approx(1_000_000 * 4181 / 4167)
 
 
 @pytest.mark.parametrize("name", ENCAPSULATIONS)

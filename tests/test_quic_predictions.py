@@ -12,7 +12,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.accuracy.errors import QUIC_ERROR
 from tcpdelay.accuracy.validity import ValidityWarning, beyond_validation
-from tcpdelay.advice.judged_delays import other_transports
+from tcpdelay.advice.judged_delays import OtherTransport, TransportComparison, other_transports
 from tcpdelay.advice.playout import timeout_playout
 from tcpdelay.ask import Requested
 from tcpdelay.models.predict import predict
@@ -22,6 +22,7 @@ from tcpdelay.scenario.scenario import FIELDS, Scenario
 from tcpdelay.scenario.stack import QUIC_PACKETS
 from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
 from tcpdelay.sim.simulation import simulate
+from tcpdelay.statistics import Interval
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 STREAMS = td.Stack.quic("quic-go", delivery="stream_per_message")
@@ -206,8 +207,10 @@ def test_a_report_on_tcp_says_that_quic_would_help(over_tcp):
     compared = over_tcp.transports
     assert [(other.delivery, other.verdict, other.helps) for other in compared.others] == [
         ("stream_per_message", "works", True),
+        ("stream_per_message", "works", True),
         ("datagram", "works", True),
     ]
+    assert [other.name for other in compared.others] == ["QUIC streams", "QUIC streams, BBR", "QUIC datagrams"]
     # Independent runs of another length give the same quantile.
     single = simulate(CALL, td.Path(rtt=0.150, loss=0.03), td.Stack.quic(delivery="stream_per_message"), packets=50_000)
     assert compared.others[0].quantile.value == pytest.approx(single.quantile(0.95))
@@ -220,6 +223,15 @@ def test_where_nothing_is_gained_a_change_would_not_help():
     compared = other_transports(scenario, target, predict(scenario, method="chain"), "works")
     assert not any(other.helps for other in compared.others)
     assert change_of_transport(compared, target)[0].startswith("QUIC would not help")
+
+
+def test_a_transport_whose_simulation_has_not_settled_is_named():
+    delay = Interval(0.3, 0.2, 0.4)
+    other = OtherTransport("QUIC datagrams", "datagram", delay, 1.0, "fails", helps=False)
+    refusal = "the simulation of QUIC streams has not settled"
+    words, _ = change_of_transport(TransportComparison(delay, 0.5, "fails", (other,), refusal), TARGET)
+    assert words.startswith("QUIC datagrams would not help: each neither changes the verdict")
+    assert words.endswith("The simulation of QUIC streams has not settled.")
 
 
 def test_a_path_that_quic_is_not_simulated_on_is_named():

@@ -128,7 +128,7 @@ def test_margins_say_how_many_are_found():
 @pytest.mark.parametrize(
     ("path", "method", "said"),
     [
-        (Path(rtt=0.250, loss=0.05), "auto", "In at least nine of ten similar scenarios, a simulation agrees"),
+        (Path(rtt=0.250, loss=0.05), "chain", "In at least nine of ten similar scenarios, a simulation agrees"),
         (Path(rtt=0.250, loss=0.05), "simulation", "In the simulation, the backlog grows over the whole time."),
         (Path(rtt=0.080, loss=0.005), "chain", "In some similar scenarios, TCP carries the flow in a simulation;"),
     ],

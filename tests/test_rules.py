@@ -1,16 +1,20 @@
 """The guideline's rules: all of them, with settings, evidence that exists, and effects that are computed."""
 
+import math
+from dataclasses import replace
 from pathlib import Path as File
 
+import numpy as np
 import pytest
 
 from tcpdelay import guideline
 from tcpdelay.advice import judged_delays as recommend
-from tcpdelay.advice.judged_delays import RULES, recommendations
+from tcpdelay.advice.judged_delays import RULES, recommendation, recommendations
 from tcpdelay.advice.playout import fast_retransmit_playout, timeout_playout
 from tcpdelay.advice.rule import NO_EVIDENCE, Situation
 from tcpdelay.ask import Requested
-from tcpdelay.models.predict import COMPARED_PACKETS, predict, simulator
+from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution
+from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, predict, simulator
 from tcpdelay.report import phrases
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
@@ -19,6 +23,8 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Quic, Stack
 from tcpdelay.scenario.target import Target
 from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.study.margins import Margin
+from tcpdelay.study.search import at_bitrate
 from tcpdelay.study.transports import UNLIMITED, contenders
 from tcpdelay.units import format_time
 
@@ -61,7 +67,7 @@ def margins_of_the_only_rule_with_one(request):
 
 
 def advice(flow, path, stack=None):
-    found = guideline(flow, path, stack, Target(0.2))
+    found = guideline(flow, path, stack, Target(0.2), method="chain")
     return found, {rule.key: rule for rule in found.recommendations}
 
 
@@ -228,12 +234,40 @@ def test_the_simulated_effect_of_bbr_starts_from_simulated_delays():
 
 
 def test_the_effect_of_bbr_starts_from_the_delay_of_a_simulated_verdict():
-    # The chain leaves this target open, so that a simulation gives the verdict.
-    flow, path = Flow(3000, 0.040), Path(0.080, 0.01)
-    found = guideline(flow, path, target=Target(0.97 * p95(flow, path, Stack.linux())))
+    found = guideline(Flow(3000, 0.040), Path(0.080, 0.01), target=Target(0.2), method="simulation")
     effect = next(rule.effect for rule in found.recommendations if rule.key == "bbr")
     assert found.answer.method == "simulation"
     assert (effect.basis, effect.without) == ("simulation", found.quantile)
+
+
+def test_a_lower_bitrate_is_told_the_delay_of_the_search_that_found_it(monkeypatch):
+    """A longer simulation at the edge may miss the target: the report would contradict itself."""
+    monkeypatch.setattr("tcpdelay.advice.rules.COMPARED_PACKETS", 10_000)
+    scenario, target = Scenario(Flow(16_684, 1 / 30), Path(0.060, 0.003)), Target(2.0, 0.999)
+    answer = predict(scenario, Requested(packets=4000), "simulation")
+    bitrate = Margin("bitrate", 4e6, 2e6, method="simulation")
+    situation = Situation(answer, target, bitrate=bitrate, model=simulator(4000))
+    (rule,) = (rule for rule in RULES if rule.key == "bitrate")
+    lower = replace(scenario, source=at_bitrate(scenario.flow, 2e6, 1448))
+    searched = predict(lower, method=simulator(packets_to_count(scenario, 10_000))).require()
+    assert rule.effect(situation).with_rule == searched.quantile(0.999)
+
+
+@pytest.mark.parametrize(("sampling", "place"), [(0.03, "little gain"), (0.001, "do")])
+def test_a_gain_within_the_errors_of_the_simulations_is_no_advice(sampling, place):
+    error = replace(UNKNOWN_ERROR, sampling=sampling)
+    chain = predict(Scenario(VOIP, Path(0.100, 0.02)), method="chain")
+    before, after = (
+        replace(
+            chain, distribution=DelayDistribution(np.array([delay]), np.ones(1), 0.05, look_up_error=lambda _: error)
+        )
+        for delay in (0.140, 0.136)
+    )
+    situation = Situation(before, Target(0.1))
+    effect = situation._effect(before, after)
+    assert effect.error == pytest.approx(sampling * math.hypot(0.140, 0.136))
+    rule = replace(RULES[0], holds=lambda _: True, effect=lambda _: effect, followed=lambda _: False)
+    assert recommendation(rule, situation).place == place
 
 
 def test_the_effect_of_a_field_that_the_model_honours_is_computed():

@@ -25,7 +25,15 @@ from tcpdelay.ask import (
     settled_record,
 )
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
-from tcpdelay.models.predict import AnsweredBy, capacity, packets_to_count, predict, simulator, supports
+from tcpdelay.models.predict import (
+    COMPARED_PACKETS,
+    AnsweredBy,
+    capacity,
+    packets_to_count,
+    predict,
+    simulator,
+    supports,
+)
 from tcpdelay.models.verdict import Judgement, Verdict, late_range, relative_error, verdict_of
 from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
@@ -241,13 +249,13 @@ def _place(rule: Rule, situation: Situation, applies: bool, effect: Effect | Non
     if effect.reason is not None:
         return "not computed" if effect.basis == "unknown" else "little gain", effect.reason
     if effect.quantity == "quantile" and not _is_gain(effect, situation.delay):
-        return "little gain", None
+        return "little gain", "within the errors of the simulations" if 0 < effect.gain <= effect.error else None
     return "do", None
 
 
 def _is_gain(effect: Effect, delay: float) -> bool:
-    """Return whether an effect on the target's quantile is more than a negligible part of the present `delay` [s]."""
-    return effect.gain == math.inf or effect.gain > SMALLEST_GAIN * delay
+    """Return whether a gain is more than its error, and than a negligible part of the present `delay` [s]."""
+    return effect.gain == math.inf or effect.gain > max(SMALLEST_GAIN * delay, effect.error)
 
 
 def recommendation(rule: Rule, situation: Situation) -> Recommendation:
@@ -372,9 +380,9 @@ class JudgedDelays:
         edges = margins(scenario, target, method, request.on_margin)
         found = tuple(margin.agreeing(works, certain) for margin in edges)
         bitrate = next((margin for margin in found if margin.quantity == "bitrate"), None)
-        # As precise as the answer: what `predict` says of the changed scenario.
         simulated = model != "chain" and answer.answered
-        compared = simulator(None, request.on_progress) if simulated else model
+        # Less precise than the answer, as there are many changes: an effect counts beyond the errors of both.
+        compared = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress) if simulated else model
         situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
         alternatives = alternatives_at_ends(scenario, target, estimate, model)
         verdict = agreed_verdict(judgement, works, alternatives)
@@ -504,13 +512,14 @@ FEWEST_SIMULATED = 5000
 """Fewest messages of a simulation."""
 SMALLEST_SAVING = 0.01
 """Smallest saving that counts, as a share of the delay over TCP."""
-DELIVERIES: dict[Delivery, str] = {
-    "stream_per_message": "QUIC streams",
-    "datagram": "QUIC datagrams",
+OVER_QUIC: dict[str, dict[str, Any]] = {
+    "QUIC streams": {"delivery": "stream_per_message"},
+    "QUIC streams, BBR": {"delivery": "stream_per_message", "congestion_control": "bbr"},
+    "QUIC datagrams": {"delivery": "datagram"},
 }
-"""The deliveries over QUIC that are compared with TCP: a stream per message, and datagrams.
+"""The transports over QUIC that are compared with TCP, by name: settings of `tcpdelay.Stack.quic`.
 
-One stream for all messages delays them much as TCP does."""
+One stream for all messages delays them much as TCP does. BBR is there because the rules advise it for TCP."""
 
 
 @dataclass(frozen=True)
@@ -551,9 +560,10 @@ def other_transports(
     error = relative_error(scenario.stack, answer.expected_error)
     within = Interval(own, own * max(1 - error, 0.0), own * (1 + error))
     found: list[OtherTransport] = []
+    unsettled: list[str] = []
     refusal = ""
-    for delivery, name in DELIVERIES.items():
-        over_quic = Scenario(scenario.source, scenario.path, Stack.quic(delivery=delivery))
+    for name, settings in OVER_QUIC.items():
+        over_quic = Scenario(scenario.source, scenario.path, Stack.quic(**settings))
         refused = supports(over_quic, "simulation").refused
         if refused:
             fields = ", ".join(error.name.replace("_", " ") for error in refused)
@@ -562,13 +572,14 @@ def other_transports(
         requested = Requested(packets=_messages(over_quic), target=target)
         simulated = predict(over_quic, requested, "simulation")
         if simulated.distribution is None:
-            refusal = f"the simulation of {name} has not settled, because the load is close to what QUIC carries"
+            unsettled.append(name)
+            refusal = f"not settled, because the load is close to what QUIC carries: {', '.join(unsettled)}"
             continue
         quantile = cast("Simulation", simulated.distribution).quantile_interval
         met = verdict_of(simulated, target)
         helps = (met == "works" != verdict) or _saves(within, quantile)
         late = simulated.distribution.late_fraction(target.limit)
-        found.append(OtherTransport(name, delivery, quantile, late, met, helps))
+        found.append(OtherTransport(name, settings["delivery"], quantile, late, met, helps))
     return TransportComparison(within, delays.late_fraction(target.limit), verdict, tuple(found), refusal)
 
 

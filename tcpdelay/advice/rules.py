@@ -26,6 +26,7 @@ from tcpdelay.advice.rule import (
 )
 from tcpdelay.chain.linux.parameters import is_sparse
 from tcpdelay.declare import bounds
+from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, simulator
 from tcpdelay.scenario.kernels import RTO_MIN_OPTION, is_at_least
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Quic
@@ -225,7 +226,11 @@ def _lower_bitrate(s: Situation) -> Effect | None:
         return Effect("none", reason="no bitrate was found that meets the target")
     edge = s.bitrate.edge
     source = s.source
-    return s.change(at_bitrate(source, edge, s.stack.mss) if isinstance(source, Flow) else source.at_bitrate(edge))
+    lower = at_bitrate(source, edge, s.stack.mss) if isinstance(source, Flow) else source.at_bitrate(edge)
+    # A longer simulation than those of the search may miss the target at the edge itself.
+    searched = s.bitrate.method == "simulation"
+    packets = packets_to_count(s.answer.scenario, COMPARED_PACKETS)
+    return s.change(lower, model=simulator(packets) if searched else None)
 
 
 def _dropped(s: Situation) -> Effect:

@@ -182,10 +182,12 @@ def read_source(
 ) -> tuple[Source, KnownStack, Target]:
     """Return source, stack and target; an `estimate` of the path may give the segment size."""
     app = options.app
-    if app is not None and _varies(options) and chosen.kind in (None, type(app.content)):
+    # Options of its source keep the rate of an application with other headers from being made constant.
+    varies = _varies(options) or (chosen.given and _varies(options.changed(over=None)))
+    if app is not None and varies and chosen.kind in (None, type(app.content)):
         with argument_errors():
             source = replace(_source_of(options, app), **_beside_rate(options), **chosen.values)
-            return source, _stack(options, estimate), _target(options)
+            return _with_headers(source, options.over), _stack(options, estimate), _target(options)
     if not chosen.given:
         return read_demand(options, estimate)
     if chosen.needs_packets:
@@ -195,12 +197,19 @@ def read_source(
     for name in ("packet_size", "interval"):
         if options[name] is not None:
             raise typer.BadParameter(f"{option_name(name)}: does not go with {chosen.names}")
-    if options.over is not None:
-        raise typer.BadParameter(f"--over: does not go with {chosen.names}")
     with argument_errors():
         stack, target = _stack(options, estimate), _target(options)
         messages: Any = chosen.of_messages(options)
-        return replace(messages, **_beside_rate(options)), stack, target
+        return _with_headers(replace(messages, **_beside_rate(options)), options.over), stack, target
+
+
+def _with_headers(source: Source, over: Encapsulation | None) -> Source:
+    """Return a source with the headers of `over`, and print the size of a mean message with headers on stderr."""
+    if over is None:
+        return source
+    carried = over.around(source)
+    print(f"in the mean {over.in_words(round(source.mean_size))}", file=sys.stderr)
+    return carried
 
 
 def read_path(options: ScenarioOptions) -> tuple[Path, KnownStack, Target]:
@@ -227,7 +236,9 @@ def _has_packets(options: ScenarioOptions) -> bool:
 
 def _source_of(options: ScenarioOptions, app: Application) -> Any:
     """Return the source of an application whose rate is not constant, with the given bitrate and frame rate."""
-    source = app.source if options.bitrate is None else app.source.at_bitrate(options.bitrate)
+    # With --over, --bitrate counts the data without headers.
+    carried = app.source if options.over is None else app.content
+    source = carried if options.bitrate is None else carried.at_bitrate(options.bitrate)
     if options.fps is None:
         return source
     if not isinstance(source, Video):

@@ -47,8 +47,8 @@ TARGET_IS: dict[Verdict, str] = {"works": "met", "uncertain": "uncertain", "fail
 _DECIDED: dict[Verdict, str] = {"works": "meets", "uncertain": "may meet", "fails": "misses"}
 HOW_COMPARED = (
     "QUIC streams carry each message on a stream of its own. QUIC datagrams are not sent again: they are late if they "
-    "are lost. Both are simulated by RFC 9002, with NewReno, on this path. Nine of ten predictions of TCP do not "
-    "exceed its error; the errors of QUIC are statistical (95 %)."
+    "are lost. Each is simulated by RFC 9002 on this path, with NewReno unless BBR is named. Nine of ten predictions "
+    "of TCP do not exceed its error; the errors of QUIC are statistical (95 %)."
 )
 
 
@@ -60,6 +60,9 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
     helping = [other for other in compared.others if other.helps]
     if not helping:
         unchanged = f"neither changes the verdict nor shortens {name} by more than the errors"
+        if compared.refusal:
+            names = " and ".join(other.name for other in compared.others)
+            return (f"{names} would not help: each {unchanged}. {phrases.sentence(compared.refusal)}", HOW_COMPARED)
         return (f"QUIC would not help: it {unchanged}.", HOW_COMPARED)
     if compared.verdict == "works":
         first = "TCP meets the target; QUIC would be faster."
@@ -72,6 +75,7 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
         delay = format_time(other.quantile.value)
         less = f", {format_time(over_tcp - other.quantile.value)} less than over TCP" if math.isfinite(over_tcp) else ""
         sentences.append(f"{other.name}: {name} is {delay}{less}, which {_DECIDED[other.verdict]} the target.")
+    sentences += [phrases.sentence(compared.refusal)] if compared.refusal else []
     return " ".join(sentences), HOW_COMPARED
 
 

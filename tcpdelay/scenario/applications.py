@@ -10,7 +10,6 @@ from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source, with_rate
 from tcpdelay.scenario.sources.source_settings import SourceSettings
-from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.store import read_toml
 from tcpdelay.units import format_rate, format_time
@@ -36,12 +35,7 @@ class Application:
     @property
     def source(self) -> Source:
         """What TCP carries: the content, with the headers of the encapsulation."""
-        if isinstance(self.content, Flow):
-            return encapsulation(self.over).around(self.content)
-        if isinstance(self.content, Speech | Utterances):
-            size = encapsulation(self.over).packet_size(self.content.packet_size)
-            return replace(self.content, packet_size=size)
-        return self.content
+        return encapsulation(self.over).around(self.content)
 
     @property
     def constant_rate(self) -> bool:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.sources.speech import Speech, Utterances
+
+Sent = TypeVar("Sent", bound=Source)
 
 TLS_RECORD = 16_384
 """Largest content of a TLS record [bytes] (RFC 8446, section 5.1)."""
@@ -152,15 +158,39 @@ class Encapsulation:
                 return payload
         raise InvalidValueError("packet_size", packet_size, f"be at least {self.packet_size(1)} bytes over {self.name}")
 
-    def around(self, flow: Flow) -> Flow:
-        """Return the flow that TCP carries, for a `flow` of payloads without headers.
+    def around(self, source: Sent) -> Sent:
+        """Return the source that TCP carries, for a source of payloads without headers.
+
+        Each packet or recorded message gets its own headers. The sizes of a video and of random messages are scaled to
+        the bitrate with the headers of a message of mean size.
+
+        Raises
+        ------
+        InvalidValueError
+            If a payload is too large for a layer, or RTP would split the messages into packets; a ValueError.
 
         Examples
         --------
         >>> encapsulation("wss").around(Flow(960, 0.020))
         Flow(packet_size=990, interval=0.02)
         """
-        return replace(flow, packet_size=self.packet_size(flow.packet_size))
+        carried: Any = source
+        if not self.layers:
+            return source
+        if isinstance(source, Flow | Speech | Utterances):
+            carried = replace(source, packet_size=self.packet_size(source.packet_size))
+        elif isinstance(source, Trace):
+            added = {size: self.packet_size(size) for size in set(source.sizes.tolist())}
+            carried = replace(source, sizes=[added[size] for size in source.sizes.tolist()])
+        elif RTP in self.layers:
+            whole = ", ".join(known.name for known in _KNOWN if known.layers and RTP not in known.layers)
+            hint = "RTP splits them into packets: describe these as a flow of constant rate, or as recorded messages"
+            raise InvalidValueError("over", self.name, f"carry whole frames or messages, as {whole} do", hint)
+        else:
+            size = round(source.mean_size)
+            carried = source.at_bitrate(source.mean_bitrate * self.packet_size(size) / size)
+        result: Sent = carried
+        return result
 
     def in_words(self, payload: int) -> str:
         """Return in one line the bytes that are written to TCP for `payload` [bytes, 1 or more].
