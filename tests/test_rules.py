@@ -264,7 +264,7 @@ def test_a_gain_within_the_errors_of_the_simulations_is_no_advice(sampling, plac
         for delay in (0.140, 0.136)
     )
     situation = Situation(before, Target(0.1))
-    effect = situation._effect(before, after)
+    effect = situation.effect(before, after)
     assert effect.error == pytest.approx(sampling * math.hypot(0.140, 0.136))
     rule = replace(RULES[0], holds=lambda _: True, effect=lambda _: effect, followed=lambda _: False)
     assert recommendation(rule, situation).place == place

@@ -187,7 +187,7 @@ class Situation:
             else self.predicted(stack=replace(self.stack, **{name: value}))
             for value in (without, with_rule)
         )
-        return self._effect(before, after)
+        return self.effect(before, after)
 
     def switch_or_simulate(self, name: str, with_rule: Any) -> Effect | None:
         """Return the effect of a setting, simulated where the chain refuses it; None if the simulator refuses it too.
@@ -196,10 +196,10 @@ class Situation:
         """
         scenario = Scenario(self.source, self.path, replace(self.stack, **{name: with_rule}))
         if self.model != "chain" or not supports(scenario, self.model).refused:
-            return self._effect(self.answer, predict(scenario, method=self.model))
+            return self.effect(self.answer, predict(scenario, method=self.model))
         model = simulator(COMPARED_PACKETS)
         before = predict(replace(scenario, stack=self.stack), method=model)
-        found = self._effect(before, predict(scenario, method=model))
+        found = self.effect(before, predict(scenario, method=model))
         return None if found is None else replace(found, basis="simulation")
 
     def change(
@@ -210,11 +210,11 @@ class Situation:
         model: Model | None = None,
     ) -> Effect | None:
         """Return the effect of another flow, path or stack; None if the model has no answer for that scenario."""
-        return self._effect(self.answer, self.predicted(flow, path, stack, model))
+        return self.effect(self.answer, self.predicted(flow, path, stack, model))
 
     def split(self, pieces: int) -> Effect | None:
         """Return the effect of writing each packet in `pieces`; None if the model has no answer for that flow."""
-        return self._effect(
+        return self.effect(
             self.answer,
             self.predicted(piece_of(self.flow, pieces)),
             lambda delays: joined_delay(delays, self.flow.interval, pieces),
@@ -222,13 +222,13 @@ class Situation:
 
     def spread(self, connections: int) -> Effect | None:
         """Return the effect of sending packets in turn over `connections`; None if the model has no answer for that."""
-        return self._effect(
+        return self.effect(
             self.answer,
             self.predicted(share_of(self.flow, connections)),
             lambda delays: striped_delay(delays, self.flow.interval, connections),
         )
 
-    def _effect(
+    def effect(
         self,
         before: Answer,
         after: Answer,
