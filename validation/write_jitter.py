@@ -2,7 +2,7 @@
 
 `validation/specs/write-jitter.toml` makes the captures. Each is compared with 16 simulations of its length. The score
 is the distance of its mean delay from their mean, in standard deviations of a simulation and of that mean; chance
-gives scores with a mean of 0 and a standard deviation of 1. CUBIC and Reno are also compared with the chain. The script
+gives scores with a mean of 0 and a standard deviation of 1. TCP is also compared with the chain. The script
 writes `results/write-jitter.csv` and `.md`.
 """
 
@@ -42,7 +42,7 @@ def compared(measured: MeasuredDelay) -> dict[str, object]:
         "mean": measured.mean.value,
         "p95": measured.p95.value,
     }
-    chains = isinstance(stack, Linux) and stack.congestion_control != "bbr"
+    chains = isinstance(stack, Linux)
     for name, written in (("late", source), ("exact", replace(source, write_jitter=0.0))):
         once = partial(simulate, written, measured.path, stack, packets=measured.offered)
         if isinstance(stack, Linux):
