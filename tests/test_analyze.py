@@ -404,9 +404,12 @@ def test_messages_of_no_fixed_interval_are_measured_from_their_transmission(anal
     assert analysis.delay_kind == "transmission to read"
     assert analysis.flow().interval == pytest.approx(0.020 + (shift[-1] - shift[0]) / 199e9, rel=1e-5)
     assert analysis.delay_samples == pytest.approx(0.025, abs=1e-6)
-    assert analysis.notes == ("the messages have no fixed interval; flow and prediction take the mean",)
+    assert analysis.notes == ("the messages have no fixed interval; the flow takes the mean",)
     written = 0.020 * np.arange(200) + np.array(shift) / 1e9
     np.testing.assert_allclose(analysis.trace().times, written - written[0], atol=1e-6)
+    replayed = analysis.source()
+    np.testing.assert_array_equal(replayed.times, analysis.trace().times)
+    assert replayed.period == pytest.approx(200 * analysis.interval, rel=1e-5)
 
 
 def test_messages_of_various_sizes_are_measured_from_their_transmission(analyze):

@@ -11,7 +11,10 @@ import pytest
 
 from cli_process import ROOT
 from pcap_files import Connection, Packet, pcap
+from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.cli.program import main
+from tcpdelay.report.analysis import Expected, analysis_text
+from tcpdelay.statistics import Interval
 
 KEPT = ROOT / "validation" / "pcap"
 SENDER, RECEIVER = KEPT / "voice-clean.sender.pcap.gz", KEPT / "voice-clean.receiver.pcap.gz"
@@ -97,6 +100,26 @@ def test_a_call_is_rated_as_measured_and_as_predicted(run):
     assert f"MOS              {rated}" in text
     assert "MOS" not in run(lossy, "--app", "live-video")[1]
     assert json.loads(run(lossy, "--app", "voip", "--report", "--format", "json")[1])["call"] is not None
+
+
+def test_a_capture_within_chance_is_no_disagreement(run):
+    both = KEPT / "video.sender.pcap.gz", KEPT / "video.receiver.pcap.gz"
+    row = json.loads(run(*both, "--format", "json")[1])
+    # Two minutes near the capacity: the prediction for a long time differs by 100 ms, and is no contradiction.
+    assert row["predicted_p95"] + 0.1 < row["p95"]
+    assert row["p95_lowest_by_chance"] < row["p95"] < row["p95_highest_by_chance"]
+    lines = run(*both)[1].splitlines()
+    assert lines[1].startswith("round-trip time")
+    assert any(line.startswith("95 % by chance   within ") for line in lines)
+
+
+@pytest.mark.parametrize(("low", "high", "word"), [(0.01, 0.1, "longer"), (0.3, 0.4, "shorter")])
+def test_a_capture_beyond_chance_is_said_first(low, high, word):
+    analysis = analyze_captures([KEPT / "voice.sender.pcap.gz", KEPT / "voice.receiver.pcap.gz"])
+    text = analysis_text(analysis, Expected(analysis.delays, Interval(low, low, high)))
+    first = text.splitlines()[1]
+    assert first.startswith(f"The measured 95th percentile, 142 ms, is {word} than in simulations of this path, ")
+    assert "Likely reasons: losses that" in first
 
 
 def test_what_is_not_known_is_null(run, tmp_path):

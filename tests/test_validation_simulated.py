@@ -13,6 +13,7 @@ from scoring.results import evaluate, figures
 from scoring.simulator_tables import not_simulated_table
 from synthetic_captures import capture, experiment, flow_run
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.records import Rules
@@ -162,6 +163,16 @@ def test_repeats_enclose_a_simulated_capture_and_not_another(measured):
     (row,) = simulator_tables.repeats_table("r", "Repeats", [slower]).rows
     assert not row["between_p95"]
     assert "3 are between" in simulator_tables.repeats_table("r", "Repeats", [slower]).note
+
+
+def test_a_range_by_chance_encloses_a_simulation_of_this_length_and_not_another_path():
+    scenario = Scenario(Flow(174, 0.020), Path(0.100, 0.02), Stack.linux())
+    found = predictions.range_by_chance(scenario, 6000, (0.016, 0.024), 0.95)
+    own = simulate(scenario.source, scenario.path, scenario.stack, packets=6000, seed=77).quantile(0.95)
+    other = simulate(scenario.source, Path(0.140, 0.02), scenario.stack, packets=6000, seed=77).quantile(0.95)
+    assert found.low < own < found.high < other
+    assert found.low < found.value < found.high
+    assert predictions.range_by_chance(scenario, 999, (0.016, 0.024), 0.95) is None
 
 
 def test_the_farthest_captures_are_those_beyond_their_intervals(measured):

@@ -31,6 +31,7 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import DEFAULT_TARGET
+from tcpdelay.delays import USUAL_QUANTILE
 from tcpdelay.report.analysis import (
     UNKNOWN,
     Expected,
@@ -42,14 +43,16 @@ from tcpdelay.report.analysis import (
     record,
 )
 from tcpdelay.report.result_table import record_text, records_text
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
 
 if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
-    from tcpdelay.report.guideline import Guideline, TwoWayGuideline
+    from tcpdelay.report.guideline import Guideline, SourceGuideline, TwoWayGuideline
     from tcpdelay.scenario.applications import Application
-    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
 
@@ -186,10 +189,10 @@ def analyze(
             return records_text(rows, chosen)
         return record_text({**rows[0], "backward": rows[1] if len(rows) > 1 else None}, chosen)
 
-    findings: Guideline | TwoWayGuideline | None = None
+    findings: Guideline | SourceGuideline | TwoWayGuideline | None = None
     if report:
         with argument_errors("--report"):
-            each = [find_guideline(found.flow(), found.estimate(), found.stack(), target, app) for found in analyses]
+            each = [find_guideline(found.source(), found.estimate(), found.stack(), target, app) for found in analyses]
         if len(each) == 1:
             findings = each[0]
         else:
@@ -242,7 +245,7 @@ def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path
 
 def write_results(
     written: Callable[[Literal["text", "json", "csv"]], str],
-    findings: Guideline | TwoWayGuideline | None,
+    findings: Guideline | SourceGuideline | TwoWayGuideline | None,
     chosen: Format,
     output: Path | None,
 ) -> None:
@@ -265,18 +268,19 @@ def write_results(
 
 
 def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
-    """Return the predicted delays for the measured path and flow."""
+    """Return the predicted delays of what the application sent, for the measured path."""
     from tcpdelay.models.predict import predict_delay
 
     if analysis.delays is None:
         raise ValueError(f"nothing to draw: {analysis.delay_measured}")
-    return predict_delay(analysis.flow(), analysis.estimate().path(), analysis.stack())
+    return predict_delay(analysis.source(), analysis.estimate().path(), analysis.stack())
 
 
 def find_expected(analysis: ConnectionAnalysis, app: Application | None, target: Target) -> Expected:
     """Return the prediction for the measured path and flow, and the ratings of a call, as far as they are known."""
     from tcpdelay.accuracy.validity import ValidityWarning, validated_range
     from tcpdelay.quality.experience import call_experience
+    from tcpdelay.study.validation.predictions import range_by_chance
 
     try:
         flow = analysis.flow()
@@ -293,10 +297,16 @@ def find_expected(analysis: ConnectionAnalysis, app: Application | None, target:
             predicted = predict(analysis)
     except ValueError:
         return Expected(notes=tuple(notes))
+    if not isinstance(analysis.source(), Flow):
+        notes.append("prediction: the captured messages are simulated, as their sizes or intervals vary")
     path, stack = analysis.estimate().path(), analysis.stack()
     beyond = [] if predicted.method == "simulation" else validated_range(stack).exceeded_by(flow, path)
+    chance = range_by_chance(
+        Scenario(analysis.source(), path, stack), analysis.messages, analysis.loss_interval, USUAL_QUANTILE
+    )
     return Expected(
         predicted,
+        chance,
         call_experience(app, flow, target, analysis.delays),
         call_experience(app, flow, target, predicted),
         (*notes, *(f"prediction: {text}" for text in beyond)),
@@ -313,10 +323,10 @@ def find_target(app: Application | None, limit: float | None, quantile: float | 
 
 
 def find_guideline(
-    flow: Flow, estimate: PathEstimate, stack: KnownStack, target: Target, app: Application | None = None
-) -> Guideline:
-    """Return the guideline for a measured path and flow."""
+    source: Source, estimate: PathEstimate, stack: KnownStack, target: Target, app: Application | None = None
+) -> Guideline | SourceGuideline:
+    """Return the guideline for a measured path and what was sent there."""
     with predicting():
         from tcpdelay.report.guideline import guideline
 
-        return guideline(flow, estimate.path(), stack, target, estimate, app)
+        return guideline(source, estimate.path(), stack, target, estimate, app)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.quality.experience import Call
+    from tcpdelay.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Expected:
 
     # The predicted delays for the measured path and flow; None if there is no prediction.
     delays: DelayDistribution | None = None
+    # The 95th percentile in simulations as long as the capture: median, lowest and highest [s]; None if not known.
+    by_chance: Interval | None = None
     # measured_call, predicted_call: The ratings of the call with the measured and with the predicted delays; None if
     # the application is no call.
     measured_call: Call | None = None
@@ -37,6 +40,11 @@ class Expected:
 
 
 UNKNOWN = Expected()
+REASONS_IF_LONGER = (
+    "Likely reasons: losses that come together, a queue on the path, a sender whose writes wait (Nagle's algorithm, a "
+    "full send buffer), or another congestion control."
+)
+REASONS_IF_SHORTER = "Likely reasons: losses that are not random, or another congestion control."
 
 
 def record(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) -> dict[str, Any]:
@@ -75,6 +83,8 @@ def _expected_record(expected: Expected) -> dict[str, Any]:
     delays, measured, predicted = expected.delays, expected.measured_call, expected.predicted_call
     return {
         "predicted_mean": delays and delays.mean,
+        "p95_lowest_by_chance": expected.by_chance and expected.by_chance.low,
+        "p95_highest_by_chance": expected.by_chance and expected.by_chance.high,
         **{f"predicted_{quantile_name(q)}": delays and delays.quantile(q) for q in REPORTED_QUANTILES},
         "mos": measured and measured.at_limit.mos,
         "predicted_mos": predicted and predicted.at_limit.mos,
@@ -89,7 +99,25 @@ def analysis_text(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) ->
         f"{analysis.payload} bytes in {format_time(analysis.duration)}\n"
     )
     notes = "".join(f"note: {note}\n" for note in (*analysis.notes, *expected.notes))
-    return heading + facts_text(facts) + notes
+    return heading + disagreement(analysis, expected) + facts_text(facts) + notes
+
+
+def disagreement(analysis: ConnectionAnalysis, expected: Expected) -> str:
+    """Return a line that says that the measured delays are not those of the model; empty where chance explains them."""
+    by_chance = expected.by_chance
+    if by_chance is None or analysis.delays is None:
+        return ""
+    from tcpdelay.study.validation.predictions import SAME_DELAY
+
+    measured = analysis.delays.quantile(0.95)
+    if by_chance.low - SAME_DELAY <= measured <= by_chance.high + SAME_DELAY:
+        return ""
+    shorter = measured < by_chance.low
+    return (
+        f"The measured 95th percentile, {format_time(measured)}, is {'shorter' if shorter else 'longer'} than in "
+        f"simulations of this path, {format_time(by_chance.low)} to {format_time(by_chance.high)}. "
+        f"{REASONS_IF_SHORTER if shorter else REASONS_IF_LONGER}\n"
+    )
 
 
 def _time(seconds: float) -> str:
@@ -200,6 +228,12 @@ def _delay_rows(analysis: ConnectionAnalysis, expected: Expected) -> list[tuple[
     for name, figure in figures:
         predicted = "" if expected.delays is None else f", predicted {format_time(figure(expected.delays))}"
         rows.append((name, format_time(figure(delays)) + predicted))
+    if (by_chance := expected.by_chance) is not None:
+        from tcpdelay.study.validation.predictions import MOST_MESSAGES, SIMULATED_CAPTURES
+
+        low, high = format_time(by_chance.low), format_time(by_chance.high)
+        each = f"{SIMULATED_CAPTURES} simulations of {min(analysis.messages, MOST_MESSAGES)} messages"
+        rows.append(("95 % by chance", f"within {low} to {high}, in {each}"))
     if expected.measured_call is not None:
         at_limit = expected.measured_call.at_limit
         call = expected.predicted_call

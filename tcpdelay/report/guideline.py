@@ -81,12 +81,12 @@ class Guideline(Reported, Findings):
 
         return content(self)
 
-    def charts(self) -> dict[str, list[Chart]]:
-        """Return the charts of the report, by the key of their section."""
+    def charts(self, suffix: str = "") -> dict[str, list[Chart]]:
+        """Return the charts of the report, by the key of their section; a suffix makes their names unique in a page."""
         from tcpdelay.report.html import charts
         from tcpdelay.report.phrases import verdict
 
-        return charts(self, verdict(self))
+        return charts(self, verdict(self), suffix)
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class SourceGuideline(Reported, SourceFindings):
 
         return source_content(self)
 
-    def charts(self) -> dict[str, list[Chart]]:
-        """Return the charts of the report, by the key of their section."""
+    def charts(self, suffix: str = "") -> dict[str, list[Chart]]:
+        """Return the charts of the report, by the key of their section; a suffix makes their names unique in a page."""
         from tcpdelay.report.source_content import source_charts
 
-        return source_charts(self)
+        return source_charts(self, suffix)
 
 
 # The type of the result depends on the source only; the implementation below declares the other parameters.
@@ -276,16 +276,16 @@ class TwoWayGuideline(Reported):
     """The guidelines for both directions of a connection."""
 
     # forward, backward: The guideline for the data of the first end, and for the data of the second end.
-    forward: Guideline
-    backward: Guideline
+    forward: Guideline | SourceGuideline
+    backward: Guideline | SourceGuideline
     ends: tuple[str, str]  # Addresses of the first and the second end
 
     def content(self) -> Content:
         """Return the content of the report: the worse verdict, and the sections of both directions."""
-        from tcpdelay.report.content import Content, content
+        from tcpdelay.report.content import Content
 
         first, second = self.ends
-        reports = [("forward", content(self.forward)), ("backward", content(self.backward))]
+        reports = [("forward", self.forward.content()), ("backward", self.backward.content())]
         # From the best verdict to the worst.
         order = get_args(Verdict)
         return Content(
@@ -310,13 +310,10 @@ class TwoWayGuideline(Reported):
 
     def charts(self) -> dict[str, list[Chart]]:
         """Return the charts of both directions, by the key of their section."""
-        from tcpdelay.report.html import charts
-        from tcpdelay.report.phrases import verdict
-
         return {
-            f"{key}{_SUFFIXES[number]}": of_section
-            for number, found in enumerate((self.forward, self.backward))
-            for key, of_section in charts(found, verdict(found), suffix=_SUFFIXES[number]).items()
+            f"{key}{suffix}": of_section
+            for suffix, found in zip(_SUFFIXES, (self.forward, self.backward), strict=True)
+            for key, of_section in found.charts(suffix).items()
         }
 
     def to_json(self) -> str:

@@ -166,14 +166,14 @@ SHORTEST, LONGEST = 0.5, 60.0
 """Shortest and longest time that the chart of the source shows [s]."""
 
 
-def source_charts(found: SourceFindings) -> dict[str, list[Chart]]:
+def source_charts(found: SourceFindings, suffix: str = "") -> dict[str, list[Chart]]:
     """Return the charts of each section: the sizes of the messages, and the charts that every report has."""
     source = found.source
     duration = min(max(SHOWN_MESSAGES / source.message_rate, SHORTEST), LONGEST)
     sent = {
         "source": [
             chart(
-                "source-chart",
+                f"source-chart{suffix}",
                 "Size of each message",
                 f"The messages of the first {format_time(duration)}: {format_rate(source.mean_bitrate)} in the mean, "
                 f"{format_rate(source.peak_bitrate)} in the busiest second.",
@@ -181,4 +181,4 @@ def source_charts(found: SourceFindings) -> dict[str, list[Chart]]:
             )
         ],
     }
-    return sent | charts(found, explanation(found))
+    return sent | charts(found, explanation(found), suffix)

@@ -493,7 +493,7 @@ def _analysis(found: _Measured, path: PathRoundTrips) -> ConnectionAnalysis:
         notes.append("the size of the messages changes; the stream is divided into messages of the first size")
     varying = [what for what, fixed in (("size", messages.fixed), ("interval", schedule)) if not fixed]
     if varying:
-        notes.append(f"the messages have no fixed {' and '.join(varying)}; flow and prediction take the mean")
+        notes.append(f"the messages have no fixed {' and '.join(varying)}; the flow takes the mean")
     notes += _notes_on_times(found, path)
     arrived = totals.get("receiver")
     return ConnectionAnalysis(

@@ -21,6 +21,7 @@ from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
 from tcpdelay.declare import bounds
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.sources.message_trace import Trace as MessageTrace
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 from tcpdelay.sim.batches import Histogram, merge, to_digits
@@ -423,6 +424,24 @@ class ConnectionAnalysis:
         if not self.message_times.size:
             raise ValueError(f"a trace holds 1 to {MOST_TRACED} messages, and the connection carried {self.messages}")
         return MessageTrace(self.message_times, self.message_sizes, period)
+
+    def source(self) -> Source:
+        """Return what the application sent: a flow of constant rate, or else the captured messages, again and again.
+
+        Returns
+        -------
+        Flow or tcpdelay.scenario.sources.message_trace.Trace
+            The flow, also if its messages are more than are kept.
+
+        Raises
+        ------
+        ValueError
+            If the capture holds too few messages.
+        """
+        flow = self.flow()
+        if self.constant_rate or not self.message_times.size:
+            return flow
+        return self.trace(period=float(self.message_times[-1]) + flow.interval)
 
     def flow(self) -> Flow:
         """Return the flow: size and interval of the messages, or the means if they vary.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.declare import FORMATS
-from tcpdelay.delays import DelayDistribution
+from tcpdelay.delays import DelayDistribution, UnsettledWarning
 from tcpdelay.models.predict import chain_model, predict, supports
 from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
 from tcpdelay.scenario.path import Path
@@ -34,6 +35,10 @@ PACKETS = 400_000
 """Number of packets or messages in the simulation of a capture, over all its runs."""
 FEWEST_PACKETS = 1_000
 """Smallest number of packets in the simulation of one connection in one run."""
+SIMULATED_CAPTURES = 20
+"""Simulations of the length of a capture, between whose lowest and highest values a capture is by chance."""
+MOST_MESSAGES = 50_000
+"""Largest number of messages of each of these simulations, which together take about a second."""
 CONTROL_OVER_QUIC: Mapping[str, QuicControl] = {"reno": "newreno", "cubic": "cubic"}
 """The congestion control of `Stack.quic` by the word of an experiment over QUIC."""
 SMALLEST_RESERVE = 0.002
@@ -442,6 +447,30 @@ class Score:
     def comparable(self) -> bool:
         """Whether delays can be compared: the utilization is below 0.9, and TCP carried the flow."""
         return self.measured.utilization < LARGEST_SUSTAINABLE_UTILIZATION and self.measured.sustainable
+
+
+def range_by_chance(
+    scenario: Scenario, messages: int, losses: tuple[float, float], probability: float
+) -> Interval | None:
+    """Return the median of a quantile in simulations as long as a capture, and the lowest and the highest [s].
+
+    Simulations have no more than `MOST_MESSAGES`: chance has a smaller effect on a longer capture.
+
+    Each simulation has another loss of the interval in which the captured one probably is. None where the simulator
+    does not support the scenario, or the capture is too short.
+    """
+    stack = scenario.stack
+    if messages < FEWEST_PACKETS or supports(scenario, "simulation").refused or not isinstance(stack, Linux | Quic):
+        return None
+    quantiles, packets = [], min(messages, MOST_MESSAGES)
+    with warnings.catch_warnings():
+        # A short simulation need not settle, and neither has the capture.
+        warnings.simplefilter("ignore", UnsettledWarning)
+        for seed, loss in enumerate(np.linspace(*losses, SIMULATED_CAPTURES).tolist()):
+            path = replace(scenario.path, loss=loss)
+            found = simulate(scenario.source, path, stack, packets=packets, seed=seed)
+            quantiles.append(found.quantile(probability))
+    return Interval(float(np.median(quantiles)), min(quantiles), max(quantiles))
 
 
 def relative_error(predicted: float, measured: float) -> float:
