@@ -36,8 +36,8 @@ from tcpdelay.sim import simulation
 from tcpdelay.sim.simulation import packets_within
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
-LARGE = Scenario(td.Flow(607_000, 0.047), td.Path(rtt=0.424, loss=0.0362), td.Stack.linux("reno", mss=536))
-"""A message of 1133 segments: the phases alone take half a minute."""
+LARGE = Scenario(td.Flow(1448, 0.005), td.Path(rtt=0.3, loss=0.0012), td.Stack.linux())
+"""60 packets per round-trip time near the capacity."""
 MANY_BACKLOGS = Scenario(td.Flow(14_480, 125e-6), td.Path(rtt=13.8e-6, loss=1.93e-7))
 """A chain of millions of cells, whose drift does not settle."""
 SPARSE = Scenario(td.Flow(7, 1.37), td.Path(rtt=1.3e-3, loss=0.0126), td.Stack.linux(mss=8948))

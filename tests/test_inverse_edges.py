@@ -30,7 +30,7 @@ QUESTIONS = {
 def predicted(scenario, target, stack=LINUX):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", td.ValidityWarning)
-        return td.predict_delay(*scenario, stack).quantile(target.quantile)
+        return td.predict_delay(*scenario, stack, method="chain").quantile(target.quantile)
 
 
 def value_of(quantity, flow, path):

@@ -212,7 +212,7 @@ WRONG = {
     ),
     "a huge number": (
         f"{PLAIN}packet_size = 1{'0' * 400}\n",
-        "packet_size must be a number, or text with a unit, got 1000",
+        "packet_size must be a number, or text with a unit, got 1e+400",
     ),
     "the same in a list": (f"{PLAIN}rtt = [0.1, 0.1]\n", "experiments 1: 'cbr-174B-20ms-rtt100ms-loss0pct-cubic' is"),
     "the same with another unit": (f'{PLAIN}rtt = ["100ms", "0.1s"]\n', "is already requested by experiments 1"),

@@ -50,7 +50,7 @@ from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
+from tcpdelay.scenario.stack import Linux, NewReno2008, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import Target
 from tcpdelay.store import written_durably
 
@@ -144,8 +144,8 @@ class DelayModel:
         Packet size [bytes] and interval [s].
     path : Path
         Round-trip time [s], loss and queue.
-    stack : Stack
-        The TCP implementation: `Stack.linux(...)` or `Stack.newreno_2008(...)`.
+    stack : Stack or {"linux", "newreno_2008"}, optional
+        The TCP implementation, or its name on the command line; by default the TCP of a current Linux kernel.
     budget : Budget, optional
         The time and the memory that the chain may take; by default 10 s and 1 GiB.
 
@@ -169,11 +169,13 @@ class DelayModel:
     0.19
     """
 
-    def __init__(self, flow: Flow, path: Path, stack: Stack, budget: Budget | None = None) -> None:
+    def __init__(
+        self, flow: Flow, path: Path, stack: Stack | StackName | None = None, budget: Budget | None = None
+    ) -> None:
         self.flow = flow
         self.path = path
-        self.stack = stack
-        self._profile = _profile(flow, path, stack)
+        self.stack = checked_profile(stack)
+        self._profile = _profile(flow, path, self.stack)
         self._budget = budget_for(MOST_SECONDS, None) if budget is None else budget
         self._budget.load = f"{self.load:.4g} packets per round-trip time"
         # The phases have to fit before they are made; their backlogs are looked at once the drift has spoken.

@@ -356,6 +356,10 @@ def predict_with_warning(
     from tcpdelay.ask import Requested
     from tcpdelay.compiling.compilation import single_prediction
 
+    if packets is not None:
+        from tcpdelay.sim.simulation import PACKETS
+
+        packets = PACKETS.require("packets", packets)
     if method == "chain" and packets is not None:
         raise InvalidValueError("packets", packets, "be left out unless something is simulated (method 'chain')")
     tcp = not isinstance(scenario.stack, Quic)
