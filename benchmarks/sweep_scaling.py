@@ -119,7 +119,7 @@ def simulated_points() -> Iterator[str]:
             costs.append(processor_time(lambda runs=runs: work_through(runs, 0, 1)))
         per_packet = (costs[1] - costs[0]) / (PACKETS - 1000)
         rows.append([name, duration(costs[0]), f"{per_packet * 1e9:.0f} ns", duration(costs[1])])
-    yield "**A run of the simulator** over 100 ms: 1000 packets, each further packet, and 100 000."
+    yield "**A run of the simulator** over 100 ms: the time of 1000 packets, of each further packet, and of 100 000."
     yield ""
     yield from table(["", "1000 packets", "each further", "100 000 packets"], rows)
 
@@ -197,8 +197,8 @@ def plan(means: dict[str, float], in_part: float) -> Iterator[str]:
     yield ""
     parts = 1 / max(execution.SHORTEST_BUDGET / CORES[-1], execution.STORING_TIME)
     yield (
-        f"With {CORES[-1]} workers a part takes {execution.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} come back "
-        f"a second, of which scheduler and coordinator spend {parts * in_part:.0%} of a processor on Dask's messages."
+        f"With {CORES[-1]} workers a part takes {execution.STORING_TIME * CORES[-1]:.0f} s, and {parts:.0f} parts end "
+        f"each second. For Dask's messages, scheduler and coordinator need {parts * in_part:.0%} of a processor."
     )
 
 

@@ -27,6 +27,7 @@ extensions = [
 exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
 
 autosummary_generate = True
+templates_path = ["_templates"]  # pages of classes, without `__init__`: its parameters are those of the class
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 
@@ -52,8 +53,8 @@ html_theme_options = {
     "navigation_with_keys": False,
     "header_links_before_dropdown": 5,
     "navbar_center": ["navbar-nav"],
-    "navbar_end": ["search-button-field", "theme-switcher"],
-    "navbar_persistent": [],
+    "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button-field"],  # on a phone too
 }
 
 

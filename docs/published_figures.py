@@ -25,7 +25,7 @@ def show_published(paper: str, *items: str) -> None:
             raise ValueError(f"item must be one of {sorted({row['item'] for row in rows})}, got {item!r}")
     rows = [row for row in rows if not items or row["item"] in items]
     header = ["", "condition", "quantity", "published", "ours", "distance"]
-    lines = [header, ["---"] * len(header)]
+    lines = [header, ["---"] * 3 + ["---:"] * 3]
     for row in rows:
         published = _with_error(float(row["value"]), float(row["error"]), row["unit"])
         half = (float(row["ours_high"]) - float(row["ours_low"])) / 2
@@ -50,5 +50,10 @@ def show_questions(item: str) -> None:
 
 def _with_error(value: float, error: float, unit: str) -> str:
     """Return a value with its error and its unit."""
-    text = f"{value:.3g}" if math.isnan(error) or error == 0 else f"{value:.3g} ± {error:.2g}"
+    text = _number(value, 3) if math.isnan(error) or error == 0 else f"{_number(value, 3)} ± {_number(error, 2)}"
     return f"{text} {unit}".strip()
+
+
+def _number(value: float, digits: int) -> str:
+    """Return a value with some significant digits, and without an exponent if it is large."""
+    return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:.0f}"

@@ -67,6 +67,7 @@ def test_the_changelog_describes_this_version_on_a_page():
 def test_the_recipe_of_conda_needs_what_the_package_needs():
     recipe = (ROOT / "packaging" / "conda-forge" / "meta.yaml").read_text()
     assert f'version = "{PROJECT["version"]}"' in recipe
+    assert f'python_min = "{PROJECT["requires-python"].removeprefix(">=")}"' in recipe
     needed = {each.replace("prometheus-client", "prometheus_client") for each in PROJECT["dependencies"]}
     needed = {re.sub(r"^matplotlib(?=[<>=])", "matplotlib-base", each) for each in needed}
     run = recipe.partition("  run:\n")[2].partition("\n\n")[0]

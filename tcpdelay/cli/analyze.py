@@ -130,7 +130,7 @@ def analyze(
     report: Annotated[
         bool, make_option("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
     ] = False,
-    app: Annotated[Any, application_option(" Here: the target, and the codec of a call, which is then rated.")] = None,
+    app: Annotated[Any, application_option(" Here: sets the target, and the codec that rates a call.")] = None,
     limit: Annotated[
         float | None, field_option("limit", more=" For --report and --app.", default="the limit of --app, or 200ms")
     ] = None,

@@ -75,12 +75,12 @@ def _values_option(name: str, metavar: str, description: str, parse: Callable[..
 def playout(
     options: ScenarioOptions,
     context: typer.Context,
-    app: Annotated[list[Application] | None, application_option(" Give several for several tables.")] = None,
+    app: Annotated[list[Application] | None, application_option(" May be repeated: each makes a table.")] = None,
     congestion_control: Annotated[
         list[Any] | None,
         words_option(
             "--congestion-control",
-            "Congestion control of the sender. Give several for several tables.",
+            "Congestion control of the sender. May be repeated: each makes a table.",
             get_args(CongestionControl),
             "cubic",
         ),

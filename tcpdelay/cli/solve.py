@@ -139,7 +139,7 @@ def _several(
     def parse_all(text: str) -> tuple[Any, ...]:
         return tuple(parse(part) for part in text.split(","))
 
-    described = f"Of {question}: {meaning}"
+    described = f"For {question}: {meaning}"
     option = make_option(option_name(name), ASKED, described, default, metavar=metavar, parser=parse_all)
     return Detail(name, (question,), Any, option)
 
@@ -159,7 +159,7 @@ def _amount(
 ) -> Detail:
     """Return a detail that is a quantity, or a number without a unit."""
     panel = PLAYER if questions[0] in PLAYER_QUESTIONS else ASKED
-    described = f"Of {' and '.join(questions)}: {meaning}"
+    described = f"For {' and '.join(questions)}: {meaning}"
     if kind in ("number", "count"):
         option = number(option_name(name), panel, described, default)
     else:
@@ -168,7 +168,7 @@ def _amount(
 
 
 _GROW = (
-    "Of bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger packets or "
+    "For bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger packets or "
     "frames; rate: more packets."
 )
 _HEADER = "bytes that the application adds to the data of each packet."

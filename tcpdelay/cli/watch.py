@@ -163,8 +163,8 @@ def watch(
         make_option(
             "--connection",
             WATCHED,
-            "Connection if there are several: the address of either end, or a part of it; of --get-stats, the kind or "
-            "the SSRC of the stream.",
+            "Connection, if there are several: the address of either end, or a part of it. With --get-stats: the kind "
+            "or the SSRC of the stream.",
             False,
             metavar="ADDRESS",
         ),
@@ -195,7 +195,7 @@ def watch(
     ] = None,
     transport: Annotated[
         Literal["tcp", "udp"] | None,
-        make_option("--now-on", WATCHED, "What carries the flow now.", "udp with --get-stats, else tcp"),
+        make_option("--now-on", WATCHED, "Transport that carries the flow now.", "udp with --get-stats, else tcp"),
     ] = None,
     output_format: Annotated[
         Format, make_option("--format", OUTPUT, "A table that is redrawn, or one JSON object per line.")

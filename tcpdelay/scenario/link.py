@@ -57,7 +57,7 @@ BURST = in_bytes(
 )
 PEAK_RATE = replace(
     RATE,
-    meaning="Rate at which the bytes of the token bucket leave.",
+    meaning="Rate at which a burst leaves the token bucket.",
     details="Above the rate of the link; without it they leave at once. It needs a `burst`, and does not go with cake "
     "or a policer.",
     example="50Mbit/s",

@@ -99,7 +99,7 @@ Rate: TypeAlias = Annotated[float, replace(RATE, meaning="Rate of a bottleneck."
 Queue: TypeAlias = Annotated[
     QueueKind,
     Choice(
-        meaning="Queue before the bottleneck: fifo, or one of the others, which keep it short.",
+        meaning="Queue discipline at the bottleneck: fifo, or a discipline that keeps the queue short.",
         details="A policer has no queue: it drops what exceeds its token bucket of `burst` bytes.",
     ),
 ]
@@ -121,7 +121,7 @@ QueueTarget: TypeAlias = Annotated[
     float, replace(QUEUE_TARGET, meaning="Queueing delay at which the queue aims; not for a fifo.", low=0.001, high=1.0)
 ]
 Ecn: TypeAlias = Annotated[
-    bool, Flag(meaning="Negotiate ECN, and let the queue mark packets in place of a drop; not for a fifo.")
+    bool, Flag(meaning="Negotiate ECN: the queue marks packets instead of dropping them. Not with fifo.")
 ]
 Burst: TypeAlias = Annotated[
     int,
