@@ -160,7 +160,8 @@ def test_loss_curve_crosses_the_limit_at_the_edge(findings, case):
 
 
 def test_loss_curve_ends_where_tcp_cannot_carry_the_flow(findings):
-    found = findings["never"]
+    never = findings["never"]
+    found = guideline(never.flow, never.path, never.stack, never.target, method="chain")
     curve = found.loss_curve
     largest, smaller = (
         capacity(Scenario(found.flow, dataclasses.replace(found.path, loss=loss), found.stack))

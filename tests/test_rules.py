@@ -474,7 +474,7 @@ def test_no_bound_is_promised_for_a_flow_that_tcp_cannot_carry():
 def test_advice_of_two_connections_names_the_contenders_of_a_comparison():
     flow, path = Flow(968, 0.020), Path(rtt=0.150, loss=0.05)
     named = {contender.name: contender for contender in contenders(flow, path, Stack.linux(), Target(0.3))}
-    found = guideline(flow, path, target=Target(0.5))
+    found = guideline(flow, path, target=Target(0.5), method="chain")
     rule = next(rule for rule in found.recommendations if rule.key == "parallel")
     assert "take turns, par-2-blind in tcpdelay compare" in rule.reason
     assert "less busy connection, par-2 there" in rule.reason
