@@ -48,7 +48,7 @@ def test_the_record_has_every_field_except_those_without_a_plain_form(video):
     found = video, td.guideline(rtt=0.100, loss=0.02, packet_size=174, interval=0.020, method="chain")
     changes = ({"unchanged", "utilization"}, {"by_kind"}), (set(), {"fair_rate"})
     for each, (left_out, added) in zip(found, changes, strict=True):
-        fields = {field.name for field in dataclasses.fields(each)} - {"answer"}
+        fields = {field.name for field in dataclasses.fields(each)} - {"answer", "simulated"}
         assert set(each.to_dict()) == fields - left_out | {"delay"} | added
 
 
@@ -106,9 +106,10 @@ def test_the_record_has_the_source_and_its_kinds(speech):
     assert plain["source"]["mean_bitrate"] == speech.source.mean_bitrate
     assert list(plain["by_kind"]) == ["packet", "first packet"]
     counts = [found["messages"] for found in plain["by_kind"].values()]
-    assert sum(counts) == speech.answer.distribution.packets
+    assert sum(counts) == speech.simulated.distribution.packets
     means = [found["mean"] for found in plain["by_kind"].values()]
-    assert np.average(means, weights=counts) == pytest.approx(plain["delay"]["mean"], rel=1e-6)
+    assert np.average(means, weights=counts) == pytest.approx(speech.simulated.distribution.mean, rel=1e-6)
+    assert plain["delay"]["mean"] == td.predict_delay(speech.source, speech.path).mean
     assert plain["verdict"] == speech.verdict
 
 
@@ -134,7 +135,9 @@ def test_a_source_of_one_kind_that_cannot_be_scaled():
     # The messages are those of a flow, so its simulation has the same delays.
     assert (
         found.mean
-        == td.simulate(td.Flow(174, 0.020, write_jitter=0), td.Path(0.100, 0.02), packets=COMPARED_PACKETS).mean
+        == td.simulate(
+            td.Flow(174, 0.020, write_jitter=0), td.Path(0.100, 0.02), packets=found.answer.distribution.packets
+        ).mean
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
 from tcpdelay.ask import Answer, Model, NotSettledError, Requested, solved_once
 from tcpdelay.declare import InvalidValueError
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
     AnsweredBy,
@@ -147,9 +149,10 @@ NOT_FOR_SOURCES = (
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFindings(JudgedDelays):
-    """The findings on a source whose rate is not constant, all simulated; `JudgedDelays` calls its messages packets."""
+    """The findings on a source whose rate is not constant; `JudgedDelays` calls its messages packets."""
 
     source: Source
+    simulated: Answer  # The simulation from which effects start, and which has the delays of each kind
     compared: int  # Number of messages in each simulation of the search for the margins
 
     messages = "messages"
@@ -166,6 +169,12 @@ class SourceFindings(JudgedDelays):
             "simulated_because",
         ),
     )
+
+    @property
+    def by_kind(self) -> Mapping[str, DelayDistribution]:
+        """Delays of each kind of message, which the chains of sources do not distinguish."""
+        found: Mapping[str, DelayDistribution] = getattr(self.simulated.distribution, "by_kind", {})
+        return found
 
     def quantile_of_kind(self, kind: str, share: float) -> float:
         """Return the delay [s] within which a share of the messages of a kind arrives; NaN if these are too few."""
@@ -224,6 +233,7 @@ def _source_findings(request: GuidelineRequest) -> SourceFindings:
         answer,
         model,
         source=scenario.source,
+        simulated=answer,
         compared=getattr(model, "packets", 0),
         notes=(*beyond, *(() if carried else (endless,)), *answer.clock_notes),
         simulated_because="the rate of the source is not constant",

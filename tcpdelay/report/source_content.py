@@ -85,7 +85,7 @@ def explanation(found: SourceFindings) -> list[str]:
     return [
         *phrases.outcome(found, (endless,)),
         *(_latest_kind(found) if math.isfinite(found.quantile) else []),
-        "These delays are the chain's; margins, effects and delays at other losses are simulated."
+        "These delays are the chain's; delays by kind, margins, effects and delays at other losses are simulated."
         if found.answer.method == "chain"
         else "The rate of this source is not constant, so all figures are simulated.",
         *phrases.doubts(found),

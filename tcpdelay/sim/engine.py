@@ -425,7 +425,8 @@ def chunk_since(
 
 def warm_up(source: Source, stack: Linux | Quic) -> int:
     """Return the number of packets at the beginning of a connection that are not counted."""
-    return max(round(BBR_WARM_UP / source.mean_interval), 1) if stack.congestion_control == "bbr" else WARM_UP
+    bbr_over_tcp = isinstance(stack, Linux) and stack.congestion_control == "bbr"
+    return max(round(BBR_WARM_UP / source.mean_interval), 1) if bbr_over_tcp else WARM_UP
 
 
 @dataclass
