@@ -186,6 +186,7 @@ def test_an_error_names_the_option_of_its_argument(argument, option):
 @pytest.mark.parametrize(
     ("value", "text"),
     [(10**400, "1e+400"), (-(10**9000) - 1, "-1e+9000"), (1_234_567_890_123, "1.23457e+12"), (10**12 - 1, "9" * 12)],
+    ids=["400 digits", "9000 digits", "13 digits", "12 digits"],
 )
 def test_an_error_shortens_a_long_whole_number(value, text):
     assert str(InvalidValueError("packets", value, "be less")) == f"packets must be less, got {text}"
