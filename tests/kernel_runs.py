@@ -198,7 +198,7 @@ def call_all_kernels():
     simulate(VOICE, bursts, packets=2000, trace=True)
     simulate(VOICE, Path(rtt=0.1, loss=0.01, loss_pattern="correlated", bottleneck="bytes"), packets=2000)
     simulate(Video(500_000), bursts, packets=2000, trace=True)
-    for stack in (Stack.quic(), bbr):
+    for stack in (Stack.quic(), Stack.quic(congestion_control="bbr"), bbr):
         simulate(VOICE, path, stack, packets=2000)
     LinuxChain().answer(Scenario(VOICE, path, bbr), Requested())
     quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
