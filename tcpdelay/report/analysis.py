@@ -103,7 +103,7 @@ def analysis_text(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) ->
 
 
 def disagreement(analysis: ConnectionAnalysis, expected: Expected) -> str:
-    """Return a line that says that the measured delays are not those of the model; empty where chance explains them."""
+    """Return a line that the measured delays contradict the model; empty if chance explains the difference."""
     by_chance = expected.by_chance
     if by_chance is None or analysis.delays is None:
         return ""

@@ -608,10 +608,7 @@ class Simulator:
         return Support(_HONOURED, refused=tuple(_refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the simulated delays: the 95th percentile to 2 %, unless a number of packets is requested.
-
-        A scenario therefore has the same delays whatever target is asked about.
-        """
+        """Return the simulated delays: p95 to 2 %, whatever the target, unless a number of packets is requested."""
         answered = partial(Answer, scenario, requested, self.name, simulated_because=self.because)
         for refused in self.supports(scenario).refused:
             return answered("unsupported", refusal=refused)

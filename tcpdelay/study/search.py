@@ -204,7 +204,7 @@ class Bracket:
 
 
 def steps(tolerance: float) -> int:
-    """Return the number of values in a doubling that a search tries; it tries those of the walk too."""
+    """Return how many values a search tries from one value to its double: a multiple of `STEPS_OF_WALK`."""
     return STEPS_OF_WALK * math.ceil(math.log(2) / math.log1p(tolerance) / STEPS_OF_WALK)
 
 

@@ -180,7 +180,7 @@ def _first_rounds(
     by_time: bool,
     own_runs: bool,
 ) -> Records:
-    """Return the `FIRST_ROUNDS` of all windows from those of the windows `reduced`, which have rounds of their own."""
+    """Return the first rounds after a loss at each window: those of the largest window in `reduced` up to it."""
     starts, filled = reduced.size, rounds.size
     found: Records = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0

@@ -229,7 +229,7 @@ def _correct_phases(
     tolerance: float,
     most: int,
 ) -> int:
-    """Scale the inflow of each phase in `feedback` to that of the chain of phases alone; return its sweeps."""
+    """Solve the chain of phases, and scale the inflow of the `feedback` phases to its result; return its sweeps."""
     now = np.zeros(phases.size - 1)
     for phase in range(phases.size - 1):
         if feedback[phase]:

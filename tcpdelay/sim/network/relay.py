@@ -332,7 +332,7 @@ class _Fates(NamedTuple):
 
 
 def _carried(written: NDArray[np.int64], fates: _Fates) -> Interval:
-    """Return the rate at which messages are read, lost or dropped, over that of writing; NaN if a part has no write."""
+    """Return the rate at which messages leave (read, lost or dropped) divided by the rate of writes."""
     delays = np.where(fates.second == NOT_READ, 0, fates.first + fates.second)
     ends = np.linspace(written[WARM_UP], written[-1], SLICES + 1)
     entered, left = (np.histogram(times, ends)[0] for times in (written, written + delays))
