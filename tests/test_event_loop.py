@@ -98,6 +98,18 @@ def test_a_cancelled_repetition_ends_and_may_be_cancelled_again(loop):
     assert len(counts) == 1
 
 
+def test_what_was_due_before_the_end_comes_first_when_a_stall_hid_both(loop):
+    counts = []
+    first = time.monotonic_ns()
+    end = first + 30 * MILLISECOND
+    repetition = loop.every(MILLISECOND, first, counts.append)
+    time.sleep(0.05)
+    loop.cancel(repetition, end)
+    assert counts == [30]
+    loop.cancel(repetition, end)
+    assert counts == [30]
+
+
 def test_a_paused_descriptor_is_left_alone_for_that_long(loop):
     end, other = socket.socketpair()
     calls = []

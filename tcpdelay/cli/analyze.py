@@ -31,7 +31,6 @@ from tcpdelay.cli.output import (
     write_chart,
 )
 from tcpdelay.cli.scenario import DEFAULT_TARGET
-from tcpdelay.delays import USUAL_QUANTILE
 from tcpdelay.report.analysis import (
     UNKNOWN,
     Expected,
@@ -279,6 +278,7 @@ def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
 def find_expected(analysis: ConnectionAnalysis, app: Application | None, target: Target) -> Expected:
     """Return the prediction for the measured path and flow, and the ratings of a call, as far as they are known."""
     from tcpdelay.accuracy.validity import ValidityWarning, validated_range
+    from tcpdelay.delays import USUAL_QUANTILE
     from tcpdelay.quality.experience import call_experience
     from tcpdelay.study.validation.predictions import range_by_chance
 

@@ -155,7 +155,7 @@ class EventLoop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._handlers: dict[int, Callable[[int], None]] = {}
-        self._periodic: dict[int, int] = {}
+        self._periodic: dict[int, tuple[int, Callable[[int], None]]] = {}
         self._pending: list[tuple[int, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._alarm = timer()
@@ -190,24 +190,36 @@ class EventLoop:
         """Call `handler(expirations)` at `first` and then every `interval`; return a number for `cancel`."""
         descriptor = timer()
         set_timer(descriptor, first, interval)
+        handled = 0
 
-        def expired(_: int) -> None:
-            count = expirations(descriptor)
-            if count:
+        def call(count: int) -> None:
+            nonlocal handled
+            handled += count
+            if count > 0:
                 handler(count)
 
-        self.watch(descriptor, READABLE, expired)
+        def catch_up(end: int) -> None:
+            call(-(-(end - first) // interval) - handled)
+
+        self.watch(descriptor, READABLE, lambda _: call(expirations(descriptor)))
         # Closed descriptors are reused, so a repetition has a number of its own.
         number = next(self._order)
-        self._periodic[number] = descriptor
+        self._periodic[number] = descriptor, catch_up
         return number
 
-    def cancel(self, repetition: int) -> None:
-        """End a repetition that `every` has begun; it may have ended already."""
-        descriptor = self._periodic.pop(repetition, None)
-        if descriptor is not None:
-            self.forget(descriptor)
-            os.close(descriptor)
+    def cancel(self, repetition: int, end: int | None = None) -> None:
+        """End a repetition that `every` has begun, which may have ended already; what was due before `end` comes first.
+
+        A busy machine may wake the loop after both the last repetitions and what ends them.
+        """
+        found = self._periodic.pop(repetition, None)
+        if found is None:
+            return
+        descriptor, catch_up = found
+        self.forget(descriptor)
+        os.close(descriptor)
+        if end is not None:
+            catch_up(end)
 
     def at(self, when: int, handler: Callable[[], object]) -> None:
         """Call `handler()` once at time `when`, or immediately if `when` is past."""
@@ -241,7 +253,7 @@ class EventLoop:
 
     def close(self) -> None:
         """Close the loop's timers and its epoll descriptor."""
-        for descriptor in [*self._periodic.values(), self._alarm]:
+        for descriptor in [*(descriptor for descriptor, _ in self._periodic.values()), self._alarm]:
             os.close(descriptor)
         self._periodic.clear()
         self._epoll.close()

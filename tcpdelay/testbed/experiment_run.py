@@ -166,7 +166,8 @@ class Measurement:
             channel.start(first)
         # Samples are taken between two ticks, so that a sample never delays a packet.
         self._repetitions.append(self.loop.every(max(SAMPLE_INTERVAL, interval), first + interval // 3, self._sample))
-        self.loop.at(first + round(self.experiment.duration * NANOSECONDS), self._stop)
+        end = first + round(self.experiment.duration * NANOSECONDS)
+        self.loop.at(end, lambda: self._stop(end))
 
     def _sample(self, _: int) -> None:
         now = time.monotonic_ns()
@@ -181,10 +182,10 @@ class Measurement:
             program.complete for program in self._programs
         )
 
-    def _stop(self) -> None:
-        """Stop writing, and wait for the packets in flight."""
+    def _stop(self, end: int) -> None:
+        """Stop writing once all is written that was due before `end` [ns], and wait for the packets in flight."""
         for repetition in self._repetitions[:-1]:
-            self.loop.cancel(repetition)
+            self.loop.cancel(repetition, end)
         for source in self._sources:
             source.stop()
         for greedy in self._greedy:
