@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import tcpdelay as td
+from tcpdelay.advice.judged_delays import ends_of_kind
 from tcpdelay.report.explorer import in_range
 from tcpdelay.report.region_charts import mark_paths
 from tcpdelay.scenario import InvalidValueError
@@ -31,6 +32,40 @@ def test_every_value_has_a_basis_and_every_source_a_date(preset):
         assert bool(basis.source) == bool(basis.date)
         assert basis.source or "assumed" in basis.statement
     assert preset.not_modelled
+
+
+@pytest.mark.parametrize("preset", PATH_PRESETS.values(), ids=PATH_PRESETS)
+def test_every_kind_of_path_has_a_best_and_a_worst_one_on_both_sides_of_the_preset(preset):
+    assert preset.ranges_from
+    assert {"rtt", "loss"} <= set(preset.ranges) <= set(preset.values)
+    for name, (best, worst) in preset.ranges.items():
+        assert best < worst
+        assert best <= preset.values[name] <= worst
+    best, worst = ends_of_kind(td.Path.preset(preset.name), preset).values()
+    assert (best.rtt, worst.rtt) == tuple(preset.ranges["rtt"])
+    # The way back takes as long as before: the range is that of the queue on the way there.
+    if "one_way_delay" in preset.values:
+        backward = preset.values["rtt"] - preset.values["one_way_delay"]
+        assert [path.rtt - path.forward_delay for path in (best, worst)] == pytest.approx([backward, backward])
+
+
+def test_what_is_given_beside_a_preset_is_the_same_on_every_path_of_the_kind():
+    lte = path_preset("lte")
+    best, worst = ends_of_kind(td.Path.preset("lte", loss=0.01), lte).values()
+    assert (best.loss, worst.loss, worst.rtt, worst.jitter) == (0.01, 0.01, 0.056, 0.02)
+
+
+def test_predict_and_report_tell_the_range_over_paths_of_the_kind(run):
+    options = ("--path", "transatlantic", "--app", "voip")
+    ends = [
+        td.predict_delay("voip", td.Path.preset("transatlantic", rtt=rtt, loss=loss), method="chain").quantile(0.95)
+        for rtt, loss in ((0.078, 0.0), (0.09, 0.005))
+    ]
+    record = json.loads(run("predict", *options, "--format", "json")[1])
+    assert [record["target_quantile_best_path"], record["target_quantile_worst_path"]] == pytest.approx(ends)
+    report = json.loads(run("report", *options, "--format", "json")[1])
+    assert [end["quantile"] for end in report["alternatives"]] == pytest.approx(ends)
+    assert "Other paths of this kind" in run("report", *options, "--format", "markdown")[1]
 
 
 def test_starlink_has_its_changes_of_the_satellite_every_15_s_and_the_measured_jitter():

@@ -169,29 +169,51 @@ class Alternative:
     meets_target: bool
 
 
+def measured_ends(path: Path, estimate: PathEstimate | None) -> dict[str, Path]:
+    """Return the paths at both ends of the measured confidence intervals; none if the path was not measured."""
+    if estimate is None:
+        return {}
+    ends = zip(estimate.rtt_interval or (path.rtt, path.rtt), estimate.loss_interval, strict=True)
+    best, worst = (replace(path, rtt=rtt, loss=min(loss, LARGEST_LOSS), one_way_delay=None) for rtt, loss in ends)
+    return {"best case of the 95 % interval": best, "worst case of the 95 % interval": worst}
+
+
+def ends_of_kind(path: Path, preset: PathPreset | None) -> dict[str, Path]:
+    """Return the best and the worst path of a preset's kind; what differs from the preset in `path` stays as it is."""
+    if preset is None:
+        return {}
+    ends = []
+    for end in (0, 1):
+        changes: dict[str, Any] = {
+            name: values[end] for name, values in preset.ranges.items() if getattr(path, name) == preset.values[name]
+        }
+        if path.one_way_delay is not None:
+            changes["one_way_delay"] = path.one_way_delay + changes.get("rtt", path.rtt) - path.rtt
+        ends.append(replace(path, **changes))
+    return {f"best path of the kind {preset.name}": ends[0], f"worst path of the kind {preset.name}": ends[1]}
+
+
 def alternatives_at_ends(
     scenario: Scenario,
     target: Target,
-    estimate: PathEstimate | None,
+    ends: Mapping[str, Path],
     model: AnsweredBy | Model,
     requested: Requested = WHOLE_DISTRIBUTION,
 ) -> tuple[Alternative, ...]:
-    """Return the predictions at both ends of the measured confidence intervals; none if the path was not measured."""
-    if estimate is None:
-        return ()
-    path = scenario.path
-    low_loss, high_loss = estimate.loss_interval
-    low_rtt, high_rtt = estimate.rtt_interval or (path.rtt, path.rtt)
+    """Return the predictions for the paths at the ends of what is known about the path."""
     result = []
-    for label, rtt, loss in (
-        ("best case of the 95 % interval", low_rtt, low_loss),
-        ("worst case of the 95 % interval", high_rtt, high_loss),
-    ):
-        changed = replace(path, rtt=rtt, loss=min(loss, LARGEST_LOSS), one_way_delay=None)
-        answer = predict(replace(scenario, path=changed), requested, model)
+    for label, path in ends.items():
+        answer = predict(replace(scenario, path=path), requested, model)
         quantile = answer.require().quantile(target.quantile) if answer.answered else math.nan
-        result.append(Alternative(label, rtt, loss, quantile, answer.meets(target)))
+        result.append(Alternative(label, path.rtt, path.loss, quantile, answer.meets(target)))
     return tuple(result)
+
+
+def over_kind(
+    scenario: Scenario, target: Target, preset: PathPreset | None, model: AnsweredBy | Model
+) -> tuple[Alternative, ...]:
+    """Return the predictions for the best and the worst path of a preset's kind; none without a preset."""
+    return alternatives_at_ends(scenario, target, ends_of_kind(scenario.path, preset), model)
 
 
 def agreed_verdict(judgement: Judgement, works: bool, alternatives: tuple[Alternative, ...]) -> Verdict:
@@ -338,7 +360,8 @@ class JudgedDelays:
     # The rules that apply to this kind of source, in the order of the report: first what to do, beginning with the
     # largest effect.
     recommendations: tuple[Recommendation, ...]
-    # The predictions at the ends of the measured path's confidence intervals; empty if the path was not measured.
+    # The predictions at the ends of the measured path's confidence intervals, then for the best and the worst path of
+    # the preset's kind; empty if the path was neither measured nor a preset.
     alternatives: tuple[Alternative, ...]
     # The target's quantile of the delay without a change [s], by the model that computes the effects of changes. NaN
     # if the simulation has not settled.
@@ -384,8 +407,9 @@ class JudgedDelays:
         # Less precise than the answer, as there are many changes: an effect counts beyond the errors of both.
         compared = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress) if simulated else model
         situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
-        alternatives = alternatives_at_ends(scenario, target, estimate, model)
+        alternatives = alternatives_at_ends(scenario, target, measured_ends(scenario.path, estimate), model)
         verdict = agreed_verdict(judgement, works, alternatives)
+        alternatives += over_kind(scenario, target, request.path_preset, compared)
         return cls(
             path=scenario.path,
             stack=scenario.stack,

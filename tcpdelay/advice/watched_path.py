@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tcpdelay.advice.judged_delays import Alternative, agreed_verdict, alternatives_at_ends
+from tcpdelay.advice.judged_delays import Alternative, agreed_verdict, alternatives_at_ends, measured_ends
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.path_sample import MeasuredDelays, PathSample, PathWindow
@@ -157,7 +157,8 @@ class WatchedPath:
         """Return the prediction for an estimated path by the chain, and the verdict of a report on it."""
         scenario = Scenario(self.flow, estimate.path(**self.path), self.stack)
         judgement = judge(scenario, self.target, "chain", self._requested)
-        alternatives = alternatives_at_ends(scenario, self.target, estimate, "chain", self._requested)
+        ends = measured_ends(scenario.path, estimate)
+        alternatives = alternatives_at_ends(scenario, self.target, ends, "chain", self._requested)
         agreed = agreed_verdict(judgement, judgement.answer.meets(self.target), alternatives)
         return Outlook(judgement.answer, alternatives, _verdict(agreed, alternatives))
 

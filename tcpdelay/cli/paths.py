@@ -97,10 +97,10 @@ def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
 
 def preset_text(preset: PathPreset) -> str:
     """Return the values of a preset with their sources, as text."""
-    from tcpdelay.report.content import preset_rows, preset_section
+    from tcpdelay.report.content import preset_rows, preset_section, ranges_in_words
 
     path = NetworkPath.preset(preset.name)
-    lines = [*preset_section(preset, path).paragraphs, ""]
+    lines = [*preset_section(preset, path).paragraphs, ranges_in_words(preset), ""]
     for values, statement, source in preset_rows(preset, path):
         lines += [values, f"    {statement}", *([] if source == "none" else [f"    {source}"])]
     return "\n".join(lines) + "\n"

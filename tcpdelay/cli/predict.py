@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from tcpdelay.report.prediction import (
     draw_prediction,
     exchange_record,
     exchange_text,
+    kind_record,
     not_settled_record,
     not_settled_text,
     prediction_record,
@@ -50,6 +52,8 @@ from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
+    from tcpdelay.advice.judged_delays import Alternative
+    from tcpdelay.cli.scenario import RequestedScenario
     from tcpdelay.sim.simulation import Simulation
 
 # `tcpdelay predict`: the delay distribution in a few numbers, or as a chart.
@@ -134,11 +138,28 @@ def predict(
         warn_of_precision(cast("Simulation", distribution))
     if chart is not None:
         write_chart(chart, draw_prediction(distribution, scenario.target.limit), "--chart")
+    with argument_errors(), predicting():
+        kind = paths_of_kind(scenario, distribution.method, progress)
     if output_format == "text":
-        print(prediction_text(*asked, distribution, because), end="")
+        print(prediction_text(*asked, distribution, because, kind), end="")
     else:
         record = prediction_record(*asked, distribution, because)
-        print(record_text(scenario.preset_record | record, output_format), end="")
+        print(record_text(scenario.preset_record | kind_record(kind) | record, output_format), end="")
+
+
+def paths_of_kind(
+    scenario: RequestedScenario, method: str, progress: Callable[[int, int], None] | None
+) -> tuple[Alternative, ...]:
+    """Return the predictions for the best and the worst path of a preset's kind, by the model of the prediction."""
+    if scenario.path_preset is None:
+        return ()
+    from tcpdelay.advice.judged_delays import over_kind
+    from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, simulator
+    from tcpdelay.scenario.scenario import Scenario
+
+    asked = Scenario(scenario.source, scenario.path, scenario.stack)
+    simulated = simulator(packets_to_count(asked, COMPARED_PACKETS), progress)
+    return over_kind(asked, scenario.target, scenario.path_preset, simulated if method == "simulation" else "chain")
 
 
 def warn_of_precision(found: Simulation) -> None:

@@ -13,6 +13,7 @@ from tcpdelay.accuracy.errors import in_words
 from tcpdelay.ask import assumptions
 from tcpdelay.declare import declarations
 from tcpdelay.report import phrases
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.stack import transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.video import VideoPlayout
-    from tcpdelay.scenario.path import Path
     from tcpdelay.scenario.target import Target
     from tcpdelay.statistics import Interval
 
@@ -192,6 +192,16 @@ def preset_section(preset: PathPreset, path: Path) -> Section:
         ),
         (Table(("Value", "Why", "Source"), tuple(preset_rows(preset, path))),),
     )
+
+
+def ranges_in_words(preset: PathPreset) -> str:
+    """Return the values that paths of a preset's kind have, from the best to the worst."""
+    declared = declarations(Path)
+    ranges = [
+        f"{name.replace('_', ' ')} {declared[name].written(best)} to {declared[name].written(worst)}"
+        for name, (best, worst) in preset.ranges.items()
+    ]
+    return f"Paths of the kind {preset.name} have {', '.join(ranges)} ({preset.ranges_from})."
 
 
 def preset_rows(preset: PathPreset, path: Path) -> Iterator[tuple[str, str, str]]:
@@ -520,9 +530,11 @@ def _experience(guideline: Findings) -> list[Section]:
 
 
 def alternatives_section(guideline: JudgedDelays) -> list[Section]:
-    """Return the prediction at the ends of the measured confidence intervals; nothing if the path was not measured."""
+    """Return the predictions at the ends of the measured intervals, and of the preset's kind; nothing without both."""
     if not guideline.alternatives:
         return []
+    preset = guideline.path_preset
+    remarks = () if preset is None else (ranges_in_words(preset),)
     rows = [
         (
             case.label,
@@ -535,7 +547,8 @@ def alternatives_section(guideline: JudgedDelays) -> list[Section]:
     ]
     columns = ("Case", "RTT", "Loss", quantile_name(guideline.target.quantile), "Limit")
     table = Table(columns, tuple(rows), numeric=(1, 2, 3))
-    return [Section("alternatives", "If the path is not as measured", tables=(table,))]
+    title = "If the path is not as measured" if preset is None else "Other paths of this kind"
+    return [Section("alternatives", title, remarks, (table,))]
 
 
 def advice_section(guideline: JudgedDelays, remark: str = "") -> Section:

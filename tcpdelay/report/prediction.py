@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from tcpdelay.scenario.stack import Linux
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NOT_SETTLED,
+    format_delay,
     format_fraction,
     format_fraction_range,
     format_known_time,
@@ -27,6 +28,7 @@ from tcpdelay.units import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from tcpdelay.advice.judged_delays import Alternative
     from tcpdelay.ask import NotSettledError
     from tcpdelay.delays import DelayDistribution, ExpectedError
     from tcpdelay.scenario.path import Path
@@ -213,10 +215,21 @@ def _method(name: str, simulated_because: str) -> str:
     return f"{name}: {simulated_because}" if simulated_because else name
 
 
+def kind_record(alternatives: Sequence[Alternative]) -> dict[str, Any]:
+    """Return the target's quantile on the best and on the worst path of a kind as entries of a record."""
+    names = ("target_quantile_best_path", "target_quantile_worst_path")
+    return dict(zip(names, (each.quantile for each in alternatives), strict=False))
+
+
 def prediction_text(
-    source: Source, path: Path, target: Target, distribution: DelayDistribution, simulated_because: str = ""
+    source: Source,
+    path: Path,
+    target: Target,
+    distribution: DelayDistribution,
+    simulated_because: str = "",
+    other_paths: Sequence[Alternative] = (),
 ) -> str:
-    """Return the prediction as text."""
+    """Return the prediction as text; `other_paths` are the best and the worst path of the preset's kind."""
     from tcpdelay.accuracy.errors import in_words
 
     error = distribution.expected_error_of(target.quantile)
@@ -228,6 +241,7 @@ def prediction_text(
         ("mean", format_time(distribution.mean)),
         ("jitter", format_time(distribution.jitter)),
         *_quantile_facts(distribution, target),
+        *([("on such paths", _on_such_paths(target, other_paths))] if other_paths else []),
         (name, late),
         *((kind, quantile_in_words(delays, target.quantile)) for kind, delays in _by_kind(distribution).items()),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
@@ -237,6 +251,14 @@ def prediction_text(
         *([("note", distribution.ended_note)] if distribution.ended_note else []),
     ]
     return f"{scenario_in_words(source, path)}\n{facts_text(facts)}"
+
+
+def _on_such_paths(target: Target, ends: Sequence[Alternative]) -> str:
+    """Return the target's quantile on the best and on the worst path of a kind, and whether the target is met."""
+    best, worst = (NOT_SETTLED if math.isnan(each.quantile) else format_delay(each.quantile) for each in ends)
+    met = [each.meets_target for each in ends]
+    verdict = "every one meets" if all(met) else "some miss" if any(met) else "every one misses"
+    return f"{format_fraction(target.quantile)} within {best} to {worst}: {verdict} the limit"
 
 
 # The delay through a relay.

@@ -44,6 +44,8 @@ class PathPreset:
     name: str
     title: str  # The path in a few words
     values: Mapping[str, float | bool]  # Parameters of `tcpdelay.Path` [s, fractions]
+    ranges: Mapping[str, tuple[float, float]]  # Best and worst value among paths of this kind [s, fractions]
+    ranges_from: str  # Where the ranges come from
     basis: tuple[Basis, ...]  # Where the parameters come from; each parameter has an entry
     not_modelled: str  # What such paths do that the model leaves out
     link: PresetLink | None = None  # The bottleneck, if queueing there is a part of the delay
