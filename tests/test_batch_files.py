@@ -25,8 +25,8 @@ from scipy.stats import binomtest
 
 import tcpdelay as td
 from cli_process import process
-from tcpdelay.cli import batch
 from tcpdelay.cli import errors as cli_errors
+from tcpdelay.cli import tables
 from tcpdelay.cli.errors import ERASE_LINE
 from tcpdelay.statistics import share_interval
 from tcpdelay.store import locked
@@ -487,7 +487,7 @@ def test_an_interrupt_that_is_swallowed_on_the_way_ends_the_job_all_the_same(
 
 def test_a_terminal_is_told_at_once_how_long_the_first_table_takes(run_batch, users, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(batch, "TERMINAL_INTERVAL", 0.0)
+    monkeypatch.setattr(tables, "TERMINAL_INTERVAL", 0.0)
     status, _, errors = run_batch(users, "--app", "voip")
     first, *shown = errors.split(ERASE_LINE)
     assert (status, first) == (0, "Predicting ...")

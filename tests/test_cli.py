@@ -182,11 +182,11 @@ def test_an_application_brings_its_flow_and_its_target(predicted, name):
 def test_every_argument_of_the_library_is_an_option():
     arguments = {field.name for made in (td.Flow, td.Path, NewReno2008, Linux, td.Target) for field in fields(made)}
     assert arguments <= set(OPTIONS)
-    scenario = read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6))
+    scenario = read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6))
     assert (scenario.stack, scenario.path) == (DEFAULT_STACK, td.Path(rtt=0.1, loss=0.02))
     assert scenario.target == td.Target(limit=0.2, quantile=0.95)
     given = read_scenario(
-        ScenarioOptions.of(
+        ScenarioOptions(
             rtt=0.1,
             loss=0.02,
             loss_pattern="correlated",
@@ -213,7 +213,7 @@ def test_every_argument_of_the_library_is_an_option():
     assert given.target == td.Target(0.3, 0.9)
     linux = {"congestion_control": "reno", "delayed_ack": True, "window_validation": False, "hz": 1000, "rto_min": 0.1}
     given = read_scenario(
-        ScenarioOptions.of(rtt=0.1, loss=0.02, loss_burst=2.0, bitrate=1e6, stack="linux", mss=536, **linux)
+        ScenarioOptions(rtt=0.1, loss=0.02, loss_burst=2.0, bitrate=1e6, stack="linux", mss=536, **linux)
     )
     assert given.path == td.Path(0.1, 0.02, loss_burst=2.0)
     assert given.stack == td.Stack.linux(**linux, mss=536)
@@ -221,7 +221,7 @@ def test_every_argument_of_the_library_is_an_option():
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_each_stack_has_the_settings_of_the_library_by_default(name):
-    assert read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6, stack=name)).stack == PROFILES[name]
+    assert read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6, stack=name)).stack == PROFILES[name]
 
 
 @pytest.mark.parametrize(
@@ -351,11 +351,11 @@ def test_an_ss_recording_brings_the_timeout_of_its_connection(predicted, tmp_pat
     flow = "--ss", recording, "--packet-size", 200, "--interval", "5s"
     for timeout, beyond in (("rto:613", 0.6075), ("rto:206", 0.2)):
         recording.write_text(f"ESTAB 0 0 192.0.2.80:51912 192.0.2.7:5001\n\t {counted.format(timeout)} minrtt:3\n")
-        scenario = read_scenario(ScenarioOptions.of(ss=str(recording), packet_size=200, interval=5.0))
+        scenario = read_scenario(ScenarioOptions(ss=str(recording), packet_size=200, interval=5.0))
         assert scenario.stack.rto_min == pytest.approx(beyond)
         # A lost message arrives half a round-trip time after its timeout, as no later message reports the loss.
         assert predicted(*flow)["p99"] == pytest.approx(beyond + 1.5 * 0.0055, abs=0.05)
-        assert read_scenario(ScenarioOptions.of(ss=str(recording), bitrate=1e5, rto_min=0.3)).stack.rto_min == 0.3
+        assert read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5, rto_min=0.3)).stack.rto_min == 0.3
 
 
 def test_a_ping_recording_replaces_rtt_and_loss(predicted):
@@ -372,11 +372,11 @@ def test_an_ss_recording_brings_its_segment_size_too(tmp_path):
     recording = tmp_path / "ss.txt"
     recording.write_text((EXAMPLES / "ss.txt").read_text().replace(" mss:1448 ", " mss:1200 "))
     connection = read_ss(recording)
-    scenario = read_scenario(ScenarioOptions.of(ss=str(recording), bitrate=1e5))
+    scenario = read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5))
     assert (scenario.path.rtt, scenario.path.loss) == (connection.rtt, connection.estimate().loss)
     assert scenario.flow.packet_size == scenario.stack.mss == 1200
-    assert read_scenario(ScenarioOptions.of(ss=str(recording), bitrate=1e5, mss=536)).stack.mss == 536
-    several = ScenarioOptions.of(ss=str(EXAMPLES / "ss-several.txt"), connection="10.0.3.2:5003", bitrate=1e5)
+    assert read_scenario(ScenarioOptions(ss=str(recording), bitrate=1e5, mss=536)).stack.mss == 536
+    several = ScenarioOptions(ss=str(EXAMPLES / "ss-several.txt"), connection="10.0.3.2:5003", bitrate=1e5)
     assert read_scenario(several).path.rtt == read_ss(EXAMPLES / "ss-several.txt", "10.0.3.2:5003").rtt
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 import tcpdelay as td
-from tcpdelay.cli.scenario import SOURCE_OPTIONS
+from tcpdelay.cli.scenario import SourceOptions
 from tcpdelay.scenario.scenario import SOURCE_FIELDS
 from tcpdelay.scenario.sources.source_settings import source_parameters
 
@@ -180,7 +180,7 @@ def test_the_help_explains_every_option_of_a_source(run):
     _, usual, _ = run("predict", "--help")
     _, everything, _ = run("predict", "--help-all")
     assert "--source FILE" in usual
-    for name in SOURCE_OPTIONS:
+    for name in (each.name for each in SourceOptions.parameters()):
         assert f"--{name.replace('_', '-')} " in everything
     assert all(f"--{name.replace('_', '-')}" in usual for name in SOURCE_FIELDS)
     assert "Makes --bitrate a video with key frames." not in " ".join(usual.split())

@@ -59,7 +59,7 @@ from tcpdelay.testbed.specification import read_specification
 
 main(["predict", "--help-all"])
 main(["predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--queueing", "3s"])
-print(read_scenario(ScenarioOptions.of(rtt=0.1, loss=0.02, bitrate=1e6, queueing=0.005)).path.queueing)
+print(read_scenario(ScenarioOptions(rtt=0.1, loss=0.02, bitrate=1e6, queueing=0.005)).path.queueing)
 sweep = read_sweep({
     "flow": {"packet_size": 174, "interval": "20ms"},
     "path": {"rtt": "100ms", "loss": "2%"},

@@ -7,29 +7,23 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, erase_progress, predicting
 from tcpdelay.cli.options import (
-    OUTPUT,
+    Size,
     application_option,
     chart_option,
+    command,
     field_option,
     format_option,
-    make_option,
+    option,
     output_option,
-    quantity,
 )
-from tcpdelay.cli.output import (
-    format_by_suffix,
-    refuse_missing_folder,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write,
-    write_chart,
-)
+from tcpdelay.cli.report import write_report
+from tcpdelay.cli.output import Destination, write, write_chart
 from tcpdelay.cli.scenario import DEFAULT_TARGET
 from tcpdelay.report.analysis import (
     UNKNOWN,
@@ -42,6 +36,7 @@ from tcpdelay.report.analysis import (
     record,
 )
 from tcpdelay.report.result_table import record_text, records_text
+from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 
@@ -50,18 +45,51 @@ if TYPE_CHECKING:
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.report.guideline import Guideline, SourceGuideline, TwoWayGuideline
-    from tcpdelay.scenario.applications import Application
     from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.stack import KnownStack
     from tcpdelay.scenario.target import Target
 
-Format = Literal["text", "markdown", "html", "json", "csv"]
+AnalysisFormat = Literal["text", "markdown", "html", "json", "csv"]
 FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
 
 ANALYSIS = "The capture"
-SUMMARY = "Measure path, flow and delays in packet captures of a connection."
-EXAMPLES = """
-\b
+
+
+class Analysis(Destination):
+    """How captures are read, what is asked about them, and how the answer is written."""
+
+    connection: str | None = option(
+        "Connection to analyze: the address of either end, or a part of it.",
+        "the connection with the most payload",
+        panel=ANALYSIS,
+        metavar="ADDRESS",
+    )
+    framing: FramingChoice = option(
+        "How messages are separated: by writes (auto), or by headers: 2 bytes, 4 bytes, WebSocket.",
+        default="auto",
+        panel=ANALYSIS,
+    )
+    message_size: Size | None = option(
+        "Size of each message, if all have the same size; of the direction with more payload.",
+        "measured",
+        panel=ANALYSIS,
+    )
+    same_clock: bool = option("Both captures have time stamps of the same clock.", default=False, panel=ANALYSIS)
+    output_format: AnalysisFormat | None = format_option(
+        "AnalysisFormat of the analysis: text, json or csv (in seconds, bytes and fractions). With --report: format of "
+        "the report: text, markdown, html or json."
+    )
+    output: Path | None = output_option(".txt, .json or .csv; with --report .txt, .md, .html or .json")
+    chart: Path | None = chart_option("the measured delays beside the predicted ones")
+    report: bool = option("Write the guideline report for the measured path and flow.", default=False)
+    app: Application | None = application_option(" Here: sets the target, and the codec that rates a call.")
+    limit: float | None = field_option("limit", more=" For --report and --app.", default="the limit of --app, or 200ms")
+    quantile: float | None = field_option("quantile", more=" For --report.", default="the quantile of --app, or 95%")
+
+
+@command(
+    "Measure path, flow and delays in packet captures of a connection.",
+    """
 Examples:
   tcpdelay analyze validation/pcap/voice.sender.pcap.gz
   tcpdelay analyze validation/pcap/voice.sender.pcap.gz \\
@@ -69,12 +97,10 @@ Examples:
   tcpdelay analyze validation/pcap/voice.sender.pcap.gz --report --limit 150ms
   tcpdelay analyze validation/pcap/voice.sender.pcap.gz --report -o voice.html
 
-\b
 To capture a connection, at either end or at both:
   sudo tcpdump -i any -s 128 -w capture.pcap tcp port 5001
-"""
-
-
+""",
+)
 def analyze(
     captures: Annotated[
         list[Path],
@@ -84,100 +110,52 @@ def analyze(
             "or one capture of the testbed.",
         ),
     ],
-    connection: Annotated[
-        str | None,
-        make_option(
-            "--connection",
-            ANALYSIS,
-            "Connection to analyze: the address of either end, or a part of it.",
-            "the connection with the most payload",
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    framing: Annotated[
-        FramingChoice,
-        make_option(
-            "--framing",
-            ANALYSIS,
-            "How messages are separated: by writes (auto), or by headers: 2 bytes, 4 bytes, WebSocket.",
-        ),
-    ] = "auto",
-    message_size: Annotated[
-        int | None,
-        quantity(
-            "--message-size",
-            "size",
-            ANALYSIS,
-            "Size of each message, if all have the same size; of the direction with more payload.",
-            "measured",
-        ),
-    ] = None,
-    same_clock: Annotated[
-        bool, make_option("--same-clock", ANALYSIS, "Both captures have time stamps of the same clock.")
-    ] = False,
-    output_format: Annotated[
-        Format | None,
-        format_option(
-            "Format of the analysis: text, json or csv (in seconds, bytes and fractions). With --report: format of "
-            "the report: text, markdown, html or json."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, output_option(".txt, .json or .csv; with --report .txt, .md, .html or .json")
-    ] = None,
-    chart: Annotated[Path | None, chart_option("the measured delays beside the predicted ones")] = None,
-    report: Annotated[
-        bool, make_option("--report", OUTPUT, "Write the guideline report for the measured path and flow.")
-    ] = False,
-    app: Annotated[Any, application_option(" Here: sets the target, and the codec that rates a call.")] = None,
-    limit: Annotated[
-        float | None, field_option("limit", more=" For --report and --app.", default="the limit of --app, or 200ms")
-    ] = None,
-    quantile: Annotated[
-        float | None, field_option("quantile", more=" For --report.", default="the quantile of --app, or 95%")
-    ] = None,
+    asked: Analysis,
 ) -> None:
     """Measure round-trip time, loss, packets and delays of one TCP connection, in each direction with a flow."""
-    refuse_other_than_chart(chart, "--chart")
-    chosen = output_format or format_by_suffix(output, Format)
-    refuse_other_format(chosen, report)
-    refuse_same_file([("CAPTURE", file) for file in captures], [("--output", output), ("--chart", chart)])
-    refuse_missing_folder(output, "--output")
-    if not (report or app) and (limit is not None or quantile is not None):
-        raise typer.BadParameter(f"{'--limit' if limit is not None else '--quantile'}: goes with --report or --app")
+    chosen = asked.checked_format(AnalysisFormat, *(("CAPTURE", file) for file in captures))
+    refuse_other_format(chosen, asked.report)
+    if not (asked.report or asked.app) and (asked.limit is not None or asked.quantile is not None):
+        raise typer.BadParameter(
+            f"{'--limit' if asked.limit is not None else '--quantile'}: goes with --report or --app"
+        )
     if len(captures) > 2:
         raise typer.BadParameter(f"CAPTURE: takes one or two files, got {len(captures)}")
     if any(map(is_of_testbed, captures)):
-        if len(captures) > 1 or connection or message_size or same_clock or app or framing != "auto":
+        on_packets = (asked.connection, asked.message_size, asked.same_clock, asked.app, asked.framing != "auto")
+        if len(captures) > 1 or any(on_packets):
             raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
-        analyze_testbed(captures[0], chosen, output, chart, find_target(None, limit, quantile) if report else None)
+        target = find_target(None, asked.limit, asked.quantile) if asked.report else None
+        analyze_testbed(captures[0], chosen, asked.output, asked.chart, target)
         return
     from tcpdelay.capture.pcap.analysis import analyze_directions, check_message_size
 
-    if message_size is not None and framing != "auto":
-        raise typer.BadParameter(f"--message-size: goes with --framing auto only, got --framing {framing}")
+    if asked.message_size is not None and asked.framing != "auto":
+        raise typer.BadParameter(f"--message-size: goes with --framing auto only, got --framing {asked.framing}")
     with argument_errors():
-        check_message_size(message_size, framing)
+        check_message_size(asked.message_size, asked.framing)
     try:
         with argument_errors("CAPTURE"):
             analyses = analyze_directions(
                 captures,
-                connection,
-                framing=framing,
-                message_size=message_size,
-                same_clock=same_clock,
+                asked.connection,
+                framing=asked.framing,
+                message_size=asked.message_size,
+                same_clock=asked.same_clock,
                 on_progress=counting("Read", "MB"),
             )
     finally:
         erase_progress()
-    if chart is not None:
+    if asked.chart is not None:
         with argument_errors("--chart"), predicting():
-            drawn = [(found, predict(found)) for found in analyses if found.delays is not None or found is analyses[0]]
-        write_chart(chart, draw_analyses(drawn), "--chart")
+            drawn = [
+                (found, predicted(found)) for found in analyses if found.delays is not None or found is analyses[0]
+            ]
+        write_chart(asked.chart, draw_analyses(drawn), "--chart")
 
-    target = find_target(app, limit, quantile)
+    target = find_target(asked.app, asked.limit, asked.quantile)
     with predicting():
-        expected = [find_expected(found, app, target) for found in analyses]
+        expected = [find_expected(found, asked.app, target) for found in analyses]
 
     def written(chosen: Literal["text", "json", "csv"]) -> str:
         pairs = zip(analyses, expected, strict=True)
@@ -189,19 +167,21 @@ def analyze(
         return record_text({**rows[0], "backward": rows[1] if len(rows) > 1 else None}, chosen)
 
     findings: Guideline | SourceGuideline | TwoWayGuideline | None = None
-    if report:
+    if asked.report:
         with argument_errors("--report"):
-            each = [find_guideline(found.source(), found.estimate(), found.stack(), target, app) for found in analyses]
+            each = [
+                find_guideline(found.source(), found.estimate(), found.stack(), target, asked.app) for found in analyses
+            ]
         if len(each) == 1:
             findings = each[0]
         else:
             from tcpdelay.report.guideline import TwoWayGuideline
 
             findings = TwoWayGuideline(each[0], each[1], (analyses[0].sender, analyses[0].receiver))
-    write_results(written, findings, chosen, output)
+    write_results(written, findings, chosen, asked.output)
 
 
-def refuse_other_format(chosen: Format, report: bool) -> None:
+def refuse_other_format(chosen: AnalysisFormat, report: bool) -> None:
     """Raise typer.BadParameter if the analysis, or the report, cannot be written in a format."""
     if chosen == "csv" and report:
         raise typer.BadParameter("--report: is written as text, markdown, html or json, not as csv")
@@ -219,7 +199,9 @@ def is_of_testbed(file: Path) -> bool:
     return False
 
 
-def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path | None, target: Target | None) -> None:
+def analyze_testbed(
+    file: Path, chosen: AnalysisFormat, output: Path | None, chart: Path | None, target: Target | None
+) -> None:
     """Print the content of a capture of the testbed; with a target, also the guideline report for its path."""
     from tcpdelay.capture.flow_capture import read_capture
     from tcpdelay.scenario.stack import DEFAULT_STACK
@@ -245,15 +227,13 @@ def analyze_testbed(file: Path, chosen: Format, output: Path | None, chart: Path
 def write_results(
     written: Callable[[Literal["text", "json", "csv"]], str],
     findings: Guideline | SourceGuideline | TwoWayGuideline | None,
-    chosen: Format,
+    chosen: AnalysisFormat,
     output: Path | None,
 ) -> None:
     """Write the analysis, or the report if there is one, to a file, or print it.
 
     If the report is text or goes to a file, the analysis is also printed as text.
     """
-    from tcpdelay.cli.report import write_report
-
     if findings is None:
         assert chosen in ("text", "json", "csv")
         write(written(chosen), output)
@@ -266,7 +246,7 @@ def write_results(
     write_report(findings, chosen, output)
 
 
-def predict(analysis: ConnectionAnalysis) -> DelayDistribution:
+def predicted(analysis: ConnectionAnalysis) -> DelayDistribution:
     """Return the predicted delays of what the application sent, for the measured path."""
     from tcpdelay.models.predict import predict_delay
 
@@ -294,21 +274,21 @@ def find_expected(analysis: ConnectionAnalysis, app: Application | None, target:
         with warnings.catch_warnings():
             # The range is named in a note of the analysis.
             warnings.simplefilter("ignore", ValidityWarning)
-            predicted = predict(analysis)
+            found = predicted(analysis)
     except ValueError:
         return Expected(notes=tuple(notes))
     if not isinstance(analysis.source(), Flow):
         notes.append("prediction: the captured messages are simulated, as their sizes or intervals vary")
     path, stack = analysis.estimate().path(), analysis.stack()
-    beyond = [] if predicted.method == "simulation" else validated_range(stack).exceeded_by(flow, path)
+    beyond = [] if found.method == "simulation" else validated_range(stack).exceeded_by(flow, path)
     chance = range_by_chance(
         Scenario(analysis.source(), path, stack), analysis.messages, analysis.loss_interval, USUAL_QUANTILE
     )
     return Expected(
-        predicted,
+        found,
         chance,
         call_experience(app, flow, target, analysis.delays),
-        call_experience(app, flow, target, predicted),
+        call_experience(app, flow, target, found),
         (*notes, *(f"prediction: {text}" for text in beyond)),
     )
 

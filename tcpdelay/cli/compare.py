@@ -3,39 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting, print_warning
 from tcpdelay.cli.options import (
     OTHER_STACKS,
-    OUTPUT,
-    MaxSeconds,
+    Rate,
     ScenarioOptions,
-    annotated_option,
+    Time,
+    VaryingLink,
     chart_option,
+    command,
+    declared_option,
+    declared_parameter,
     format_option,
-    number,
+    option,
     output_option,
-    quantity,
     read_varying_link,
-    varying_link_options,
-    with_options,
-    with_scenario,
+    seconds_option,
 )
-from tcpdelay.cli.output import (
-    format_by_suffix,
-    refuse_missing_folder,
-    refuse_other_than_chart,
-    refuse_same_file,
-    write,
-    write_chart,
-)
-from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_scenario, with_source
+from tcpdelay.cli.output import Destination, write, write_chart
+from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_scenario
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.link import BURST, CAPACITY, DISCIPLINE, LONGEST_QUEUE, PEAK_RATE, QUEUE_TARGET, RATE
 from tcpdelay.scenario.scenario import Scenario
@@ -46,32 +38,12 @@ if TYPE_CHECKING:
     from tcpdelay.sim.network.bottleneck import Bottleneck
     from tcpdelay.sim.network.sources import Source
 
-Format = Literal["text", "markdown", "html", "json", "csv"]
+ComparisonFormat = Literal["text", "markdown", "html", "json", "csv"]
 FULL_PACKET = 1500
 """Packet size for the default length of the queue [bytes]."""
 FEWEST_QUEUED = 10
 """Smallest default length of the queue [packets]."""
 LINK = "The shared link"
-SUMMARY = "Compare transports and heuristics on one path."
-EXAMPLES = """
-\b
-Examples:
-  tcpdelay compare --rtt 100ms --loss 2% --app voip
-  tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
-  tcpdelay compare --rtt 100ms --loss 2% --app voip --parity 1
-  tcpdelay compare --path home-bufferbloat --app voip --duration 2min
-  tcpdelay compare --rtt 50ms --loss 0% --app voip \\
-      --link-trace examples/link-traces/lte.up --bulk 1
-  tcpdelay compare --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
-  tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
-      --web 10 --duration 5min -o ways.html
-
-\b
-The path's own losses are random. A shared link adds those of its queue;
-beside one, --loss may be left out, and the path loses nothing.
-"""
-
-
 _OF_LINK = {
     "link": ("rate", replace(RATE, default_words="unlimited")),
     "queue": (
@@ -100,65 +72,74 @@ _OF_LINK = {
 """The options of the shared link: the argument of `Bottleneck` and the declaration of each."""
 
 
-def _link_options() -> dict[str, Any]:
-    """Return the annotations of the options of the shared link by name; those of its trace follow its rate."""
-    options = {
-        name: annotated_option(name, declared, LINK, shown=declared.default_words)
-        for name, (_, declared) in _OF_LINK.items()
-    }
-    return {"link": options.pop("link"), **varying_link_options(LINK), **options}
+class SharedLink(VaryingLink, panel=LINK):
+    """The options of the shared link; those of its trace follow its rate."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+    @classmethod
+    def parameters(cls) -> list[Parameter]:
+        """Return the parameters of a command for the shared link."""
+        rate, *others = (
+            declared_parameter(name, declaration, declared_option(declaration, LINK, shown=declaration.default_words))
+            for name, (_, declaration) in _OF_LINK.items()
+        )
+        return [rate, *super().parameters(), *others]
 
 
-@partial(with_scenario, left_out=OTHER_STACKS)
-@with_source
-@partial(with_options, bundle="shared", options=_link_options(), gather=dict)
-def compare(
-    options: ScenarioOptions,
-    source: SourceOptions,
-    shared: dict[str, Any],
-    bulk: Annotated[int, number("--bulk", LINK, "Number of long transfers on the link.")] = 0,
-    web: Annotated[int, number("--web", LINK, "Number of web users on the link.")] = 0,
-    cbr: Annotated[
-        float | None, quantity("--cbr", "rate", LINK, "Bitrate of a datagram flow on the link.", "none")
-    ] = None,
-    parity: Annotated[
-        int,
-        number(
-            "--parity",
-            "The contenders",
-            "Parity datagrams per packet, for a further contender over UDP (forward error correction): "
-            "a packet is lost if more of its datagrams than this number are.",
-        ),
-    ] = 0,
-    duration: Annotated[
-        float | None,
-        quantity(
-            "--duration",
-            "time",
-            OUTPUT,
-            "Simulated time of each transport.",
-            "as long as a million packets take; less on fast links",
-        ),
-    ] = None,
-    seed: Annotated[int, number("--seed", OUTPUT, "Seed of the random numbers.")] = 0,
-    output_format: Annotated[
-        Format | None, format_option("Output format; json and csv hold seconds, bit/s and fractions.")
-    ] = None,
-    output: Annotated[Path | None, output_option(".html, .md, .csv, .json or .txt")] = None,
-    chart: Annotated[Path | None, chart_option("the delays")] = None,
-    max_seconds: MaxSeconds = MOST_SECONDS,
-) -> None:
+class Comparison(Destination):
+    """The other flows on the link, the contenders, and how the comparison is written."""
+
+    bulk: int = option("Number of long transfers on the link.", default=0, panel=LINK)
+    web: int = option("Number of web users on the link.", default=0, panel=LINK)
+    cbr: Rate | None = option("Bitrate of a datagram flow on the link.", "none", panel=LINK)
+    parity: int = option(
+        "Parity datagrams per packet, for a further contender over UDP (forward error correction): "
+        "a packet is lost if more of its datagrams than this number are.",
+        default=0,
+        panel="The contenders",
+    )
+    duration: Time | None = option(
+        "Simulated time of each transport.", "as long as a million packets take; less on fast links"
+    )
+    seed: int = option("Seed of the random numbers.", default=0)
+    output_format: ComparisonFormat | None = format_option(
+        "Output format; json and csv hold seconds, bit/s and fractions."
+    )
+    output: Path | None = output_option(".html, .md, .csv, .json or .txt")
+    chart: Path | None = chart_option("the delays")
+    max_seconds: float = seconds_option()
+
+
+@command(
+    "Compare transports and heuristics on one path.",
+    """
+Examples:
+  tcpdelay compare --rtt 100ms --loss 2% --app voip
+  tcpdelay compare --rtt 60ms --loss 0.5% --app voice-agent --chart ways.svg
+  tcpdelay compare --rtt 100ms --loss 2% --app voip --parity 1
+  tcpdelay compare --path home-bufferbloat --app voip --duration 2min
+  tcpdelay compare --rtt 50ms --loss 0% --app voip \\
+      --link-trace examples/link-traces/lte.up --bulk 1
+  tcpdelay compare --rtt 60ms --loss 0.2% --bitrate 1Mbit/s --key-ratio 8
+  tcpdelay compare --rtt 100ms --loss 0% --app voip --link 3Mbit/s --bulk 2 \\
+      --web 10 --duration 5min -o ways.html
+
+The path's own losses are random. A shared link adds those of its queue;
+beside one, --loss may be left out, and the path loses nothing.
+""",
+    without=OTHER_STACKS,
+)
+def compare(options: ScenarioOptions, source: SourceOptions, link: SharedLink, asked: Comparison) -> None:
     """Simulate TCP, what applications can do on top of it, and other transports, each carrying the same flow."""
-    refuse_other_than_chart(chart, "--chart")
-    chosen = output_format or format_by_suffix(output, Format)
+    shared, bulk = link.values, asked.bulk
     link_trace = shared["link_trace"]
     if shared["link"] is not None and link_trace is not None:
         raise typer.BadParameter("--link and --link-trace: give one of them")
     if (shared["outage_every"] is None) != (shared["outage"] is None):
         raise typer.BadParameter("--outage-every and --outage: give both or none")
-    inputs = [*measurements(options), *source.files, ("--link-trace", link_trace)]
-    refuse_same_file(inputs, [("--output", output), ("--chart", chart)])
-    refuse_missing_folder(output, "--output")
+    chosen = asked.checked_format(ComparisonFormat, *measurements(options), *source.files, ("--link-trace", link_trace))
     shares_link = shared["link"] is not None or link_trace is not None
     path_is_known = options.path is not None or any(file for _, file in measurements(options))
     if shares_link and not path_is_known:
@@ -169,13 +150,13 @@ def compare(
         scenario, bulk = _with_preset(scenario, scenario.path_preset, options, shared, bulk)
     shares_link = shared["link"] is not None or link_trace is not None  # A preset may have a link
     if not shares_link:
-        others = {"bulk": bulk, "web": web, "cbr": cbr}
+        others = {"bulk": bulk, "web": asked.web, "cbr": asked.cbr}
         for name, given in ({name: shared[name] for name in ("outage", *_OF_LINK)} | others).items():
             if given is not None and given != 0:
                 raise typer.BadParameter(f"{option_name(name)}: needs --link or --link-trace, the link that is shared")
     with argument_errors():
         bottleneck = _link(shared, scenario) if shares_link else None
-        sources = _others(scenario, bottleneck, bulk, web, cbr)
+        sources = _others(scenario, bottleneck, bulk, asked.web, asked.cbr)
         from tcpdelay.study.transports import compare as compare_transports
 
         with predicting():
@@ -186,19 +167,19 @@ def compare(
                 scenario.target,
                 link=bottleneck,
                 others=sources,
-                duration=duration,
-                seed=seed,
-                parity=parity,
+                duration=asked.duration,
+                seed=asked.seed,
+                parity=asked.parity,
                 application=scenario.application,
                 path_preset=scenario.path_preset,
-                max_seconds=max_seconds,
+                max_seconds=asked.max_seconds,
                 on_progress=counting("Simulating", "ways"),
             )
     from tcpdelay.report.transports import comparison_figure, rendered
 
-    if chart is not None:
-        write_chart(chart, comparison_figure(comparison), "--chart")
-    write(rendered(comparison, chosen), output)
+    if asked.chart is not None:
+        write_chart(asked.chart, comparison_figure(comparison), "--chart")
+    write(rendered(comparison, chosen), asked.output)
 
 
 def _with_preset(

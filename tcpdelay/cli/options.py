@@ -1,29 +1,21 @@
-"""The options of a scenario, derived from the declarations of its fields; options with a range of RTT or loss."""
+"""How commands declare their options; the options of a scenario, which follow from the declarations of its fields."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from types import EllipsisType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
 import typer
 
+from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import HelpAll, argument_errors, option_name
-from tcpdelay.declare import (
-    PARSERS,
-    WHOLE,
-    Choice,
-    Field,
-    Flag,
-    InvalidValueError,
-    Kind,
-    Quantity,
-    declarations,
-)
+from tcpdelay.declare import PARSERS, WHOLE, Choice, Field, Flag, InvalidValueError, Kind, Quantity, declarations
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
 from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset, path_preset
@@ -37,67 +29,183 @@ if TYPE_CHECKING:
 
 FLOW, PATH, OUTPUT = "What is sent", "The path it takes", "Output"
 TARGET, TRANSPORT = "When it is late", "The transport that carries it"
+_MEASURED_TOO = {"mss": "that of --ss, or "}
+"""Source of a value that takes precedence over the default of a field."""
 _PANELS: dict[Part, str] = {"flow": FLOW, "path": PATH, "stack": TRANSPORT, "target": TARGET}
-_METAVARS: dict[Kind, str] = {
+
+Time = Annotated[float, "time"]
+Share = Annotated[float, "fraction"]
+Size = Annotated[float, "size"]
+Rate = Annotated[float, "rate"]
+"""Types of options whose values have a unit; the metadata is the `Kind` of the value."""
+_METAVARS: Mapping[Any, str] = {
     "time": "TIME",
     "fraction": "SHARE",
     "size": "SIZE",
     "rate": "RATE",
-    "count": "NUMBER",
-    "number": "NUMBER",
+    int: "NUMBER",
+    float: "NUMBER",
+    Path: "FILE",
 }
-_MEASURED_TOO = {"mss": "that of --ss, or "}
-"""Source of a value that takes precedence over the default of a field."""
+"""What the help shows for a value, by the kind or the type of the option."""
 
 
-def make_option(
-    name: str, panel: str, description: str, default: str | bool = True, metavar: str | None = None, **more: Any
-) -> Any:
-    """Return an option; the help shows `default` as its default, and `metavar` for its value."""
-    return typer.Option(name, metavar=metavar, help=description, rich_help_panel=panel, show_default=default, **more)
+class Option(NamedTuple):
+    """The declaration of an option; name, unit and type are those of the attribute that it is assigned to."""
+
+    meaning: str
+    shown: str | bool = True  # The default in the help: a text, or whether `default` is shown
+    default: Any = None  # ... if the option must be given
+    panel: str = ""  # Heading in the help, by default the heading of the class
+    name: str = ""  # Spelling, if it is not that of the attribute
+    metavar: str | None = None
+    parse: Callable[..., Any] | None = None  # Reads the text; of a value with a unit, it also takes the option's name
+    words: Collection[str] = ()  # For the completion of the shell, and without `parse` the allowed words
+    kind: Kind | None = None
+    zero: bool = False  # Whether a value with a unit may be 0
+    goes_with: Collection[Any] = ()  # Values of the command's argument that the option is for; if empty, all
+
+    def parameter(self, attribute: str, hint: Any, panel: str) -> inspect.Parameter:
+        """Return the parameter of a command for the option that is an `attribute` of a type."""
+        name = self.name or option_name(attribute)
+        types = [hint, *get_args(hint)]
+        kind = self.kind or next((each.__metadata__[0] for each in types if hasattr(each, "__metadata__")), None)
+        metavar = self.metavar or next((_METAVARS[each] for each in [kind, *types] if each in _METAVARS), None)
+        parser = self.parse
+        if kind in PARSERS:
+            parser = partial(parser or PARSERS[kind], name=name, allow_zero=self.zero)
+            hint = float if self.default is ... else float | None
+        elif self.words and parser is None:
+            parser, metavar = partial(_word, name=name, words=self.words), "|".join(self.words)
+        elif bool in types and self.default is not False:
+            name = f"{name}/--no-{name.removeprefix('--')}"
+        option = typer.Option(
+            *name.split(maxsplit=1),
+            metavar=metavar,
+            help=self.meaning,
+            rich_help_panel=self.panel or panel or None,
+            show_default=self.shown,
+            parser=parser,
+            autocompletion=(lambda: list(self.words)) if self.words else None,
+        )
+        default = inspect.Parameter.empty if isinstance(self.default, EllipsisType) else self.default
+        return inspect.Parameter(
+            attribute, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option]
+        )
 
 
-number = partial(make_option, metavar="NUMBER")
-"""Make an option whose value is a number without a unit, as `make_option`."""
+def option(meaning: str, shown: str | bool = True, **more: Any) -> Any:
+    """Return an option, to be assigned to an attribute; the arguments are the fields of `Option`."""
+    return Option(meaning, shown, **more)
 
 
-def quantity(
-    name: str,
-    kind: Kind,
-    panel: str,
-    description: str,
-    default: str | bool = False,
-    *,
-    zero: bool = False,
-    parse: Callable[..., float] | None = None,
-) -> Any:
-    """Return an option whose value has a unit; `parse` reads it, by default the function of its `kind`."""
-    parser = partial(parse or PARSERS[kind], name=name, allow_zero=zero)
-    return make_option(name, panel, description, default, metavar=_METAVARS[kind], parser=parser)
+def _word(text: str, name: str, words: Collection[str]) -> str:
+    if text not in words:
+        raise typer.BadParameter(f"{name}: must be one of {', '.join(words)}, got {text!r}")
+    return text
 
 
-MaxSeconds = Annotated[
-    float, number("--max-seconds", OUTPUT, "Processor time of an answer in seconds, by an estimate.", "10")
-]
-MaxMemory = Annotated[
-    float | None,
-    quantity("--max-memory", "size", OUTPUT, "Memory of the chain of an answer. Example: 500MB.", "1 GiB"),
-]
-"""The options for what one answer may take: of each row or cell, if there are several."""
+class Options:
+    """Base class of options that belong together: each attribute that is an `Option` is one.
+
+    A command with a parameter of such a class has these options, and receives their values as its attributes.
+    """
+
+    panel: ClassVar[str] = ""
+
+    def __init_subclass__(cls, panel: str | None = None) -> None:
+        cls.panel = cls.panel if panel is None else panel
+
+    def __init__(self, **values: Any) -> None:
+        defaults = {name: each.default for name, each in self.declared().items()}
+        vars(self).update({**defaults, **values})
+
+    @classmethod
+    def declared(cls) -> dict[str, Option]:
+        """Return the options by the name of their attribute."""
+        bases = reversed(cls.__mro__)
+        return {name: each for base in bases for name, each in vars(base).items() if isinstance(each, Option)}
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        """Return the parameters that a command has for these options."""
+        hints = get_type_hints(cls, include_extras=True)
+        return [each.parameter(name, hints[name], cls.panel) for name, each in cls.declared().items()]
 
 
-def format_option(description: str) -> Any:
+class Command(NamedTuple):
+    """A command: a function that takes options, and what the help says."""
+
+    run: Callable[..., None]
+    summary: str
+    examples: str
+
+
+def command(summary: str, examples: str, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Command]:
+    """Return a decorator that makes a function a command, whose scenario lacks the options in `without`.
+
+    The paragraphs of `examples` stand in the help as they are.
+    """
+    kept = "".join(f"\n\b\n{paragraph.strip(chr(10))}\n" for paragraph in examples.split("\n\n"))
+
+    def make(function: Callable[..., None]) -> Command:
+        return Command(with_options(function, without), summary, kept)
+
+    return make
+
+
+def with_options(function: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Return `function` with options in place of its parameters of `Options`."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    bundles: dict[str, tuple[type[Options], list[str]]] = {}
+    for own in inspect.signature(function).parameters.values():
+        hint = hints[own.name]
+        if isinstance(hint, type) and issubclass(hint, Options):
+            offered = hint.parameters(without) if hint is ScenarioOptions else hint.parameters()
+            parameters += offered
+            bundles[own.name] = hint, [each.name for each in offered]
+        else:
+            parameters.append(own.replace(kind=own.KEYWORD_ONLY, annotation=hint))
+    if any(bundle is ScenarioOptions for bundle, _ in bundles.values()):
+        whole_help = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
+        parameters.append(whole_help)
+
+    @wraps(function)
+    def take_options(**values: Any) -> None:
+        values.pop("help_all", None)
+        given = {
+            name: bundle(**{each: values.pop(each) for each in offered}) for name, (bundle, offered) in bundles.items()
+        }
+        function(**values, **given)
+
+    take_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    take_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return take_options
+
+
+# Options that several commands have.
+
+
+def seconds_option() -> Any:
+    """Return the option for the processor time that one answer may take: of each row or cell, if there are several."""
+    what = "Processor time of an answer in seconds, by an estimate."
+    return option(what, "10", default=MOST_SECONDS)
+
+
+def memory_option() -> Any:
+    """Return the option for the memory that one answer may take: of each row or cell, if there are several."""
+    return option("Memory of the chain of an answer. Example: 500MB.", "1 GiB")
+
+
+def format_option(meaning: str) -> Any:
     """Return the option for the format of a result."""
-    return make_option("--format", OUTPUT, description, "by the suffix of --output, or text")
+    return option(meaning, "by the suffix of --output, or text", name="--format")
 
 
-def result_option(
-    description: str, default: str | bool = "the terminal", metavar: str = "FILE", panel: str | None = OUTPUT
-) -> Any:
+def result_option(meaning: str, shown: str | bool = "the terminal", metavar: str = "FILE", **more: Any) -> Any:
     """Return the option for the file or folder of a result."""
-    return typer.Option(
-        "--output", "-o", metavar=metavar, help=description, rich_help_panel=panel, show_default=default
-    )
+    return option(meaning, shown, name="--output -o", metavar=metavar, **more)
 
 
 def output_option(suffixes: str) -> Any:
@@ -107,62 +215,40 @@ def output_option(suffixes: str) -> Any:
 
 def method_option(auto: str, *, answers: str = "Model") -> Any:
     """Return the option for the model that `answers`; the help ends with what "auto" stands for."""
-    return make_option("--method", OUTPUT, f"{answers}: the chain, the simulator, or auto: the chain{auto}")
+    meaning = f"{answers}: the chain, the simulator, or auto: the chain{auto}"
+    return option(meaning, default="auto")
 
 
 def chart_option(what: str) -> Any:
     """Return the option for the file of a chart; `what` names the subject of the chart."""
-    return make_option("--chart", OUTPUT, f"Draw {what}: .svg, .png or .pdf.", False, metavar="FILE")
+    return option(f"Draw {what}: .svg, .png or .pdf.", False)
 
 
-def _application(name: str) -> Application:
-    with argument_errors():
-        return application(name)
+def _named(find: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return `find`, which looks up a name, with its error as one of the command line."""
+
+    def parse(name: str) -> Any:
+        with argument_errors():
+            return find(name)
+
+    return parse
+
+
+parse_path_preset = _named(path_preset)
 
 
 def application_option(more: str = "") -> Any:
     """Return the option for the application; the help ends with `more`."""
-    return make_option(
-        "--app",
-        FLOW,
-        f"A typical application of those below: its packets and its target. Other options override it.{more}",
-        False,
-        metavar="NAME",
-        parser=_application,
-        autocompletion=lambda: list(APPLICATIONS),
-    )
+    meaning = f"A typical application of those below: its packets and its target. Other options override it.{more}"
+    return option(meaning, panel=FLOW, name="--app", metavar="NAME", parse=_named(application), words=APPLICATIONS)
 
 
 _STACK_HELP = "Transport: linux (TCP of a current kernel), newreno_2008 (TCP of the published chain) or quic."
 
 
-def _word(text: str, name: str, words: Iterable[str]) -> str:
-    if text not in words:
-        raise typer.BadParameter(f"{name}: must be one of {', '.join(words)}, got {text!r}")
-    return text
-
-
-def words_option(name: str, description: str, words: Iterable[str], default: str) -> Any:
-    """Return the option of the transport for one or several of some words."""
-    return make_option(
-        name,
-        TRANSPORT,
-        description,
-        default,
-        metavar="|".join(words),
-        parser=partial(_word, name=name, words=words),
-        autocompletion=lambda: list(words),
-    )
-
-
 def stacks_option(more: str) -> Any:
     """Return the option for one or several stacks; the help ends with `more`."""
-    return words_option("--stack", f"{_STACK_HELP} {more}", PROFILES, DEFAULT_PROFILE)
-
-
-def _encapsulation(name: str) -> Encapsulation:
-    with argument_errors():
-        return encapsulation(name)
+    return option(f"{_STACK_HELP} {more}", DEFAULT_PROFILE, panel=TRANSPORT, words=PROFILES)
 
 
 def file_name(text: str) -> str:
@@ -172,27 +258,13 @@ def file_name(text: str) -> str:
     return text
 
 
-def parse_path_preset(name: str) -> PathPreset:
-    """Return the preset of a path by its name."""
-    with argument_errors():
-        return path_preset(name)
-
-
-def path_preset_option(description: str) -> Any:
+def path_preset_option(meaning: str) -> Any:
     """Return the option for a preset of the path."""
-    return make_option(
-        "--path",
-        PATH,
-        description,
-        False,
-        metavar="NAME",
-        parser=parse_path_preset,
-        autocompletion=lambda: list(PATH_PRESETS),
-    )
+    return option(meaning, panel=PATH, metavar="NAME", parse=parse_path_preset, words=PATH_PRESETS)
 
 
-def _measurement(name: str, description: str) -> Any:
-    return make_option(name, PATH, description, False, metavar="FILE", parser=file_name)
+def _measurement(meaning: str) -> Any:
+    return option(meaning, panel=PATH, metavar="FILE", parse=file_name)
 
 
 def _compact(declaration: Field, value: Any) -> str:
@@ -242,36 +314,25 @@ def described(declaration: Field) -> str:
 
 def field_option(name: str, *, more: str = "", default: str | None = None) -> Any:
     """Return the option for a field; the help ends with `more`."""
-    _, declaration = FIELDS[name]
     shown = shown_default(name) if default is None else default
-    return declared_option(name, declaration, _panel(name), described(declaration) + more, shown)
+    return declared_option(FIELDS[name][1], _panel(name), more, shown)
 
 
-def declared_option(name: str, declaration: Field, panel: str, help_text: str, shown: str | bool) -> Any:
-    """Return the option for a declared field; the help shows `shown` as its default."""
-    spelling = option_name(name)
-    if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
-        zero, parse = declaration.zero_allowed, declaration.parser
-        return quantity(spelling, declaration.kind, panel, help_text, shown, zero=zero, parse=parse)
-    if isinstance(declaration, Quantity):
-        return number(spelling, panel, help_text, shown)
-    if isinstance(declaration, Flag):
-        spelling = f"{spelling}/--no-{spelling.removeprefix('--')}"
-    return make_option(spelling, panel, help_text, shown)
-
-
-def annotated_option(name: str, declaration: Field, panel: str, more: str = "", shown: str | bool | None = None) -> Any:
-    """Return the annotation of a declared field: its type, and its option, whose help ends with `more`."""
+def declared_option(declaration: Field, panel: str = "", more: str = "", shown: str | bool | None = None) -> Option:
+    """Return the option for a declared field, whose help ends with `more` and shows `shown` as the default."""
     if shown is None:
         known = declaration.default is not None
         shown = declaration.default_words or (_compact(declaration, declaration.default) if known else False)
-    option = declared_option(name, declaration, panel, described(declaration) + more, shown)
-    return Annotated[option_type(declaration) | None, option]
+    meaning = described(declaration) + more
+    if isinstance(declaration, Quantity) and declaration.kind in PARSERS:
+        kind, zero = declaration.kind, declaration.zero_allowed
+        return Option(meaning, shown, panel=panel, parse=declaration.parser, kind=kind, zero=zero)
+    return Option(meaning, shown, panel=panel)
 
 
-def _annotation(name: str) -> Any:
-    """Return the annotation of a field of the scenario."""
-    return annotated_option(name, FIELDS[name][1], _panel(name), shown=shown_default(name))
+def declared_parameter(name: str, declaration: Field, option: Option) -> inspect.Parameter:
+    """Return the parameter for the option of a declared field."""
+    return option.parameter(name, option_type(declaration) | None, "")
 
 
 def option_type(declaration: Field) -> Any:
@@ -285,80 +346,62 @@ def option_type(declaration: Field) -> Any:
     return int if declaration.kind in WHOLE else float
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScenarioOptions:
+class ScenarioOptions(Options):
     """The options of a scenario on the command line; None if an option is absent."""
 
-    app: Annotated[Application | None, application_option()] = None
-    bitrate: Annotated[
-        float | None,
-        quantity(
-            "--bitrate",
-            "rate",
-            FLOW,
-            f"{described(BITRATE)} Give it with one of the two above, or alone for full segments.",
-        ),
-    ] = None
-    fps: Annotated[
-        float | None,
-        number(
-            "--fps",
-            FLOW,
-            f"{described(FRAME_RATE)} Give it instead of --interval.",
-            f"{USUAL_FRAME_RATE:g} for a video over rtmp or rtmps",
-        ),
-    ] = None
-    over: Annotated[
-        Encapsulation | None,
-        make_option(
-            "--over",
-            FLOW,
-            f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
-            "--packet-size and --bitrate then count the data without these headers.",
-            "that of --app, or tcp",
-            metavar="NAME",
-            parser=_encapsulation,
-            autocompletion=lambda: list(ENCAPSULATIONS),
-        ),
-    ] = None
-    path: Annotated[
-        PathPreset | None,
-        path_preset_option(
-            "A path that people have, one of those below, in place of --rtt and --loss. Other options override it."
-        ),
-    ] = None
-    ping: Annotated[
-        str | None,
-        _measurement(
-            "--ping", "Output of ping, fping, mtr or iperf3 --json; gives --rtt and --loss, unless they are given."
-        ),
-    ] = None
-    ss: Annotated[
-        str | None, _measurement("--ss", "Output of 'ss -tin'; gives --rtt, --loss and --mss, unless they are given.")
-    ] = None
-    connection: Annotated[
-        str | None,
-        make_option(
-            "--connection",
-            PATH,
-            "Connection to read if --ss has several: the address of either end, or a part of it.",
-            False,
-            metavar="ADDRESS",
-        ),
-    ] = None
-    stack: Annotated[StackName | None, make_option("--stack", TRANSPORT, _STACK_HELP, DEFAULT_PROFILE)] = None
-    values: Mapping[str, Any] = field(default_factory=dict)  # Given fields in seconds, bytes, bit/s, fractions
+    app: Application | None = application_option()
+    bitrate: Rate | None = option(
+        f"{described(BITRATE)} Give it with one of the two above, or alone for full segments.", panel=FLOW
+    )
+    fps: float | None = option(
+        f"{described(FRAME_RATE)} Give it instead of --interval.",
+        f"{USUAL_FRAME_RATE:g} for a video over rtmp or rtmps",
+        panel=FLOW,
+    )
+    over: Encapsulation | None = option(
+        f"Protocol headers added to each packet before TCP: {', '.join(ENCAPSULATIONS)}. "
+        "--packet-size and --bitrate then count the data without these headers.",
+        "that of --app, or tcp",
+        panel=FLOW,
+        metavar="NAME",
+        parse=_named(encapsulation),
+        words=ENCAPSULATIONS,
+    )
+    path: PathPreset | None = path_preset_option(
+        "A path that people have, one of those below, in place of --rtt and --loss. Other options override it."
+    )
+    ping: str | None = _measurement(
+        "Output of ping, fping, mtr or iperf3 --json; gives --rtt and --loss, unless they are given."
+    )
+    ss: str | None = _measurement("Output of 'ss -tin'; gives --rtt, --loss and --mss, unless they are given.")
+    connection: str | None = option(
+        "Connection to read if --ss has several: the address of either end, or a part of it.",
+        panel=PATH,
+        metavar="ADDRESS",
+    )
+    stack: StackName | None = option(_STACK_HELP, DEFAULT_PROFILE, panel=TRANSPORT)
+
+    def __init__(self, **values: Any) -> None:
+        """Take values of fields and of the other options by name."""
+        fields = {name: values.pop(name) for name in list(values) if name in FIELDS}
+        super().__init__(**values)
+        # Given fields in seconds, bytes, bit/s, fractions
+        self.values: Mapping[str, Any] = {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
-    def of(cls, **values: Any) -> ScenarioOptions:
-        """Return options; the arguments are names of fields and of the other options."""
-        return cls().changed(**values)
+    def parameters(cls, without: Collection[str] = ()) -> list[inspect.Parameter]:
+        """Return the parameters of a command for the options of a scenario, in the order of the help."""
+        offered = {name: each for name, each in OPTIONS.items() if name not in without}
+        if set(OTHER_STACKS) <= set(without):
+            meaning, default = "Congestion control of the sender: cubic, reno or bbr.", Linux().congestion_control
+            of_linux = Option(meaning, default, panel=TRANSPORT)
+            offered["congestion_control"] = of_linux.parameter("congestion_control", CongestionControl | None, "")
+        return list(offered.values())
 
     def changed(self, **values: Any) -> ScenarioOptions:
         """Return the options with some values changed; None removes an option."""
-        fields = {name: values.pop(name) for name in list(values) if name in FIELDS}
-        given = {name: value for name, value in {**self.values, **fields}.items() if value is not None}
-        return replace(self, values=given, **values)
+        others = {name: getattr(self, name) for name in self.declared()}
+        return ScenarioOptions(**{**others, **self.values, **values})
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a field; None if the option is absent."""
@@ -375,18 +418,15 @@ FLOW_OPTIONS = ("app", *_fields_of("flow"), "bitrate", "fps", "over")
 """The options that describe a flow."""
 
 
-def _options() -> dict[str, Any]:
-    """Return the annotation of each option of a scenario by name, in the order of the help."""
-    others = get_type_hints(ScenarioOptions, include_extras=True)
-    of_parts = {part: _fields_of(part) for part in _PANELS}
-    shared = [name for name in of_parts["stack"] if _panel(name) == TRANSPORT]
-    order = [
-        *FLOW_OPTIONS,
-        *PATH_OPTIONS,
-        *of_parts["target"],
-        *("stack", *shared, *(name for name in of_parts["stack"] if name not in shared)),
-    ]
-    return {name: others[name] if name in others else _annotation(name) for name in order}
+def _options() -> dict[str, inspect.Parameter]:
+    """Return the parameter for each option of a scenario by name, in the order of the help."""
+    others = {each.name: each for each in super(ScenarioOptions, ScenarioOptions).parameters()}
+    of_stacks = sorted(_fields_of("stack"), key=lambda name: _panel(name) != TRANSPORT)
+    order = [*FLOW_OPTIONS, *PATH_OPTIONS, *_fields_of("target"), "stack", *of_stacks]
+    return {
+        name: others[name] if name in others else declared_parameter(name, FIELDS[name][1], field_option(name))
+        for name in order
+    }
 
 
 OPTIONS = _options()
@@ -400,54 +440,6 @@ def options_only_of(*profiles: StackName) -> tuple[str, ...]:
 
 OTHER_STACKS = ("stack", *options_only_of("newreno_2008", "quic"))
 """Options that a command leaves out which simulates Linux only."""
-
-
-def with_options(
-    command: Callable[..., None], bundle: str, options: Mapping[str, Any], gather: Callable[[dict[str, Any]], Any]
-) -> Callable[..., None]:
-    """Give `command` several options in place of its parameter `bundle`.
-
-    `options` has the annotation of each option by name. The parameter receives what `gather` makes of the values of
-    all of them, where None stands for an absent option.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-        for name, hint in options.items()
-    ]
-    parameters: list[inspect.Parameter] = []
-    for own in inspect.signature(command).parameters.values():
-        parameters += added if own.name == bundle else [own.replace(kind=own.KEYWORD_ONLY, annotation=hints[own.name])]
-
-    @wraps(command)
-    def take_options(**values: Any) -> None:
-        given = {name: values.pop(name) for name in options}
-        command(**values, **{bundle: gather(given)})
-
-    take_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    take_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return take_options
-
-
-def with_scenario(command: Callable[..., None], left_out: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Give `command` the options of a scenario, except the options in `left_out`, as its parameter `options`."""
-    offered = {name: hint for name, hint in OPTIONS.items() if name not in left_out}
-    if set(OTHER_STACKS) <= set(left_out):
-        meaning = "Congestion control of the sender: cubic, reno or bbr."
-        option = make_option("--congestion-control", TRANSPORT, meaning, Linux().congestion_control)
-        offered["congestion_control"] = Annotated[CongestionControl | None, option]
-
-    taking = with_options(command, "options", offered, lambda values: ScenarioOptions.of(**values))
-    own = inspect.signature(taking)
-    whole_help = inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=HelpAll)
-
-    @wraps(taking)
-    def with_whole_help(help_all: bool, **values: Any) -> None:
-        taking(**values)
-
-    with_whole_help.__signature__ = own.replace(parameters=[*own.parameters.values(), whole_help])  # type: ignore[attr-defined]
-    return with_whole_help
-
 
 BETWEEN = ".."
 
@@ -473,34 +465,29 @@ def parse_range(text: str, name: str, parse: Callable[..., float]) -> Range:
 
 def range_option(name: str, default: str, *, zero: bool = False) -> Any:
     """Return an option for a range of a field of the path."""
-    _, declaration = FIELDS[name]
-    spelling, metavar = option_name(name), _METAVARS[declaration.kind]
-    return make_option(
-        spelling,
-        PATH,
+    declaration = FIELDS[name][1]
+    metavar = _METAVARS[declaration.kind]
+    parse = partial(PARSERS[declaration.kind], allow_zero=zero)
+    return option(
         f"{declaration.meaning} Give the smallest and the largest value.",
         default,
+        panel=PATH,
         metavar=f"{metavar}{BETWEEN}{metavar}",
-        parser=partial(parse_range, name=spelling, parse=partial(PARSERS[declaration.kind], allow_zero=zero)),
+        parse=partial(parse_range, name=option_name(name), parse=parse),
     )
 
 
-# Options of a link whose rate varies.
+class VaryingLink(Options):
+    """The options of a link whose rate varies."""
 
-
-def varying_link_options(panel: str) -> dict[str, Any]:
-    """Return the annotations of the options of a link whose rate varies, by name."""
-    trace = (
+    link_trace: Path | None = option(
         "Link whose rate varies: a trace of mahimahi (.up, .down), or a .csv with the columns time (s), rate "
-        "(bit/s) and optionally delay (s). The trace repeats."
+        "(bit/s) and optionally delay (s). The trace repeats.",
     )
-    every = "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s."
-    lasting = quantity("--outage", "time", panel, "Duration of each outage. Example: 300ms.", "none")
-    return {
-        "link_trace": Annotated[Path | None, make_option("--link-trace", panel, trace, False, metavar="FILE")],
-        "outage_every": Annotated[float | None, quantity("--outage-every", "time", panel, every, "none")],
-        "outage": Annotated[float | None, lasting],
-    }
+    outage_every: Time | None = option(
+        "Time between two outages of the link, such as handovers; the first is at the start. Example: 15s.", "none"
+    )
+    outage: Time | None = option("Duration of each outage. Example: 300ms.", "none")
 
 
 def read_varying_link(

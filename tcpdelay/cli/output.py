@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
+from tcpdelay.cli.options import OUTPUT, Options
 from tcpdelay.store import unfinished_path
 
 if TYPE_CHECKING:
@@ -26,6 +27,25 @@ Named = tuple[str, str | Path | None]
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 SUFFIXES = {"text": ".txt", "markdown": ".md", "html": ".html", "json": ".json", "csv": ".csv", "netcdf": ".nc"}
 """The suffix of the files of each format."""
+
+
+class Destination(Options, panel=OUTPUT):
+    """Base class of the options of a result: those of its format, its file and its chart that a command has."""
+
+    output_format: Any = None
+    output: Path | None = None
+    chart: Path | None = None
+
+    def checked_format(self, formats: object, *inputs: Named) -> Any:
+        """Return the format, one of a `Literal` of `formats`, before the work begins.
+
+        Raise typer.BadParameter if a file cannot be written, or would replace one of the `inputs`.
+        """
+        refuse_other_than_chart(self.chart, "--chart")
+        chosen = self.output_format or format_by_suffix(self.output, formats)
+        refuse_same_file(inputs, [("--output", self.output), ("--chart", self.chart)])
+        refuse_missing_folder(self.output, "--output")
+        return chosen
 
 
 def refuse_other_than_chart(path: Path | None, option: str) -> None:

@@ -15,25 +15,7 @@ import typer
 
 from tcpdelay import __version__
 from tcpdelay.accuracy.validity import ValidityWarning
-from tcpdelay.cli import (
-    analyze,
-    batch,
-    compare,
-    explore,
-    paths,
-    playout,
-    predict,
-    proxy,
-    region,
-    report,
-    run,
-    solve,
-    sweep,
-    testbed,
-    validate,
-    warm_up,
-    watch,
-)
+from tcpdelay.cli import analyze, compare, grid, predict, programs, report, solve, tables, testbed, warm_up, watch
 from tcpdelay.cli.errors import INTERRUPTED, GroupedHelp, ProgramHelp, one_line, print_warning
 from tcpdelay.declare import ColumnUnitWarning, UnitWarning
 from tcpdelay.store import error_in_words
@@ -59,35 +41,32 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command, _summary, _examples in (
-    (report.report, report.SUMMARY, report.EXAMPLES),
-    (predict.predict, predict.SUMMARY, predict.EXAMPLES),
-    (proxy.proxy, proxy.SUMMARY, proxy.EXAMPLES),
-    (predict.relay, predict.RELAY_SUMMARY, predict.RELAY_EXAMPLES),
-    (predict.exchange, predict.EXCHANGE_SUMMARY, predict.EXCHANGE_EXAMPLES),
-    (watch.watch, watch.SUMMARY, watch.EXAMPLES),
-    (compare.compare, compare.SUMMARY, compare.EXAMPLES),
-    (analyze.analyze, analyze.SUMMARY, analyze.EXAMPLES),
-    (solve.solve, solve.SUMMARY, solve.EXAMPLES),
-    (region.region, region.SUMMARY, region.EXAMPLES),
-    (paths.paths, paths.SUMMARY, paths.EXAMPLES),
-    (playout.playout, playout.SUMMARY, playout.EXAMPLES),
-    (batch.batch, batch.BATCH_SUMMARY, batch.BATCH_EXAMPLES),
-    (batch.prepare, batch.PREPARE_SUMMARY, batch.PREPARE_EXAMPLES),
-    (sweep.sweep, sweep.SUMMARY, sweep.EXAMPLES),
-    (explore.explore, explore.SUMMARY, explore.EXAMPLES),
-    (validate.validate, validate.SUMMARY, validate.EXAMPLES),
-):
-    app.command(_command.__name__, cls=GroupedHelp, epilog=_examples, short_help=_summary)(_command)
-# The options of the two programs are no options of this one.
-app.command(
-    "run",
-    cls=GroupedHelp,
-    epilog=run.EXAMPLES,
-    short_help=run.SUMMARY,
-    context_settings={"allow_interspersed_args": False},
-)(run.run)
-app.command("warm-up", cls=GroupedHelp, epilog=warm_up.EXAMPLES, short_help=warm_up.SUMMARY)(warm_up.warm_up)
+for _name, _command in {
+    "report": report.report,
+    "predict": predict.predict,
+    "proxy": programs.proxy,
+    "relay": predict.relay,
+    "exchange": predict.exchange,
+    "watch": watch.watch,
+    "compare": compare.compare,
+    "analyze": analyze.analyze,
+    "solve": solve.solve,
+    "region": grid.region,
+    "paths": report.paths,
+    "playout": grid.playout,
+    "batch": tables.batch,
+    "prepare": tables.prepare,
+    "sweep": tables.sweep,
+    "explore": grid.explore,
+    "validate": testbed.validate,
+    "run": programs.run,
+    "warm-up": warm_up.warm_up,
+}.items():
+    # The options of the two programs of `run` are no options of this one.
+    _settings = {"allow_interspersed_args": _name != "run"}
+    app.command(
+        _name, cls=GroupedHelp, epilog=_command.examples, short_help=_command.summary, context_settings=_settings
+    )(_command.run)
 app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
 
 

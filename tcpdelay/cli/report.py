@@ -1,4 +1,4 @@
-"""`tcpdelay report`: the guideline, in the terminal or as a file."""
+"""`tcpdelay report`: the guideline, in the terminal or as a file; `tcpdelay paths`: the sources of the paths."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from tcpdelay.cli.errors import argument_errors, counting, counting_down, one_li
 from tcpdelay.cli.options import (
     OPTIONS,
     ScenarioOptions,
+    command,
     format_option,
-    make_option,
     method_option,
+    option,
     output_option,
-    with_scenario,
+    with_options,
 )
-from tcpdelay.cli.output import format_by_suffix, refuse_missing_folder, refuse_same_file, write
-from tcpdelay.cli.scenario import NO_SOURCE, SourceOptions, measurements, read_scenario, with_source
-from tcpdelay.declare import Flag
+from tcpdelay.cli.output import Destination, rendered, write
+from tcpdelay.cli.scenario import SourceOptions, measurements, read_scenario
+from tcpdelay.declare import Flag, InvalidValueError
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.report.result_table import FILE_WIDTH
+from tcpdelay.report.result_table import FILE_WIDTH, Column, ResultTable
+from tcpdelay.scenario.path import Path as NetworkPath
+from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, PathPreset, path_preset
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.source import Flow
 
@@ -37,9 +40,27 @@ if TYPE_CHECKING:
 Format = Literal["text", "markdown", "html", "json"]
 _PAIR = re.compile(r"(?:--)?([a-z_-]+)=(.+)", re.DOTALL)
 _FLAG_PREFIXES = {"on": "", "off": "no-"}
-SUMMARY = "Print the guideline: does it work, and what helps?"
-EXAMPLES = """
-\b
+
+
+class ReportOutput(Destination):
+    """How a report is made and written."""
+
+    against: list[str] | None = option(
+        "Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
+        panel="Comparison",
+        metavar="OPTION=VALUE",
+    )
+    output_format: Format | None = format_option("Format of the report.")
+    output: Path | None = output_option(".txt, .md, .html or .json")
+    method: AnsweredBy = method_option(
+        ", and the simulator where the chain's expected error reaches across the limit.",
+        answers="Model of the verdict and the delays",
+    )
+
+
+@command(
+    "Print the guideline: does it work, and what helps?",
+    """
 Examples:
   tcpdelay report --rtt 100ms --loss 2% --app voip
   tcpdelay report --rtt 100ms --loss 2% --app voip --limit 150ms -o voip.html
@@ -52,44 +73,17 @@ Examples:
   tcpdelay report --ss examples/ss-several.txt --connection 10.0.3.2:5003 \\
       --packet-size 200 --bitrate 64kbit/s --format json
 
-\b
 To measure a path:
   ping -c 200 HOST > ping.txt
   ss -tin > ss.txt             # at the end that sends, while it does
-"""
-
-
-@with_scenario
-@with_source
-def report(
-    options: ScenarioOptions,
-    source: SourceOptions = NO_SOURCE,
-    against: Annotated[
-        list[str] | None,
-        make_option(
-            "--against",
-            "Comparison",
-            "Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
-            False,
-            metavar="OPTION=VALUE",
-        ),
-    ] = None,
-    output_format: Annotated[Format | None, format_option("Format of the report.")] = None,
-    output: Annotated[Path | None, output_option(".txt, .md, .html or .json")] = None,
-    method: Annotated[
-        AnsweredBy,
-        method_option(
-            ", and the simulator where the chain's expected error reaches across the limit.",
-            answers="Model of the verdict and the delays",
-        ),
-    ] = "auto",
-) -> None:
+""",
+)
+def report(options: ScenarioOptions, source: SourceOptions, result: ReportOutput) -> None:
     """Print the guideline report: whether the flow works, within which limits, and what to set or change."""
-    chosen = output_format or format_by_suffix(output, Format)
+    against = result.against
     asked = [options, changed_options(options, against)] if against else [options]
     files = [file for own in asked for file in measurements(own)]
-    refuse_same_file([*files, *source.files], [("--output", output)])
-    refuse_missing_folder(output, "--output")
+    chosen = result.checked_format(Format, *files, *source.files)
     scenarios = [read_scenario(own, source) for own in asked]
     if against and not all(isinstance(each.source, Flow) for each in scenarios):
         raise typer.BadParameter("--against: compares reports on flows of constant rate only")
@@ -104,7 +98,7 @@ def report(
                 s.target,
                 s.estimate,
                 s.application,
-                method=method,
+                method=result.method,
                 on_progress=counting("Simulating", "packets at most"),
                 on_margin=counting_down("Found", "margins"),
                 path_preset=s.path_preset,
@@ -112,7 +106,7 @@ def report(
             for s in scenarios
         ]
         findings = compare_guidelines(*found) if against else found[0]
-    write_report(findings, chosen, output)
+    write_report(findings, chosen, result.output)
 
 
 def write_report(findings: Findings, chosen: Format, output: Path | None) -> None:
@@ -161,10 +155,103 @@ def _read(name: str, value: str) -> object:
     def keep(options: ScenarioOptions) -> None:
         read.append(options)
 
-    reader.command()(with_scenario(keep))
+    reader.command()(with_options(keep))
     try:
         typer.main.get_command(reader).main([f"--{option}", *words], standalone_mode=False)
     except typer.BadParameter as error:
         said = one_line(error, "").partition("--")[2]
         raise typer.BadParameter(f"--against: {said}") from error
     return read[0][name] if name in FIELDS else getattr(read[0], name)
+
+
+# `tcpdelay paths`: the presets of --path, and the sources of each.
+
+TableFormat = Literal["text", "markdown", "csv", "json"]
+PRESET_FIELDS = ("rtt", "one_way_delay", "jitter", "in_order", "loss", "bad_time", "bad_loss")
+"""Fields of a path that presets set."""
+
+
+class PathsOutput(Destination):
+    """How the presets are written."""
+
+    output_format: TableFormat | None = format_option("Format; csv and json hold seconds and fractions.")
+    output: Path | None = output_option(".md, .csv, .json or .txt")
+
+
+def _preset(name: str) -> PathPreset:
+    """Return a preset by its name, which is no option here."""
+    try:
+        return path_preset(name)
+    except InvalidValueError as error:
+        raise typer.BadParameter(error.fault) from None
+
+
+@command(
+    "List the paths of --path, with the source of each value.",
+    """
+Examples:
+  tcpdelay paths
+  tcpdelay paths starlink
+  tcpdelay paths -o paths.csv
+""",
+)
+def paths(
+    result: PathsOutput,
+    name: Annotated[
+        Any,
+        typer.Argument(
+            parser=_preset,
+            autocompletion=lambda: list(PATH_PRESETS),
+            metavar="[NAME]",
+            help="The path whose sources are printed; without it, a table of all paths.",
+        ),
+    ] = None,
+) -> None:
+    """List the presets of paths, or print where the values of one of them come from."""
+    preset: PathPreset | None = name
+    chosen = result.checked_format(TableFormat)
+    if preset is not None and chosen == "text":
+        write(preset_text(preset), result.output)
+        return
+    table = presets_table([preset] if preset else list(PATH_PRESETS.values()))
+    write(table.to_page() if chosen == "markdown" else rendered(table, chosen), result.output)
+
+
+def presets_table(presets: Sequence[PathPreset]) -> ResultTable:
+    """Return the parameters of presets, one row for each; seconds and fractions in files."""
+    rows = []
+    for preset in presets:
+        path = NetworkPath.preset(preset.name)
+        values = {name: getattr(path, name) for name in PRESET_FIELDS} | {"one_way_delay": path.forward_delay}
+        if not path.jitter:
+            values["in_order"] = None
+        if not path.bad_time:
+            values |= {"bad_time": None, "bad_loss": None}
+        rows.append({"name": preset.name, "title": preset.title, **values})
+    columns = [
+        Column("name", "path"),
+        Column("title", "what it is"),
+        Column("rtt", "RTT", "time"),
+        Column("jitter", "jitter", "time"),
+        Column("in_order", "in order"),
+        Column("loss", "loss", "fraction"),
+        Column("bad_time", "bad time", "time"),
+        Column("bad_loss", "bad loss", "fraction"),
+    ]
+    note = (
+        f"Take care: {WARNING}. The jitter is the largest additional delay; in order, no segment overtakes another "
+        "one. All losses are in bad states of this mean duration, or random without a bad time. tcpdelay paths "
+        "NAME has the source of each value."
+    )
+    return ResultTable("paths", "Paths that people have", columns, rows, note)
+
+
+def preset_text(preset: PathPreset) -> str:
+    """Return the values of a preset with their sources, as text."""
+    from tcpdelay.report.content import preset_rows, preset_section, ranges_in_words
+
+    path = NetworkPath.preset(preset.name)
+    lines = [*preset_section(preset, path).paragraphs, ranges_in_words(preset), ""]
+    for values, statement, source in preset_rows(preset, path):
+        lines += [values, f"    {statement}", *([] if source == "none" else [f"    {source}"])]
+    return "\n".join(lines) + "\n"

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, option_name, print_warning
 from tcpdelay.cli.options import (
     FLOW,
+    Options,
     ScenarioOptions,
-    annotated_option,
+    declared_option,
+    declared_parameter,
     file_name,
-    make_option,
-    with_options,
+    option,
 )
 from tcpdelay.cli.output import Named
 from tcpdelay.declare import bounds, declarations
@@ -51,33 +53,29 @@ _MAKES: Mapping[type[Source], str] = {
 """What an option of a source does, for its help."""
 
 
-SOURCE_OPTIONS: Mapping[str, Any] = {
-    "source": Annotated[
-        str | None,
-        make_option(
-            "--source",
-            FLOW,
-            "Messages to send: a CSV or Parquet file with the columns time (seconds) and size (bytes), "
-            "and optionally kind.",
-            False,
-            metavar="FILE",
-            parser=file_name,
-        ),
-    ],
-    **{
-        name: annotated_option(name, declaration, FLOW, f" {_MAKES[source]}")
-        for name, (source, declaration) in SOURCE_FIELDS.items()
-    },
-}
-"""The options, by the name of their parameter."""
+class SourceOptions(Options, panel=FLOW):
+    """The options of a source whose rate is not constant: its file, and `values`, the given fields by name."""
 
+    source: str | None = option(
+        "Messages to send: a CSV or Parquet file with the columns time (seconds) and size (bytes), "
+        "and optionally kind.",
+        metavar="FILE",
+        parse=file_name,
+    )
 
-@dataclass(frozen=True)
-class SourceOptions:
-    """The given options of a source whose rate is not constant."""
+    def __init__(self, source: str | None = None, **values: Any) -> None:
+        """Take the file of a trace, and fields of the source in seconds and numbers."""
+        self.file = source
+        self.values = {name: value for name, value in values.items() if value is not None}
 
-    file: str | None = None  # The file of a trace
-    values: Mapping[str, Any] = field(default_factory=dict)  # The given fields by name, in seconds and numbers
+    @classmethod
+    def parameters(cls) -> list[Parameter]:
+        """Return the parameters of a command: the file, and the fields of all sources."""
+        fields = [
+            declared_parameter(name, declaration, declared_option(declaration, FLOW, f" {_MAKES[source]}"))
+            for name, (source, declaration) in SOURCE_FIELDS.items()
+        ]
+        return [*super().parameters(), *fields]
 
     @property
     def given(self) -> bool:
@@ -132,16 +130,6 @@ class SourceOptions:
 NO_SOURCE = SourceOptions()
 
 
-def with_source(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a source, as its parameter `source`."""
-
-    def gather(values: dict[str, Any]) -> SourceOptions:
-        file = values.pop("source")
-        return SourceOptions(file, {name: value for name, value in values.items() if value is not None})
-
-    return with_options(command, "source", SOURCE_OPTIONS, gather)
-
-
 _RATE = ("packet_size", "interval")
 """Fields of the flow that can follow from a bitrate."""
 DEFAULT_TARGET = Target(limit=DEFAULT_LIMIT)
@@ -178,7 +166,7 @@ def read_scenario(options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE) -
 
 
 def read_source(
-    options: ScenarioOptions, chosen: SourceOptions, estimate: PathEstimate | None = None
+    options: ScenarioOptions, chosen: SourceOptions = NO_SOURCE, estimate: PathEstimate | None = None
 ) -> tuple[Source, KnownStack, Target]:
     """Return source, stack and target; an `estimate` of the path may give the segment size."""
     app = options.app

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting
-from tcpdelay.cli.options import (
-    OUTPUT,
-    ScenarioOptions,
-    make_option,
-    method_option,
-    number,
-    quantity,
-    with_options,
-    with_scenario,
-)
-from tcpdelay.cli.predict import FORMAT_HELP
-from tcpdelay.cli.scenario import (
-    RequestedScenario,
-    SourceOptions,
-    in_frames,
-    read_scenario,
-    varying_source,
-    with_source,
-)
-from tcpdelay.declare import WHOLE, InvalidValueError, Kind
+from tcpdelay.cli.options import Options, ScenarioOptions, Share, Size, Time, command, method_option, option
+from tcpdelay.cli.output import Destination
+from tcpdelay.cli.predict import Format, number_format_option
+from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, in_frames, read_scenario, varying_source
+from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.scenario.sources.speech import Speech, Utterances
 from tcpdelay.scenario.stack import Linux
@@ -52,21 +37,115 @@ Question = Literal[
     PlayerQuestion,
 ]
 Growth = Literal["segments", "size", "rate"]
-Format = Literal["text", "json", "csv"]
 
 ASKED, PLAYER = "Details of the question", "Details of a player"
 LATE_FRACTION = 0.01
 ANY_BITRATE = 1e6
 """Placeholder of a bitrate that is searched for [bit/s]."""
+QUESTIONS: tuple[Question, ...] = get_args(Question)
 PLAYER_QUESTIONS: tuple[Question, ...] = get_args(PlayerQuestion)
 OF_ANY_SOURCE: tuple[Question, ...] = ("bitrate", "playout", "loss", "rtt", "frontier", *PLAYER_QUESTIONS)
 """The questions that have a meaning for sources whose rate is not constant."""
 CALLS: tuple[Question, ...] = ("playout", "interval", "split", "connections")
 ARGUMENTS = {"stalls": "stalls_per_hour", "gap_fraction": "gap_share", "playout_buffer": "buffer"}
 """The arguments of the library that have another name than their option."""
-SUMMARY = "Find the largest bitrate, loss ... or the smallest buffer for a target."
-EXAMPLES = """
-\b
+
+
+def _question(text: str) -> str:
+    """Return a question; raise ValueError for any other text."""
+    if text not in QUESTIONS:
+        raise ValueError(f"{text!r} is none of {', '.join(QUESTIONS)}")
+    return text
+
+
+def _count(text: str) -> int:
+    """Read a whole number."""
+    if not text.strip().isdecimal() or len(text) > 4:
+        raise ValueError(f"{text[:20]!r} is no small whole number; write 1,2,4")
+    return int(text)
+
+
+def _for(questions: str, meaning: str, shown: str | bool = False, **more: Any) -> Any:
+    """Return the option for a detail of some `questions`, which have "and" between them."""
+    goes_with = questions.split(" and ")
+    panel = PLAYER if goes_with[0] in PLAYER_QUESTIONS else ASKED
+    return option(f"For {questions}: {meaning}", shown, panel=panel, goes_with=goes_with, **more)
+
+
+def _several(parse: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    """Return a function that reads several values with commas between them."""
+    return lambda text: tuple(parse(part) for part in text.split(","))
+
+
+class Details(Options, panel=ASKED):
+    """The details of questions; `given` has those that are given, by name."""
+
+    grow: Growth | None = _for(
+        "bitrate",
+        "how it grows. segments: larger packets up to one segment, then more packets; size: larger packets or frames; "
+        "rate: more packets.",
+        "segments, size with --fps or over rtmp, rate if no interval is known",
+    )
+    late_fraction: Share | None = _for("playout", "largest share of late packets.", "1%", zero=True)
+    codec: str | None = option(
+        "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ...",
+        "the delay counts, not a call's score",
+        metavar="NAME",
+        goes_with=CALLS,
+    )
+    mos: float | None = option("Smallest score (MOS) of a call.", "the best score", goes_with=CALLS)
+    intervals: Any = _for(
+        "interval",
+        "candidates.",
+        "10ms,20ms,...,60ms",
+        metavar="TIMES",
+        parse=_several(partial(parse_time, name="--intervals")),
+    )
+    header: Size | None = _for(
+        "interval", "bytes that the application adds to the data of each packet.", "14, RTP and framing", zero=True
+    )
+    pieces: Any = _for("split", "candidates.", "1,2,4", metavar="NUMBERS", parse=_several(_count))
+    connections: Any = _for("connections", "candidates.", "1,2,4", metavar="NUMBERS", parse=_several(_count))
+    rtts: Any = _for(
+        "frontier",
+        "round-trip times.",
+        "twelve round-trip times",
+        metavar="TIMES",
+        parse=_several(partial(parse_time, name="--rtts")),
+    )
+    step: Share | None = _for("sensitivity", "relative change of each input.", "10%", zero=True)
+    stalls: float | None = _for("startup", "largest number of stalls per hour.", "1")
+    startup: Time | None = _for(
+        "startup", "judge this start-up buffer, instead of the smallest that suffices. Example: 2s.", zero=True
+    )
+    rebuffer: Time | None = _for("startup", "buffer after a stall.", "as at the start", zero=True)
+    catch_up: Share | None = _for("startup", "faster playback after a stall. Example: 5%.", "0%")
+    session: Time | None = _for("startup", "length of a session.", "600s")
+    hours: float | None = _for("startup", "hours of video that are simulated.", "20")
+    gap_fraction: Share | None = _for("gaps", "largest share of talk spurts or replies with a gap.", "1%")
+    playout_buffer: Time | None = _for(
+        "interruption", "time from the arrival of a reply's first chunk to its playout.", "0s", zero=True
+    )
+    notsent_lowat: Size | None = _for("interruption", "TCP_NOTSENT_LOWAT of the socket.", "not set")
+    bursts: int | None = _for("gaps and interruption", "talk spurts or replies that are simulated.", "10000")
+
+    def __init__(self, **values: Any) -> None:
+        self.given = {name: value for name, value in values.items() if value is not None}
+
+
+class SolveOutput(Destination):
+    """How a question is answered and written."""
+
+    output_format: Format = number_format_option()
+    method: AnsweredBy = method_option(
+        ", and the simulator where the chain refuses the scenario, or does not decide whether a playout buffer or "
+        "a choice meets the target."
+    )
+
+
+@command(
+    "Find the largest bitrate, loss ... or the smallest buffer for a target.",
+    """
 Questions:
   bitrate      largest bitrate that meets the target
   packet-rate  largest packet rate that meets the target (--packet-size)
@@ -81,10 +160,8 @@ Questions:
   gaps         smallest buffer that plays speech or replies without a gap
   interruption audio of a reply that can no longer be stopped
 
-\b
 An option for the quantity in question is not necessary; its value is ignored.
 
-\b
 Examples:
   tcpdelay solve loss --rtt 100ms --app voip
   tcpdelay solve bitrate --path transatlantic --app voip
@@ -102,149 +179,32 @@ Examples:
       --packet-size 960 --interval 20ms --bursts 2000
   tcpdelay solve interruption --rtt 100ms --loss 1% --speed 3 \\
       --packet-size 960 --interval 20ms --notsent-lowat 4kB --bursts 2000
-"""
-
-
-QUESTIONS = list(get_args(Question))
-
-
-def _question(text: str) -> str:
-    """Return a question; raise ValueError for any other text."""
-    if text not in QUESTIONS:
-        raise ValueError(f"{text!r} is none of {', '.join(QUESTIONS)}")
-    return text
-
-
-def _count(text: str) -> int:
-    """Read a whole number."""
-    if not text.strip().isdecimal() or len(text) > 4:
-        raise ValueError(f"{text[:20]!r} is no small whole number; write 1,2,4")
-    return int(text)
-
-
-class Detail(NamedTuple):
-    """A detail of some questions: its name, the questions, the type of its value, and its option."""
-
-    name: str
-    questions: tuple[Question, ...]
-    type: Any
-    option: Any
-
-
-def _several(
-    name: str, parse: Callable[[str], Any], metavar: str, meaning: str, default: str, question: Question
-) -> Detail:
-    """Return a detail that has several values, with commas between them."""
-
-    def parse_all(text: str) -> tuple[Any, ...]:
-        return tuple(parse(part) for part in text.split(","))
-
-    described = f"For {question}: {meaning}"
-    option = make_option(option_name(name), ASKED, described, default, metavar=metavar, parser=parse_all)
-    return Detail(name, (question,), Any, option)
-
-
-def _times(name: str, meaning: str, default: str, question: Question) -> Detail:
-    """Return a detail that has several times."""
-    return _several(name, partial(parse_time, name=option_name(name)), "TIMES", meaning, default, question)
-
-
-def _counts(name: str, question: Question) -> Detail:
-    """Return a detail that has several whole numbers."""
-    return _several(name, _count, "NUMBERS", "candidates.", "1,2,4", question)
-
-
-def _amount(
-    name: str, kind: Kind, meaning: str, default: str | bool, *questions: Question, zero: bool = False
-) -> Detail:
-    """Return a detail that is a quantity, or a number without a unit."""
-    panel = PLAYER if questions[0] in PLAYER_QUESTIONS else ASKED
-    described = f"For {' and '.join(questions)}: {meaning}"
-    if kind in ("number", "count"):
-        option = number(option_name(name), panel, described, default)
-    else:
-        option = quantity(option_name(name), kind, panel, described, default, zero=zero)
-    return Detail(name, questions, int if kind in WHOLE else float, option)
-
-
-_GROW = (
-    "For bitrate: how it grows. segments: larger packets up to one segment, then more packets; size: larger packets or "
-    "frames; rate: more packets."
+""",
 )
-_HEADER = "bytes that the application adds to the data of each packet."
-_STARTUP = "judge this start-up buffer, instead of the smallest that suffices. Example: 2s."
-_BUFFER = "time from the arrival of a reply's first chunk to its playout."
-_CODEC = "Rate calls with this codec (E-model): g711, g729a, opus-wb-15 ..."
-_NO_CALL = "the delay counts, not a call's score"
-_GROWTH = "segments, size with --fps or over rtmp, rate if no interval is known"
-DETAILS: Mapping[str, Detail] = {
-    detail.name: detail
-    for detail in (
-        Detail("grow", ("bitrate",), Growth, make_option("--grow", ASKED, _GROW, _GROWTH)),
-        _amount("late_fraction", "fraction", "largest share of late packets.", "1%", "playout", zero=True),
-        Detail("codec", CALLS, str, make_option("--codec", ASKED, _CODEC, _NO_CALL, metavar="NAME")),
-        Detail("mos", CALLS, float, number("--mos", ASKED, "Smallest score (MOS) of a call.", "the best score")),
-        _times("intervals", "candidates.", "10ms,20ms,...,60ms", "interval"),
-        _amount("header", "size", _HEADER, "14, RTP and framing", "interval", zero=True),
-        _counts("pieces", "split"),
-        _counts("connections", "connections"),
-        _times("rtts", "round-trip times.", "twelve round-trip times", "frontier"),
-        _amount("step", "fraction", "relative change of each input.", "10%", "sensitivity", zero=True),
-        _amount("stalls", "number", "largest number of stalls per hour.", "1", "startup"),
-        _amount("startup", "time", _STARTUP, False, "startup", zero=True),
-        _amount("rebuffer", "time", "buffer after a stall.", "as at the start", "startup", zero=True),
-        _amount("catch_up", "fraction", "faster playback after a stall. Example: 5%.", "0%", "startup"),
-        _amount("session", "time", "length of a session.", "600s", "startup"),
-        _amount("hours", "number", "hours of video that are simulated.", "20", "startup"),
-        _amount("gap_fraction", "fraction", "largest share of talk spurts or replies with a gap.", "1%", "gaps"),
-        _amount("playout_buffer", "time", _BUFFER, "0s", "interruption", zero=True),
-        _amount("notsent_lowat", "size", "TCP_NOTSENT_LOWAT of the socket.", "not set", "interruption"),
-        _amount("bursts", "count", "talk spurts or replies that are simulated.", "10000", "gaps", "interruption"),
-    )
-}
-"""The details of questions by name."""
-_OPTIONS = {name: Annotated[detail.type | None, detail.option] for name, detail in DETAILS.items()}
-
-
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the given details by name."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
-@with_scenario
-@with_source
-@partial(with_options, bundle="details", options=_OPTIONS, gather=_given)
 def solve(
     options: ScenarioOptions,
     source: SourceOptions,
-    details: dict[str, Any],
+    details: Details,
+    result: SolveOutput,
     question: Annotated[
         Any,
         typer.Argument(
             parser=_question,
-            autocompletion=lambda: QUESTIONS,
+            autocompletion=lambda: list(QUESTIONS),
             metavar="QUESTION",
             help="One of the questions below.",
-            rich_help_panel=ASKED,
             show_default=False,
         ),
     ] = None,
-    output_format: Annotated[Format, make_option("--format", OUTPUT, FORMAT_HELP)] = "text",
-    method: Annotated[
-        AnsweredBy,
-        method_option(
-            ", and the simulator where the chain refuses the scenario, or does not decide whether a playout buffer or "
-            "a choice meets the target."
-        ),
-    ] = "auto",
 ) -> None:
     """Find the largest or smallest value that meets a target, or the best choice, and what limits it."""
     if question is None:
         raise typer.BadParameter(f"QUESTION is missing; ask for one of {', '.join(QUESTIONS)} (--help explains them)")
-    _refuse_unrelated(question, details)
+    given, method = details.given, result.method
+    _refuse_unrelated(question, given)
     varying = varying_source(options, source)
     if varying:
-        _refuse_source(question, varying, details)
+        _refuse_source(question, varying, given)
     if options.over is not None and question == "interval":
         raise typer.BadParameter("--over: does not go with solve interval; give the bytes around the data as --header")
     if method == "chain" and question in PLAYER_QUESTIONS:
@@ -253,26 +213,26 @@ def solve(
         with argument_errors(), predicting():
             from tcpdelay.report.answers import answer_text
 
-            found = _solve_player(question, options, source, details)
-            text = answer_text(found, output_format, {})
+            found = _solve_player(question, options, source, given)
+            text = answer_text(found, result.output_format, {})
         print(text, end="")
         return
     if question == "bitrate":
-        details.setdefault("grow", "size" if varying else _growth(options))
-    scenario = read_scenario(_without_quantity(question, options, details.get("grow"), source), source)
+        given.setdefault("grow", "size" if varying else _growth(options))
+    scenario = read_scenario(_without_quantity(question, options, given.get("grow"), source), source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 
-        answer = _answer(question, scenario, options, details, method)
+        answer = _answer(question, scenario, options, given, method)
         ignored = supports(scenario, "chain" if answer.method == "chain" else "simulation").ignored
-        text = answer_text(answer, output_format, ignored, options.over, scenario.preset_record)
+        text = answer_text(answer, result.output_format, ignored, options.over, scenario.preset_record)
     print(text, end="")
 
 
 def _refuse_unrelated(question: Question, given: dict[str, Any]) -> None:
     """Raise typer.BadParameter if an option does not belong to the question, or contradicts another option."""
     for name in given:
-        if question not in (others := DETAILS[name].questions):
+        if question not in (others := Details.declared()[name].goes_with):
             allowed = " or ".join(others)
             raise typer.BadParameter(f"{option_name(name)}: goes with solve {allowed}, not with {question}")
     if "late_fraction" in given and not given.keys().isdisjoint(("codec", "mos")):

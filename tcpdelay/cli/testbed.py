@@ -1,17 +1,28 @@
-"""`tcpdelay testbed`: captures of the TCP of a Linux kernel."""
+"""`tcpdelay testbed`: captures of the TCP of a Linux kernel; `tcpdelay validate`: the models compared with them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import FilesCommand, GroupedHelp, StatusLine, argument_errors, erase_progress
-from tcpdelay.cli.options import OUTPUT, make_option, quantity
-from tcpdelay.cli.output import refuse_other_than_chart, refuse_same_file, write_chart
+from tcpdelay.cli.errors import (
+    FilesCommand,
+    GroupedHelp,
+    StatusLine,
+    argument_errors,
+    counting,
+    erase_progress,
+    predicting,
+    print_warning,
+)
+from tcpdelay.cli.options import OUTPUT, Options, Time, command, option, result_option, with_options
+from tcpdelay.cli.output import Destination, rendered, write_atomically, write_chart
 from tcpdelay.declare import Quantity, declarations
 from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
 from tcpdelay.report.result_table import facts_text, records_text
@@ -20,6 +31,7 @@ from tcpdelay.store import error_in_words
 from tcpdelay.units import format_duration, format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
+    from tcpdelay.report.validation import Results
     from tcpdelay.testbed.campaign import Progress
     from tcpdelay.testbed.experiment import Experiment
     from tcpdelay.testbed.specification import Specification
@@ -158,26 +170,24 @@ def build_quic(
         raise typer.BadParameter(str(error)) from error
 
 
+class Campaign(Options, panel=OUTPUT):
+    """Where and how the captures of a specification are made."""
+
+    output: Path | None = result_option(
+        "Directory for the captures, or a .parquet file of all of them. Existing captures are kept.",
+        "captures/NAME",
+        "PLACE",
+    )
+    backend: BackendChoice | None = option("Kernel that runs TCP.", "that of the specification")
+    duration: Time | None = option("Shorten every experiment to this time. Example: 30s.")
+    dry_run: bool = option("List the captures, and make none.", default=False)
+
+
 @app.command("run", cls=FilesCommand)
+@with_options
 def run(
     specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Specification of the captures.")],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PLACE",
-            help="Directory for the captures, or a .parquet file of all of them. Existing captures are kept.",
-            show_default="captures/NAME",
-        ),
-    ] = None,
-    backend: Annotated[
-        BackendChoice | None, make_option("--backend", OUTPUT, "Kernel that runs TCP.", "that of the specification")
-    ] = None,
-    duration: Annotated[
-        float | None, quantity("--duration", "time", OUTPUT, "Shorten every experiment to this time. Example: 30s.")
-    ] = None,
-    dry_run: Annotated[bool, make_option("--dry-run", OUTPUT, "List the captures, and make none.")] = False,
+    asked: Campaign,
 ) -> None:
     """Make the captures of a specification. The same command continues an interrupted run."""
     from dataclasses import replace
@@ -186,15 +196,15 @@ def run(
     from tcpdelay.testbed.campaign import run_campaign
     from tcpdelay.testbed.specification import read_specification, shortened
 
-    line = StatusLine()
+    line, output = StatusLine(), asked.output
     try:
         with argument_errors("SPEC.toml"):
             plan = read_specification(specification)
-            if duration is not None:
-                plan = shortened(plan, duration)
-            if backend is not None:
-                plan = replace(plan, backend=backend)
-        if dry_run:
+            if asked.duration is not None:
+                plan = shortened(plan, asked.duration)
+            if asked.backend is not None:
+                plan = replace(plan, backend=asked.backend)
+        if asked.dry_run:
             with argument_errors("SPEC.toml"):
                 print(_planned(plan), end="")
             return
@@ -211,38 +221,38 @@ def run(
         print(file)
 
 
+class ShowOutput(Destination, panel=""):
+    """How the content of captures is written."""
+
+    chart: Path | None = option(
+        "Draw the measured distributions; for a single capture, also the predicted one: .svg, .png or .pdf."
+    )
+    output_format: Literal["text", "json", "csv"] = option(
+        "Output format; json and csv hold seconds and fractions.", default="text", name="--format"
+    )
+
+
 @app.command("show", cls=GroupedHelp)
+@with_options
 def show(
     captures: Annotated[list[Path], typer.Argument(metavar="CAPTURE", help="Captures of the testbed, or sets.")],
-    chart: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Draw the measured distributions; for a single capture, also the predicted one: .svg, .png or .pdf.",
-            show_default=False,
-        ),
-    ] = None,
-    output_format: Annotated[
-        Literal["text", "json", "csv"],
-        typer.Option("--format", help="Output format; json and csv hold seconds and fractions."),
-    ] = "text",
+    result: ShowOutput,
 ) -> None:
     """Print the content of captures: quantiles with their 95 % intervals, loss, and the counters of the kernel."""
-    refuse_other_than_chart(chart, "--chart")
-    refuse_same_file([("CAPTURE", file) for file in captures], [("--chart", chart)])
+    result.checked_format(None, *(("CAPTURE", file) for file in captures))
     from tcpdelay.capture.flow_capture import read_captures
 
     with argument_errors("CAPTURE"):
         read = [capture for file in captures for capture in read_captures(file)]
         rows = [capture_record(capture) for capture in read]
-    if chart is not None:
+    if result.chart is not None:
         with argument_errors("--chart"):
             figure = draw_captures(read)
-        write_chart(chart, figure, "--chart")
-    if output_format == "text":
+        write_chart(result.chart, figure, "--chart")
+    if result.output_format == "text":
         print(captures_text(rows), end="")
     else:
-        print(records_text(rows, output_format), end="")
+        print(records_text(rows, result.output_format), end="")
 
 
 def _planned(specification: Specification) -> str:
@@ -272,3 +282,87 @@ def _progress_line(progress: Progress) -> str:
     """Return the progress of a campaign in words."""
     stage = "capturing" if progress.round == 0 else f"prolonging, round {progress.round}"
     return f"{stage}: {progress.done:.1f} of {progress.total} experiments"
+
+
+# `tcpdelay validate`: the models compared with captures of the testbed.
+
+SummaryFormat = Literal["text", "markdown", "json", "csv"]
+
+
+class Validation(Options):
+    """The captures, and the results."""
+
+    captures: Path = option(
+        "Captures that `tcpdelay testbed run` wrote: a .parquet file, or a directory of such files.",
+        default=Path("captures"),
+        name="--captures",
+        metavar="PLACE",
+    )
+    output: Path = result_option(
+        "Directory to which all tables are written.", True, "DIR", default=Path("validation-results")
+    )
+    output_format: SummaryFormat = option(
+        "Format of the printed summary; json and csv hold seconds and fractions.", default="text", name="--format"
+    )
+
+
+@command(
+    "Compare the models with captures of real TCP.",
+    """
+Examples:
+  tcpdelay validate --captures captures/my-campaign --output my-results
+  tcpdelay validate --captures captures/my-campaign --format markdown
+""",
+)
+def validate(asked: Validation) -> None:
+    """Compare the models with captures of real TCP: write all tables into a directory, and print a summary."""
+    output = asked.output
+    with _named("--output"):
+        if output.exists() and not output.is_dir():
+            raise typer.BadParameter(f"--output: {str(output)!r} is a file; name a directory")
+    results = _results(asked.captures)
+    with _named("--output"):
+        output.mkdir(parents=True, exist_ok=True)
+    for name, content in results.files().items():
+        write_atomically(output / name, content, "--output")
+    print_summary(results, asked.output_format)
+    print(f"tables: {output}", file=sys.stderr)
+
+
+def print_summary(results: Results, output_format: SummaryFormat) -> None:
+    """Print each model's errors over all cases."""
+    summary = results.summary
+    if output_format == "text":
+        from rich.console import Console
+
+        summary.print_text(Console(), transposed=True)
+    elif output_format == "markdown":
+        print(summary.to_markdown())
+    else:
+        print(rendered(summary, output_format), end="")
+
+
+def _results(captures: Path) -> Results:
+    from tcpdelay.report.validation import validation_results
+    from tcpdelay.study.validation.captures import measure_all
+    from tcpdelay.study.validation.predictions import Predictions, predictable, score
+
+    try:
+        with _named("--captures"):
+            measured = measure_all(captures, print_warning, counting("Measuring", "captures"))
+        with predicting():
+            scores = score(predictable(measured), Predictions(), counting("Predicting", "captures"))
+    except ValueError as error:
+        raise typer.BadParameter(f"--captures: {error}") from error
+    finally:
+        erase_progress()
+    return validation_results(measured, scores)
+
+
+@contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Turn an error of the system into one line that names the option and the file."""
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(f"{option}: {error_in_words(error)}") from error

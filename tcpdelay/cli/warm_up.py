@@ -8,16 +8,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tcpdelay.cli.errors import StatusLine, erase_progress, predicting
+from tcpdelay.cli.options import command
 from tcpdelay.units import format_duration
 
 LEAST_SHARE = 0.05
 """Smallest share of a processor that an estimate of the time assumes."""
-SUMMARY = "Compile the parts of this program now, so that no later command waits."
-EXAMPLES = """
-\b
-Examples:
-  tcpdelay warm-up
-"""
 
 
 class Part(NamedTuple):
@@ -109,6 +104,13 @@ class Estimate:
         return f"{100 * done / self._whole:.0f} %, about {format_duration((self._whole - done) / share)} left"
 
 
+@command(
+    "Compile the parts of this program now, so that no later command waits.",
+    """
+Examples:
+  tcpdelay warm-up
+""",
+)
 def warm_up() -> None:
     """Compile all parts of the program that are compiled, and store them for later commands.
 

@@ -14,20 +14,20 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from itertools import count
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
 from tcpdelay.cli.errors import announce_prediction, argument_errors, erase_progress
 from tcpdelay.cli.options import (
     OUTPUT,
+    Options,
     ScenarioOptions,
+    Time,
+    command,
     file_name,
-    make_option,
-    number,
+    option,
     options_only_of,
-    quantity,
-    with_scenario,
 )
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.http_service import Address, address_in_words, parse_address
@@ -106,9 +106,52 @@ INTERVAL = 1.0
 _OF_CONNECTION = ("path", "rtt", "loss", "one_way_delay", "ping", "ss", "connection")
 """Options of a scenario that the watched connection replaces."""
 
-SUMMARY = "Watch a live connection: the running prediction, and when to move."
-EXAMPLES = """
-\b
+
+class Watched(Options, panel=WATCHED):
+    """The connection, how it is watched, and the output."""
+
+    ss: int | None = option("Process ID: samples its TCP connection with 'ss -tin'.")
+    dst: str | None = option("Host at the other end, or HOST:PORT: samples its connection.", metavar="HOST")
+    get_stats: str | None = option(
+        "Statistics of a browser: the file of chrome://webrtc-internals, or reports of getStats() as JSON, one per "
+        "line; - reads standard input.",
+        metavar="FILE",
+        parse=file_name,
+    )
+    replay: str | None = option(
+        "Recorded outputs of 'ss -tin', each after a line with its time in seconds, or a capture of the testbed.",
+        metavar="FILE",
+        parse=file_name,
+    )
+    connection: str | None = option(
+        "Connection, if there are several: the address of either end, or a part of it. With --get-stats: the kind "
+        "or the SSRC of the stream.",
+        metavar="ADDRESS",
+    )
+    every: Time | None = option("Mean time between two samples of ss.", "1s")
+    longest: Time | None = option("End after this time.", "until Ctrl-C or the connection's end", name="--for")
+    window: Time | None = option("Only samples of this time count for the prediction.", "5min")
+    whole_connection: bool = option(
+        "Count losses since the connection began, as report --ss does, not those of --window.", default=False
+    )
+    hold: Time | None = option("The advice changes after a verdict has held for this time.", "30s", zero=True)
+    transport: Literal["tcp", "udp"] | None = option(
+        "Transport that carries the flow now.", "udp with --get-stats, else tcp", name="--now-on"
+    )
+    output_format: Format = option(
+        "A table that is redrawn, or one JSON object per line.", default="text", panel=OUTPUT, name="--format"
+    )
+    prometheus: Address | None = option(
+        "Serve metrics at this address; port 0 is any free port.",
+        panel=OUTPUT,
+        metavar="HOST:PORT",
+        parse=partial(parse_address, name="--prometheus"),
+    )
+
+
+@command(
+    "Watch a live connection: the running prediction, and when to move.",
+    """
 Examples:
   tcpdelay watch --dst 198.51.100.7:5001 --app voip
   tcpdelay watch --ss 4711 --app remote-control --format jsonl
@@ -117,130 +160,40 @@ Examples:
       --app opus --over turn-tcp
   tcpdelay watch --replay examples/ss-minute.txt --app voip
 
-\b
 To record a connection for --replay:
   while sleep 1; do date +%s.%N; ss -tin dst HOST; done > ss-minute.txt
-"""
-
-
-@partial(with_scenario, left_out=(*_OF_CONNECTION, *options_only_of("quic")))
-def watch(
-    options: ScenarioOptions,
-    ss: Annotated[
-        int | None, number("--ss", WATCHED, "Process ID: samples its TCP connection with 'ss -tin'.", False)
-    ] = None,
-    dst: Annotated[
-        str | None,
-        make_option(
-            "--dst", WATCHED, "Host at the other end, or HOST:PORT: samples its connection.", False, metavar="HOST"
-        ),
-    ] = None,
-    get_stats: Annotated[
-        str | None,
-        make_option(
-            "--get-stats",
-            WATCHED,
-            "Statistics of a browser: the file of chrome://webrtc-internals, or reports of getStats() as JSON, one per "
-            "line; - reads standard input.",
-            False,
-            metavar="FILE",
-            parser=file_name,
-        ),
-    ] = None,
-    replay: Annotated[
-        str | None,
-        make_option(
-            "--replay",
-            WATCHED,
-            "Recorded outputs of 'ss -tin', each after a line with its time in seconds, or a capture of the testbed.",
-            False,
-            metavar="FILE",
-            parser=file_name,
-        ),
-    ] = None,
-    connection: Annotated[
-        str | None,
-        make_option(
-            "--connection",
-            WATCHED,
-            "Connection, if there are several: the address of either end, or a part of it. With --get-stats: the kind "
-            "or the SSRC of the stream.",
-            False,
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    every: Annotated[
-        float | None, quantity("--every", "time", WATCHED, "Mean time between two samples of ss.", "1s")
-    ] = None,
-    longest: Annotated[
-        float | None, quantity("--for", "time", WATCHED, "End after this time.", "until Ctrl-C or the connection's end")
-    ] = None,
-    window: Annotated[
-        float | None,
-        quantity("--window", "time", WATCHED, "Only samples of this time count for the prediction.", "5min"),
-    ] = None,
-    whole_connection: Annotated[
-        bool,
-        make_option(
-            "--whole-connection",
-            WATCHED,
-            "Count losses since the connection began, as report --ss does, not those of --window.",
-        ),
-    ] = False,
-    hold: Annotated[
-        float | None,
-        quantity(
-            "--hold", "time", WATCHED, "The advice changes after a verdict has held for this time.", "30s", zero=True
-        ),
-    ] = None,
-    transport: Annotated[
-        Literal["tcp", "udp"] | None,
-        make_option("--now-on", WATCHED, "Transport that carries the flow now.", "udp with --get-stats, else tcp"),
-    ] = None,
-    output_format: Annotated[
-        Format, make_option("--format", OUTPUT, "A table that is redrawn, or one JSON object per line.")
-    ] = "text",
-    prometheus: Annotated[
-        Address | None,
-        make_option(
-            "--prometheus",
-            OUTPUT,
-            "Serve metrics at this address; port 0 is any free port.",
-            False,
-            metavar="HOST:PORT",
-            parser=partial(parse_address, name="--prometheus"),
-        ),
-    ] = None,
-) -> None:
+""",
+    without=(*_OF_CONNECTION, *options_only_of("quic")),
+)
+def watch(options: ScenarioOptions, asked: Watched) -> None:
     """Predict the delay over TCP from a live connection, beside what is measured, and say when a move is advised."""
     if options.stack == "quic":
         raise typer.BadParameter("--stack: watch predicts the delays over TCP, got 'quic'")
-    sources = {"--ss": ss, "--dst": dst, "--get-stats": get_stats, "--replay": replay}
+    sources = {"--ss": asked.ss, "--dst": asked.dst, "--get-stats": asked.get_stats, "--replay": asked.replay}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         found = f"got {' and '.join(given)}" if given else "none is given"
         raise typer.BadParameter(f"{', '.join(sources)}: give exactly one of them; {found}")
     samples: Iterator[Sampled]
-    if get_stats is not None:
-        samples = _browser_samples(get_stats, connection)
-    elif replay is not None:
+    if asked.get_stats is not None:
+        samples = _browser_samples(asked.get_stats, asked.connection)
+    elif asked.replay is not None:
         from tcpdelay.capture.get_stats import read_replay
 
-        samples = read_replay(replay, connection)
+        samples = read_replay(asked.replay, asked.connection)
     else:
-        samples = _live_samples(ss, dst, connection, every or INTERVAL)
-    now_on: Transport = transport or ("udp" if get_stats is not None else "tcp")
+        samples = _live_samples(asked.ss, asked.dst, asked.connection, asked.every or INTERVAL)
+    now_on: Transport = asked.transport or ("udp" if asked.get_stats is not None else "tcp")
 
     def watched_path(first: Connection | None) -> WatchedPath:
         from tcpdelay.advice.watched_path import HOLD, WINDOW, WatchedPath
 
         flow, stack, target = read_demand(_in_equal_frames(_with_settings_of(options, first)))
         others = {name: value for name, value in options.values.items() if FIELDS[name][0] == "path"}
-        return WatchedPath(
-            flow, stack, target, now_on, window or WINDOW, HOLD if hold is None else hold, whole_connection, others
-        )
+        window, hold = asked.window or WINDOW, HOLD if asked.hold is None else asked.hold
+        return WatchedPath(flow, stack, target, now_on, window, hold, asked.whole_connection, others)
 
-    _watch(samples, given[0], watched_path, longest, _output(output_format), prometheus)
+    _watch(samples, given[0], watched_path, asked.longest, _output(asked.output_format), asked.prometheus)
 
 
 def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -> ScenarioOptions:

@@ -1,19 +1,19 @@
-"""`tcpdelay batch`: predictions for a table of paths, and the share that meets the target; `tcpdelay prepare`."""
+"""Many paths: `tcpdelay batch` and `prepare` for a table of paths, `tcpdelay sweep` for the points of a grid."""
 
 from __future__ import annotations
 
+import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.cli.errors import (
     INTERRUPTED,
     StatusLine,
@@ -22,6 +22,7 @@ from tcpdelay.cli.errors import (
     argument_errors,
     erase_progress,
     interrupted_once,
+    predicting,
     print_warning,
 )
 from tcpdelay.cli.options import (
@@ -29,17 +30,19 @@ from tcpdelay.cli.options import (
     PATH,
     PATH_OPTIONS,
     TARGET,
-    MaxMemory,
-    MaxSeconds,
+    Options,
     Range,
     ScenarioOptions,
+    Share,
+    Size,
+    Time,
     chart_option,
-    make_option,
-    number,
-    quantity,
+    command,
+    memory_option,
+    option,
     range_option,
     result_option,
-    with_scenario,
+    seconds_option,
 )
 from tcpdelay.cli.output import (
     refuse_directory,
@@ -50,15 +53,21 @@ from tcpdelay.cli.output import (
     write,
     write_chart,
 )
-from tcpdelay.cli.scenario import SourceOptions, read_demand, read_source, varying_source, with_source
-from tcpdelay.units import format_fraction
+from tcpdelay.cli.scenario import SourceOptions, read_demand, read_source, varying_source
+from tcpdelay.units import format_duration, format_fraction, format_time
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from tcpdelay.quality.voice import CallTarget
     from tcpdelay.scenario.applications import Application
+    from tcpdelay.study.execution import Progress
+    from tcpdelay.study.sweep.specification import SweepSpecification
     from tcpdelay.study.tables.columns import Source
     from tcpdelay.study.tables.predict_many import Job
     from tcpdelay.study.tables.rows import Demand, WorkingShares
+
+# `tcpdelay batch`: predictions for a table of paths, and the share that meets the target.
 
 Format = Literal["text", "csv", "json"]
 TableFormat = Literal["parquet", "csv", "arrow"]
@@ -67,37 +76,6 @@ TERMINAL_INTERVAL = 1.0
 """Shortest time between two lines of progress on a terminal [s]."""
 MOST_REASONS = 3
 """Largest number of reasons that the warning about rows without a prediction lists."""
-BATCH_SUMMARY = "Predict every row of a table, and count what works."
-BATCH_EXAMPLES = """
-\b
-Examples:
-  tcpdelay batch examples/users.csv --app voip
-  tcpdelay batch users.parquet -o predicted.parquet --app voip --group region
-  tcpdelay batch users.csv -o out.parquet --app game --column rtt=ping:ms
-  tcpdelay batch users.csv --app voip --mos 3.6 --group region
-  tcpdelay batch big/ -o predicted/ --app voip
-
-\b
-Columns are rtt and loss, in seconds and fractions unless their names end in
-a unit: rtt_ms, rtt_us, loss_percent. A text may have its own unit, such as
-100ms or 2%. The columns packet_size, interval, limit and quantile (limit_ms,
-quantile_percent) override the options. If the output is a folder, the rows are written in parts, and the
-same command continues an interrupted run.
-"""
-
-PREPARE_SUMMARY = "Solve a region ahead, so that batch answers at full speed."
-PREPARE_EXAMPLES = """
-\b
-Examples:
-  tcpdelay prepare --app voip --rtt 20ms..200ms --loss 0.1%..5%
-  tcpdelay prepare --app voip
-  tcpdelay prepare --packet-size 1200 --interval 20ms --limit 150ms --left 1%
-
-\b
-Rows in this region are then answered at once, except in the share of --left.
-The whole region takes a few minutes for voip, longer for larger packets.
-Ctrl-C keeps all solved paths.
-"""
 
 
 def _column(text: str) -> str:
@@ -118,99 +96,87 @@ def _columns(texts: Sequence[str]) -> dict[str, str]:
     return columns
 
 
-# Its own --group names columns; messages in groups are for the other commands.
-@partial(with_scenario, left_out=(*PATH_OPTIONS, "group"))
-@with_source
+class Batch(Options, panel=OUTPUT):
+    """How a table is read, predicted and written."""
+
+    output: Path | None = result_option(
+        "File for the rows with their predictions, or a folder, whose name ends in /.",
+        "none: only the summary is printed",
+    )
+    column: list[str] | None = option(
+        "A column that has another name, such as rtt=ping:ms; may be repeated.",
+        panel=PATH,
+        metavar="NAME=COLUMN[:UNIT]",
+        parse=_column,
+    )
+    group: list[str] | None = option(
+        "Count the working rows for each value of this column; may be repeated.", metavar="COLUMN"
+    )
+    threshold: Time | None = option("The same as --limit.", panel=TARGET)
+    mos: float | None = option(
+        "A row works if a call that plays out at --limit has at least this score (E-model), whatever the "
+        "--quantile. Adds the column mos.",
+        panel=TARGET,
+    )
+    codec: str | None = option(
+        "Codec of the call: g711, g729a, opus-wb-15 ... Adds the column mos.",
+        "that of --app, or g711",
+        panel=TARGET,
+        metavar="NAME",
+    )
+    decimal_comma: bool = option("Texts in TABLE have a decimal comma, such as 80,5.", default=False, panel=PATH)
+    prefix: str = option("Prefix of the names of the added columns.", False, default="", metavar="TEXT")
+    table_format: TableFormat | None = option("Format of TABLE.", "by its suffix")
+    output_format: TableFormat | None = option("Format of --output.", "by its suffix, or parquet in a folder")
+    summary_format: Format = option("Format of the summary.", default="text", name="--format")
+    summary: Path | None = option("Write the summary to a file.", "the terminal")
+    chart: Path | None = chart_option("the share of working rows by group")
+    max_seconds: float = seconds_option()
+    max_memory: Size | None = memory_option()
+    cache: bool = option("Keep solved paths for the next run.", default=True)
+
+
+@command(
+    "Predict every row of a table, and count what works.",
+    """
+Examples:
+  tcpdelay batch examples/users.csv --app voip
+  tcpdelay batch users.parquet -o predicted.parquet --app voip --group region
+  tcpdelay batch users.csv -o out.parquet --app game --column rtt=ping:ms
+  tcpdelay batch users.csv --app voip --mos 3.6 --group region
+  tcpdelay batch big/ -o predicted/ --app voip
+
+Columns are rtt and loss, in seconds and fractions unless their names end in
+a unit: rtt_ms, rtt_us, loss_percent. A text may have its own unit, such as
+100ms or 2%. The columns packet_size, interval, limit and quantile (limit_ms,
+quantile_percent) override the options. If the output is a folder, the rows are written in parts, and the
+same command continues an interrupted run.
+""",
+    # Its own --group names columns; messages in groups are for the other commands.
+    without=(*PATH_OPTIONS, "group"),
+)
 def batch(
     options: ScenarioOptions,
     source: SourceOptions,
     table: Annotated[
         Path, typer.Argument(metavar="TABLE", help="Rows of paths: .parquet, .csv or .arrow, or a folder of .parquet.")
     ],
-    output: Annotated[
-        Path | None,
-        result_option(
-            "File for the rows with their predictions, or a folder, whose name ends in /.",
-            "none: only the summary is printed",
-        ),
-    ] = None,
-    column: Annotated[
-        list[str] | None,
-        make_option(
-            "--column",
-            PATH,
-            "A column that has another name, such as rtt=ping:ms; may be repeated.",
-            False,
-            metavar="NAME=COLUMN[:UNIT]",
-            parser=_column,
-        ),
-    ] = None,
-    group: Annotated[
-        list[str] | None,
-        make_option(
-            "--group",
-            OUTPUT,
-            "Count the working rows for each value of this column; may be repeated.",
-            False,
-            metavar="COLUMN",
-        ),
-    ] = None,
-    threshold: Annotated[float | None, quantity("--threshold", "time", TARGET, "The same as --limit.")] = None,
-    mos: Annotated[
-        float | None,
-        number(
-            "--mos",
-            TARGET,
-            "A row works if a call that plays out at --limit has at least this score (E-model), whatever the "
-            "--quantile. Adds the column mos.",
-            False,
-        ),
-    ] = None,
-    codec: Annotated[
-        str | None,
-        make_option(
-            "--codec",
-            TARGET,
-            "Codec of the call: g711, g729a, opus-wb-15 ... Adds the column mos.",
-            "that of --app, or g711",
-            metavar="NAME",
-        ),
-    ] = None,
-    decimal_comma: Annotated[
-        bool, make_option("--decimal-comma", PATH, "Texts in TABLE have a decimal comma, such as 80,5.")
-    ] = False,
-    prefix: Annotated[
-        str, make_option("--prefix", OUTPUT, "Prefix of the names of the added columns.", False, metavar="TEXT")
-    ] = "",
-    table_format: Annotated[
-        TableFormat | None, make_option("--table-format", OUTPUT, "Format of TABLE.", "by its suffix")
-    ] = None,
-    output_format: Annotated[
-        TableFormat | None,
-        make_option("--output-format", OUTPUT, "Format of --output.", "by its suffix, or parquet in a folder"),
-    ] = None,
-    summary_format: Annotated[Format, make_option("--format", OUTPUT, "Format of the summary.")] = "text",
-    summary: Annotated[
-        Path | None,
-        make_option("--summary", OUTPUT, "Write the summary to a file.", "the terminal", metavar="FILE"),
-    ] = None,
-    chart: Annotated[Path | None, chart_option("the share of working rows by group")] = None,
-    max_seconds: MaxSeconds = MOST_SECONDS,
-    max_memory: MaxMemory = None,
-    cache: Annotated[bool, make_option("--cache/--no-cache", OUTPUT, "Keep solved paths for the next run.")] = True,
+    asked: Batch,
 ) -> None:
     """Predict the delays of every row of a table, and count the rows that meet the target."""
-    refuse_other_than_chart(chart, "--chart")
-    for path, option in ((summary, "--summary"), (chart, "--chart")):
+    refuse_other_than_chart(asked.chart, "--chart")
+    for path, name in ((asked.summary, "--summary"), (asked.chart, "--chart")):
         if path is not None:
-            refuse_directory(path, option)
-            refuse_missing_folder(path, option)
-    refuse_same_file([("TABLE", table)], [("--output", output), ("--summary", summary), ("--chart", chart)])
-    if threshold is not None and options["limit"] is not None:
+            refuse_directory(path, name)
+            refuse_missing_folder(path, name)
+    refuse_same_file(
+        [("TABLE", table)], [("--output", asked.output), ("--summary", asked.summary), ("--chart", asked.chart)]
+    )
+    if asked.threshold is not None and options["limit"] is not None:
         raise typer.BadParameter("--threshold: is the same as --limit; give one of them")
-    job = _job(table, table_format, output, output_format)
-    if summary is not None and job.writes(summary):
-        raise typer.BadParameter(f"--summary: {str(summary)!r} is a file that --output writes; name another file")
+    job = _job(table, asked.table_format, asked.output, asked.output_format)
+    if asked.summary is not None and job.writes(asked.summary):
+        raise typer.BadParameter(f"--summary: {str(asked.summary)!r} is a file that --output writes; name another file")
     with interrupted_once() as raise_swallowed:
         # Arrow would import pandas with its first numbers, and would swallow an interrupt during the import.
         with suppress(ImportError):
@@ -224,28 +190,28 @@ def batch(
         if not names and table.is_dir():
             raise typer.BadParameter(f"TABLE: {str(table)!r} holds no .parquet")
         with argument_errors("--column"):
-            sources = find_sources(names, _columns(column or ()))
-        if decimal_comma:
+            sources = find_sources(names, _columns(asked.column or ()))
+        if asked.decimal_comma:
             sources = {name: replace(column_of, decimal=",") for name, column_of in sources.items()}
-        own = options.changed(limit=threshold or options["limit"])
+        own = options.changed(limit=asked.threshold or options["limit"])
         with argument_errors():
             demand = replace(
-                _demand(own, source, sources, _call(options.app, codec, mos)),
-                max_seconds=max_seconds,
-                max_memory=max_memory,
+                _demand(own, source, sources, _call(options.app, asked.codec, asked.mos)),
+                max_seconds=asked.max_seconds,
+                max_memory=asked.max_memory,
             )
-        shares = WorkingShares(group or (), prefix)
-        _run(job, demand, sources, shares, cache, raise_swallowed)
+        shares = WorkingShares(asked.group or (), asked.prefix)
+        _run(job, demand, sources, shares, asked.cache, raise_swallowed)
     from tcpdelay.report.region_charts import chart_height, plot_working_shares, working_shares_table
 
     counted = working_shares_table(shares, _title(demand, sources))
-    if chart is not None:
+    if asked.chart is not None:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, chart_height(counted)), layout="constrained")
         plot_working_shares(counted, len(shares.by), figure.subplots())
-        write_chart(chart, figure, "--chart")
-    write(rendered(counted, summary_format), summary, "--summary")
+        write_chart(asked.chart, figure, "--chart")
+    write(rendered(counted, asked.summary_format), asked.summary, "--summary")
 
 
 def _job(table: Path, table_format: TableFormat | None, output: Path | None, output_format: TableFormat | None) -> Job:
@@ -426,17 +392,29 @@ def _title(demand: Demand, sources: Mapping[str, Source]) -> str:
     return f"{quantile} within {limit}"
 
 
-# Its own --group names columns; messages in groups are for the other commands.
-@partial(with_scenario, left_out=(*PATH_OPTIONS, "group"))
-def prepare(
-    options: ScenarioOptions,
-    rtt: Annotated[Range | None, range_option("rtt", "5ms..400ms")] = None,
-    loss: Annotated[Range | None, range_option("loss", "0.01%..10%", zero=True)] = None,
-    left: Annotated[
-        float | None,
-        quantity("--left", "fraction", OUTPUT, "Share of the region that may be left unsolved.", "0.01%", zero=True),
-    ] = None,
-) -> None:
+class Region(Options, panel=OUTPUT):
+    """The region that is solved ahead."""
+
+    rtt: Range | None = range_option("rtt", "5ms..400ms")
+    loss: Range | None = range_option("loss", "0.01%..10%", zero=True)
+    left: Share | None = option("Share of the region that may be left unsolved.", "0.01%", zero=True)
+
+
+@command(
+    "Solve a region ahead, so that batch answers at full speed.",
+    """
+Examples:
+  tcpdelay prepare --app voip --rtt 20ms..200ms --loss 0.1%..5%
+  tcpdelay prepare --app voip
+  tcpdelay prepare --packet-size 1200 --interval 20ms --limit 150ms --left 1%
+
+Rows in this region are then answered at once, except in the share of --left.
+The whole region takes a few minutes for voip, longer for larger packets.
+Ctrl-C keeps all solved paths.
+""",
+    without=(*PATH_OPTIONS, "group"),
+)
+def prepare(options: ScenarioOptions, region: Region) -> None:
     """Solve the paths of a whole region ahead, and keep their answers for the tables of `tcpdelay batch`."""
     flow, stack, target = read_demand(options)
     from tcpdelay.study.tables.lattice import WORTH_PREPARING, prepare_surface
@@ -454,9 +432,9 @@ def prepare(
                 stack,
                 limit=target.limit,
                 quantile=target.quantile,
-                rtt=None if rtt is None else (rtt.low, rtt.high),
-                loss=None if loss is None else (loss.low, loss.high),
-                left=WORTH_PREPARING if left is None else left,
+                rtt=None if region.rtt is None else (region.rtt.low, region.rtt.high),
+                loss=None if region.loss is None else (region.loss.low, region.loss.high),
+                left=WORTH_PREPARING if region.left is None else region.left,
                 on_progress=on_progress,
             )
     except KeyboardInterrupt:
@@ -467,3 +445,139 @@ def prepare(
     left_over = format_fraction(prepared.left)
     print(f"{left_over} of the region is left unsolved; the answers for {prepared.chains} paths are kept in")
     print(prepared.path)
+
+
+# `tcpdelay sweep`: the chain or the simulator at every point of a grid, on this machine or on a Dask cluster.
+
+
+class Sweep(Options):
+    """Where a sweep runs, and its result."""
+
+    output: Path | None = result_option("File of the result (netCDF); the specification may name it.", False, "FILE.nc")
+    scheduler: str | None = option(
+        "Scheduler of a Dask cluster. Example: tcp://127.0.0.1:8786.", "this machine", metavar="ADDRESS"
+    )
+    workers: int | None = option("Threads on this machine.", "one for each processor")
+    dry_run: bool = option("Only print the number of points and the expected time.", default=False)
+
+
+@command(
+    "Ask the chain or the simulator at every point of a grid.",
+    """
+Examples:
+  tcpdelay sweep examples/sweep.toml --dry-run
+  tcpdelay sweep examples/sweep.toml -o sweep.nc
+  tcpdelay sweep examples/sweep.toml -o sweep.nc --workers 1
+
+A specification:
+  [flow]
+  packet_size = 174
+  interval = "20ms"
+  [grid]
+  rtt = { from = "20ms", to = "200ms", points = 13, spacing = "log" }
+  loss = ["1%", "2%"]
+  [evaluate]
+  method = "chain"
+
+In place of [flow], any source that [grid] may vary:
+  [source]
+  kind = "video"
+  bitrate = "500kbit/s"
+  [grid]
+  key_ratio = [4, 8]
+  [evaluate]
+  method = "simulation"
+
+On a cluster: dask scheduler on one machine, dask worker on all, and then
+  tcpdelay sweep examples/sweep.toml -o sweep.nc --scheduler tcp://HOST:8786
+""",
+)
+def sweep(
+    specification: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="Fixed parameters and axes of the sweep.")],
+    asked: Sweep,
+) -> None:
+    """Ask the chain or the simulator at every point of a grid. The same command continues an interrupted sweep."""
+    from tcpdelay.study.sweep.run import result_file
+    from tcpdelay.study.sweep.specification import read_sweep
+
+    with argument_errors():
+        try:
+            grid = read_sweep(specification)
+        except ValueError as error:
+            raise ValueError(f"{error}; tcpdelay sweep --help shows a specification") from error
+        if asked.dry_run:
+            _print_cost(specification, grid)
+            return
+        file = result_file(grid, asked.output)
+    if file is None:
+        raise typer.BadParameter(
+            f"--output: is missing, and {specification} names no file in [output]; write -o sweep.nc"
+        )
+    refuse_same_file([("SPECIFICATION", specification)], [("--output", file)])
+    found = _swept(grid, file, asked)
+    _warn_of_refusals(found)
+    print(file)
+
+
+def _swept(grid: SweepSpecification, file: Path, asked: Sweep) -> xr.Dataset:
+    """Run the sweep and show its progress; if the sweep ends early, print how to continue."""
+    from tcpdelay.study.execution import SweepFailedError
+    from tcpdelay.study.sweep.run import DamagedCheckpointWarning, checkpoint_folder
+    from tcpdelay.study.sweep.run import sweep as run_sweep
+
+    line = StatusLine()
+    last: list[Progress] = []
+    warnings.simplefilter("always", DamagedCheckpointWarning)
+
+    kept = f"finished runs are kept in {checkpoint_folder(file)}; the same command continues from there"
+    try:
+        with argument_errors(), interrupted_once() as raise_swallowed:
+
+            def show(progress: Progress) -> None:
+                raise_swallowed()
+                last[:] = [progress]
+                line.show(_sweep_line(progress))
+
+            return run_sweep(grid, file, scheduler=asked.scheduler, workers=asked.workers, on_progress=show)
+    except SweepFailedError as error:
+        raise typer.BadParameter(f"{error}; {kept}") from error
+    except KeyboardInterrupt:
+        erase_progress()
+        done = f"interrupted after {last[0].done} of {last[0].total} runs; " if last else "interrupted; "
+        print(f"tcpdelay sweep: {done}{kept}", file=sys.stderr)
+        raise
+    finally:
+        erase_progress()
+
+
+def _sweep_line(progress: Progress) -> str:
+    workers = "waiting for workers" if progress.workers == 0 else f"{progress.workers} at a time"
+    left = "" if math.isnan(progress.seconds_left) else f", about {format_duration(progress.seconds_left)} left"
+    return f"sweeping: {progress.done} of {progress.total} runs, {workers}{left}"
+
+
+def _warn_of_refusals(found: xr.Dataset) -> None:
+    refused = int((found.refused > 0).sum())
+    if refused:
+        first = str(found.refusals.values[1])
+        print_warning(f"{refused} of {found.refused.size} runs were refused, the first because {first}")
+
+
+def _print_cost(file: Path, asked: SweepSpecification) -> None:
+    from tcpdelay.study.execution import processors
+    from tcpdelay.study.sweep.run import estimated_cost
+
+    with predicting():
+        cost = estimated_cost(asked)
+    grid = " x ".join(f"{len(axis.values)} {axis.name}" for axis in asked.axes)
+    times = "" if asked.evaluation.replications == 1 else f", {asked.evaluation.replications} times each"
+    print(f"{file}: {grid} = {asked.points} points{times}, by {asked.evaluation.method}")
+    refused = f"; {cost.refused} refused" if cost.refused else ""
+    print(
+        f"{cost.tried} tried here: {format_time(cost.mean)} each on average, {format_time(cost.least)} to "
+        f"{format_time(cost.most)}{refused}"
+    )
+    print(
+        f"all: about {format_duration(cost.total)} of one processor, "
+        f"{format_duration(cost.total / processors())} on the {processors()} here, and {cost.size / 1e6:.3g} MB"
+    )
