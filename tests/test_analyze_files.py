@@ -34,7 +34,7 @@ from tcpdelay.capture.pcap import conversations
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.decoding import Framer, Options, options_of
-from tcpdelay.cli.analyze import is_of_testbed
+from tcpdelay.cli.captures import is_of_testbed
 
 CONNECTION = Connection(lost=frozenset({57}))
 

@@ -14,7 +14,7 @@ import pytest
 
 from cli_process import process
 from guest_requirements import require
-from tcpdelay.cli.programs import analysed, exit_status, split_commands
+from tcpdelay.cli.emulation import analysed, exit_status, split_commands
 from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import ProgramRun

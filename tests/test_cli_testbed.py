@@ -147,7 +147,7 @@ def test_without_what_it_needs_the_testbed_says_so(refused, monkeypatch, specifi
     with monkeypatch.context() as patched:
         patched.setattr("sys.platform", "darwin")
         assert refused(command, *arguments).endswith(": the testbed runs on Linux only, not on 'darwin'")
-    monkeypatch.setattr("tcpdelay.cli.testbed.find_spec", lambda name: None)
+    monkeypatch.setattr("tcpdelay.cli.captures.find_spec", lambda name: None)
     assert refused(command, *arguments).endswith("needs the package pyroute2; run: pip install 'tcpdelay[testbed]'")
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from types import EllipsisType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
 import typer
@@ -88,7 +87,7 @@ class Option(NamedTuple):
             parser=parser,
             autocompletion=(lambda: list(self.words)) if self.words else None,
         )
-        default = inspect.Parameter.empty if isinstance(self.default, EllipsisType) else self.default
+        default = inspect.Parameter.empty if self.default is ... else self.default
         return inspect.Parameter(
             attribute, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hint, option]
         )
@@ -234,9 +233,6 @@ def _named(find: Callable[[str], Any]) -> Callable[[str], Any]:
     return parse
 
 
-parse_path_preset = _named(path_preset)
-
-
 def application_option(more: str = "") -> Any:
     """Return the option for the application; the help ends with `more`."""
     meaning = f"A typical application of those below: its packets and its target. Other options override it.{more}"
@@ -260,7 +256,7 @@ def file_name(text: str) -> str:
 
 def path_preset_option(meaning: str) -> Any:
     """Return the option for a preset of the path."""
-    return option(meaning, panel=PATH, metavar="NAME", parse=parse_path_preset, words=PATH_PRESETS)
+    return option(meaning, panel=PATH, metavar="NAME", parse=_named(path_preset), words=PATH_PRESETS)
 
 
 def _measurement(meaning: str) -> Any:
@@ -318,7 +314,7 @@ def field_option(name: str, *, more: str = "", default: str | None = None) -> An
     return declared_option(FIELDS[name][1], _panel(name), more, shown)
 
 
-def declared_option(declaration: Field, panel: str = "", more: str = "", shown: str | bool | None = None) -> Option:
+def declared_option(declaration: Field, panel: str, more: str = "", shown: str | bool | None = None) -> Option:
     """Return the option for a declared field, whose help ends with `more` and shows `shown` as the default."""
     if shown is None:
         known = declaration.default is not None
@@ -330,9 +326,11 @@ def declared_option(declaration: Field, panel: str = "", more: str = "", shown: 
     return Option(meaning, shown, panel=panel)
 
 
-def declared_parameter(name: str, declaration: Field, option: Option) -> inspect.Parameter:
-    """Return the parameter for the option of a declared field."""
-    return option.parameter(name, option_type(declaration) | None, "")
+def declared_parameter(
+    name: str, declaration: Field, panel: str, more: str = "", shown: str | bool | None = None
+) -> inspect.Parameter:
+    """Return the parameter for the option of a declared field; the arguments are those of `declared_option`."""
+    return declared_option(declaration, panel, more, shown).parameter(name, option_type(declaration) | None, panel)
 
 
 def option_type(declaration: Field) -> Any:
@@ -424,7 +422,7 @@ def _options() -> dict[str, inspect.Parameter]:
     of_stacks = sorted(_fields_of("stack"), key=lambda name: _panel(name) != TRANSPORT)
     order = [*FLOW_OPTIONS, *PATH_OPTIONS, *_fields_of("target"), "stack", *of_stacks]
     return {
-        name: others[name] if name in others else declared_parameter(name, FIELDS[name][1], field_option(name))
+        name: others.get(name) or declared_parameter(name, FIELDS[name][1], _panel(name), shown=shown_default(name))
         for name in order
     }
 

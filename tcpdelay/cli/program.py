@@ -15,7 +15,7 @@ import typer
 
 from tcpdelay import __version__
 from tcpdelay.accuracy.validity import ValidityWarning
-from tcpdelay.cli import analyze, compare, grid, predict, programs, report, solve, tables, testbed, warm_up, watch
+from tcpdelay.cli import captures, emulation, grid, predict, report, solve, tables, warm_up, watch
 from tcpdelay.cli.errors import INTERRUPTED, GroupedHelp, ProgramHelp, one_line, print_warning
 from tcpdelay.declare import ColumnUnitWarning, UnitWarning
 from tcpdelay.store import error_in_words
@@ -44,12 +44,12 @@ app = typer.Typer(
 for _name, _command in {
     "report": report.report,
     "predict": predict.predict,
-    "proxy": programs.proxy,
+    "proxy": emulation.proxy,
     "relay": predict.relay,
     "exchange": predict.exchange,
     "watch": watch.watch,
-    "compare": compare.compare,
-    "analyze": analyze.analyze,
+    "compare": predict.compare,
+    "analyze": captures.analyze,
     "solve": solve.solve,
     "region": grid.region,
     "paths": report.paths,
@@ -58,8 +58,8 @@ for _name, _command in {
     "prepare": tables.prepare,
     "sweep": tables.sweep,
     "explore": grid.explore,
-    "validate": testbed.validate,
-    "run": programs.run,
+    "validate": captures.validate,
+    "run": emulation.run,
     "warm-up": warm_up.warm_up,
 }.items():
     # The options of the two programs of `run` are no options of this one.
@@ -67,7 +67,7 @@ for _name, _command in {
     app.command(
         _name, cls=GroupedHelp, epilog=_command.examples, short_help=_command.summary, context_settings=_settings
     )(_command.run)
-app.add_typer(testbed.app, name="testbed", short_help=testbed.SUMMARY)
+app.add_typer(captures.app, name="testbed", short_help=captures.SUMMARY)
 
 
 def _print_version(requested: bool) -> None:
@@ -122,16 +122,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _named_commands(arguments: Sequence[str]) -> list[str]:
     """Return the names at the beginning of the arguments: a command, or a group and its command."""
-    commands = {command.name for command in app.registered_commands}
-    of_groups = {
-        group.name: {command.name for command in group.typer_instance.registered_commands}
-        for group in app.registered_groups
-        if group.typer_instance is not None
-    }
-    first, second = [*arguments[:2], "", ""][:2]
-    if first in of_groups:
-        return [first, second] if second in of_groups[first] else [first]
-    return [first] if first in commands else []
+    named: list[str] = []
+    commands = getattr(program(), "commands", {})
+    for word in arguments:
+        if word not in commands:
+            break
+        named.append(word)
+        commands = getattr(commands[word], "commands", {})
+    return named
 
 
 def _make_writable() -> None:

@@ -15,7 +15,6 @@ from tcpdelay.cli.options import (
     FLOW,
     Options,
     ScenarioOptions,
-    declared_option,
     declared_parameter,
     file_name,
     option,
@@ -72,7 +71,7 @@ class SourceOptions(Options, panel=FLOW):
     def parameters(cls) -> list[Parameter]:
         """Return the parameters of a command: the file, and the fields of all sources."""
         fields = [
-            declared_parameter(name, declaration, declared_option(declaration, FLOW, f" {_MAKES[source]}"))
+            declared_parameter(name, declaration, FLOW, f" {_MAKES[source]}")
             for name, (source, declaration) in SOURCE_FIELDS.items()
         ]
         return [*super().parameters(), *fields]

@@ -193,7 +193,9 @@ def watch(options: ScenarioOptions, asked: Watched) -> None:
         window, hold = asked.window or WINDOW, HOLD if asked.hold is None else asked.hold
         return WatchedPath(flow, stack, target, now_on, window, hold, asked.whole_connection, others)
 
-    _watch(samples, given[0], watched_path, asked.longest, _output(asked.output_format), asked.prometheus)
+    on_screen = asked.output_format == "text" and sys.stdout.isatty()
+    output = _Screen() if on_screen else _Output(asked.output_format == "jsonl")
+    _watch(samples, given[0], watched_path, asked.longest, output, asked.prometheus)
 
 
 def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -> ScenarioOptions:
@@ -262,42 +264,35 @@ def _browser_samples(file: str, requested: str | None) -> Iterator[Sampled]:
 
 
 class _Output:
-    """Where the observations go: here, a line each."""
+    """Where the observations go: here, a line each, in JSON or not."""
+
+    def __init__(self, in_json: bool = False) -> None:
+        self._in_json = in_json
 
     def show(self, seen: Observation, watched: WatchedPath) -> None:
         """Show what is known now."""
-        from tcpdelay.report.watch import watch_line
+        from tcpdelay.report.watch import json_line, watch_line, watch_record
 
-        print(watch_line(seen, watched), flush=True)
+        record = watch_record(seen, watched.target)
+        print(json_line("sample", record) if self._in_json else watch_line(seen, watched), flush=True)
 
     def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
         """Show the summary."""
-        from tcpdelay.report.watch import summary_text
+        from tcpdelay.report.watch import json_line, summary_record, summary_text
 
-        print(f"\n{summary_text(seen, watched, samples)}", end="", flush=True)
+        record = summary_record(seen, watched, samples)
+        text = f"{json_line('summary', record)}\n" if self._in_json else f"\n{summary_text(seen, watched, samples)}"
+        print(text, end="", flush=True)
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-
-
-class _JsonLines(_Output):
-    """A JSON object per line."""
-
-    def show(self, seen: Observation, watched: WatchedPath) -> None:
-        from tcpdelay.report.watch import json_line, watch_record
-
-        print(json_line("sample", watch_record(seen, watched.target)), flush=True)
-
-    def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
-        from tcpdelay.report.watch import json_line, summary_record
-
-        print(json_line("summary", summary_record(seen, watched, samples)), flush=True)
 
 
 class _Screen(_Output):
     """A table on the terminal that is redrawn."""
 
     def __init__(self) -> None:
+        super().__init__()
         from rich.console import Console
         from rich.live import Live
 
@@ -315,12 +310,6 @@ class _Screen(_Output):
 
     def close(self) -> None:
         self._live.stop()
-
-
-def _output(chosen: Format) -> _Output:
-    if chosen == "jsonl":
-        return _JsonLines()
-    return _Screen() if sys.stdout.isatty() else _Output()
 
 
 def _watch(

@@ -1,10 +1,12 @@
-"""`tcpdelay testbed`: captures of the TCP of a Linux kernel; `tcpdelay validate`: the models compared with them."""
+"""Captures: `tcpdelay analyze` of packets, `testbed` for those of a Linux kernel, `validate` for the models."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,20 +23,318 @@ from tcpdelay.cli.errors import (
     predicting,
     print_warning,
 )
-from tcpdelay.cli.options import OUTPUT, Options, Time, command, option, result_option, with_options
-from tcpdelay.cli.output import Destination, rendered, write_atomically, write_chart
+from tcpdelay.cli.options import (
+    OUTPUT,
+    Options,
+    Size,
+    Time,
+    application_option,
+    chart_option,
+    command,
+    field_option,
+    format_option,
+    option,
+    output_option,
+    result_option,
+    with_options,
+)
+from tcpdelay.cli.output import Destination, rendered, write, write_atomically, write_chart
+from tcpdelay.cli.report import write_report
+from tcpdelay.cli.scenario import DEFAULT_TARGET
 from tcpdelay.declare import Quantity, declarations
-from tcpdelay.report.analysis import capture_record, captures_text, draw_captures
-from tcpdelay.report.result_table import facts_text, records_text
+from tcpdelay.report.analysis import (
+    UNKNOWN,
+    Expected,
+    analysis_text,
+    capture_record,
+    captures_text,
+    draw_analyses,
+    draw_captures,
+    record,
+)
+from tcpdelay.report.result_table import facts_text, record_text, records_text
+from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.store import error_in_words
 from tcpdelay.units import format_duration, format_fraction, format_rate, format_time
 
 if TYPE_CHECKING:
+    from tcpdelay.capture.estimate import PathEstimate
+    from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
+    from tcpdelay.delays import DelayDistribution
+    from tcpdelay.report.guideline import Guideline, SourceGuideline, TwoWayGuideline
     from tcpdelay.report.validation import Results
+    from tcpdelay.scenario.sources.message_stream import Source
+    from tcpdelay.scenario.stack import KnownStack
+    from tcpdelay.scenario.target import Target
     from tcpdelay.testbed.campaign import Progress
     from tcpdelay.testbed.experiment import Experiment
     from tcpdelay.testbed.specification import Specification
+
+AnalysisFormat = Literal["text", "markdown", "html", "json", "csv"]
+FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
+
+ANALYSIS = "The capture"
+
+
+class Analysis(Destination):
+    """How captures are read, what is asked about them, and how the answer is written."""
+
+    connection: str | None = option(
+        "Connection to analyze: the address of either end, or a part of it.",
+        "the connection with the most payload",
+        panel=ANALYSIS,
+        metavar="ADDRESS",
+    )
+    framing: FramingChoice = option(
+        "How messages are separated: by writes (auto), or by headers: 2 bytes, 4 bytes, WebSocket.",
+        default="auto",
+        panel=ANALYSIS,
+    )
+    message_size: Size | None = option(
+        "Size of each message, if all have the same size; of the direction with more payload.",
+        "measured",
+        panel=ANALYSIS,
+    )
+    same_clock: bool = option("Both captures have time stamps of the same clock.", default=False, panel=ANALYSIS)
+    output_format: AnalysisFormat | None = format_option(
+        "Format of the analysis: text, json or csv (in seconds, bytes and fractions). With --report: format of "
+        "the report: text, markdown, html or json."
+    )
+    output: Path | None = output_option(".txt, .json or .csv; with --report .txt, .md, .html or .json")
+    chart: Path | None = chart_option("the measured delays beside the predicted ones")
+    report: bool = option("Write the guideline report for the measured path and flow.", default=False)
+    app: Application | None = application_option(" Here: sets the target, and the codec that rates a call.")
+    limit: float | None = field_option("limit", more=" For --report and --app.", default="the limit of --app, or 200ms")
+    quantile: float | None = field_option("quantile", more=" For --report.", default="the quantile of --app, or 95%")
+
+
+@command(
+    "Measure path, flow and delays in packet captures of a connection.",
+    """
+Examples:
+  tcpdelay analyze validation/pcap/voice.sender.pcap.gz
+  tcpdelay analyze validation/pcap/voice.sender.pcap.gz \\
+      validation/pcap/voice.receiver.pcap.gz --chart delays.svg
+  tcpdelay analyze validation/pcap/voice.sender.pcap.gz --report --limit 150ms
+  tcpdelay analyze validation/pcap/voice.sender.pcap.gz --report -o voice.html
+
+To capture a connection, at either end or at both:
+  sudo tcpdump -i any -s 128 -w capture.pcap tcp port 5001
+""",
+)
+def analyze(
+    captures: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CAPTURE",
+            help="One or two pcap or pcapng files, captured at the sender, the receiver, or both; "
+            "or one capture of the testbed.",
+        ),
+    ],
+    asked: Analysis,
+) -> None:
+    """Measure round-trip time, loss, packets and delays of one TCP connection, in each direction with a flow."""
+    chosen = asked.checked_format(AnalysisFormat, *(("CAPTURE", file) for file in captures))
+    refuse_other_format(chosen, asked.report)
+    if not (asked.report or asked.app) and (asked.limit is not None or asked.quantile is not None):
+        raise typer.BadParameter(
+            f"{'--limit' if asked.limit is not None else '--quantile'}: goes with --report or --app"
+        )
+    if len(captures) > 2:
+        raise typer.BadParameter(f"CAPTURE: takes one or two files, got {len(captures)}")
+    if any(map(is_of_testbed, captures)):
+        on_packets = (asked.connection, asked.message_size, asked.same_clock, asked.app, asked.framing != "auto")
+        if len(captures) > 1 or any(on_packets):
+            raise typer.BadParameter("CAPTURE: a capture of the testbed goes alone, without options on packets")
+        target = find_target(None, asked.limit, asked.quantile) if asked.report else None
+        analyze_testbed(captures[0], asked, chosen, target)
+        return
+    from tcpdelay.capture.pcap.analysis import analyze_directions, check_message_size
+
+    if asked.message_size is not None and asked.framing != "auto":
+        raise typer.BadParameter(f"--message-size: goes with --framing auto only, got --framing {asked.framing}")
+    with argument_errors():
+        check_message_size(asked.message_size, asked.framing)
+    try:
+        with argument_errors("CAPTURE"):
+            analyses = analyze_directions(
+                captures,
+                asked.connection,
+                framing=asked.framing,
+                message_size=asked.message_size,
+                same_clock=asked.same_clock,
+                on_progress=counting("Read", "MB"),
+            )
+    finally:
+        erase_progress()
+    if asked.chart is not None:
+        with argument_errors("--chart"), predicting():
+            drawn = [
+                (found, predicted(found)) for found in analyses if found.delays is not None or found is analyses[0]
+            ]
+        write_chart(asked.chart, draw_analyses(drawn), "--chart")
+
+    target = find_target(asked.app, asked.limit, asked.quantile)
+    with predicting():
+        expected = [find_expected(found, asked.app, target) for found in analyses]
+
+    def written(chosen: Literal["text", "json", "csv"]) -> str:
+        pairs = zip(analyses, expected, strict=True)
+        if chosen == "text":
+            return "\n".join(analysis_text(*pair) for pair in pairs)
+        rows = [record(*pair) for pair in pairs]
+        if chosen == "csv":
+            return records_text(rows, chosen)
+        return record_text({**rows[0], "backward": rows[1] if len(rows) > 1 else None}, chosen)
+
+    findings: Guideline | SourceGuideline | TwoWayGuideline | None = None
+    if asked.report:
+        with argument_errors("--report"):
+            each = [
+                find_guideline(found.source(), found.estimate(), found.stack(), target, asked.app) for found in analyses
+            ]
+        if len(each) == 1:
+            findings = each[0]
+        else:
+            from tcpdelay.report.guideline import TwoWayGuideline
+
+            findings = TwoWayGuideline(each[0], each[1], (analyses[0].sender, analyses[0].receiver))
+    write_results(written, findings, chosen, asked.output)
+
+
+def refuse_other_format(chosen: AnalysisFormat, report: bool) -> None:
+    """Raise typer.BadParameter if the analysis, or the report, cannot be written in a format."""
+    if chosen == "csv" and report:
+        raise typer.BadParameter("--report: is written as text, markdown, html or json, not as csv")
+    if chosen in ("markdown", "html") and not report:
+        raise typer.BadParameter(f"--format: {chosen} goes with --report; the analysis is written as text, json or csv")
+
+
+def is_of_testbed(file: Path) -> bool:
+    """Return whether a file is in the format of the testbed's captures."""
+    # Opening a pipe would wait for the process at its other end.
+    if not file.is_file():
+        return False
+    with suppress(OSError), file.open("rb") as opened:
+        return opened.read(4) == b"PAR1"
+    return False
+
+
+def analyze_testbed(file: Path, asked: Analysis, chosen: AnalysisFormat, target: Target | None) -> None:
+    """Print the content of a capture of the testbed; with a target, also the guideline report for its path."""
+    from tcpdelay.capture.flow_capture import read_capture
+    from tcpdelay.scenario.stack import DEFAULT_STACK
+
+    with argument_errors("CAPTURE"):
+        capture = read_capture(file)
+        row = capture_record(capture)
+    if asked.chart is not None:
+        with argument_errors("--chart"), predicting():
+            figure = draw_captures([capture])
+        write_chart(asked.chart, figure, "--chart")
+    findings = None
+    if target is not None:
+        with argument_errors("--report"):
+            findings = find_guideline(capture.flow, capture.estimate(), DEFAULT_STACK, target)
+
+    def written(chosen: Literal["text", "json", "csv"]) -> str:
+        return captures_text([row]) if chosen == "text" else records_text([row], chosen)
+
+    write_results(written, findings, chosen, asked.output)
+
+
+def write_results(
+    written: Callable[[Literal["text", "json", "csv"]], str],
+    findings: Guideline | SourceGuideline | TwoWayGuideline | None,
+    chosen: AnalysisFormat,
+    output: Path | None,
+) -> None:
+    """Write the analysis, or the report if there is one, to a file, or print it.
+
+    If the report is text or goes to a file, the analysis is also printed as text.
+    """
+    if findings is None:
+        assert chosen in ("text", "json", "csv")
+        write(written(chosen), output)
+        return
+    assert chosen != "csv"
+    if output is not None:
+        print(written("text"), end="")
+    elif chosen == "text":
+        print(written("text"))
+    write_report(findings, chosen, output)
+
+
+def predicted(analysis: ConnectionAnalysis) -> DelayDistribution:
+    """Return the predicted delays of what the application sent, for the measured path."""
+    from tcpdelay.models.predict import predict_delay
+
+    if analysis.delays is None:
+        raise ValueError(f"nothing to draw: {analysis.delay_measured}")
+    return predict_delay(analysis.source(), analysis.estimate().path(), analysis.stack())
+
+
+def find_expected(analysis: ConnectionAnalysis, app: Application | None, target: Target) -> Expected:
+    """Return the prediction for the measured path and flow, and the ratings of a call, as far as they are known."""
+    from tcpdelay.accuracy.validity import ValidityWarning, validated_range
+    from tcpdelay.delays import USUAL_QUANTILE
+    from tcpdelay.quality.experience import call_experience
+    from tcpdelay.study.validation.predictions import range_by_chance
+
+    try:
+        flow = analysis.flow()
+    except ValueError:
+        return UNKNOWN
+    unlike = "" if app is None else app.unlike(flow)
+    notes = [f"the flow measured is {unlike}; the prediction is for the flow measured"] if unlike else []
+    if analysis.delays is None:
+        return Expected(notes=tuple(notes))
+    try:
+        with warnings.catch_warnings():
+            # The range is named in a note of the analysis.
+            warnings.simplefilter("ignore", ValidityWarning)
+            found = predicted(analysis)
+    except ValueError:
+        return Expected(notes=tuple(notes))
+    if not isinstance(analysis.source(), Flow):
+        notes.append("prediction: the captured messages are simulated, as their sizes or intervals vary")
+    path, stack = analysis.estimate().path(), analysis.stack()
+    beyond = [] if found.method == "simulation" else validated_range(stack).exceeded_by(flow, path)
+    chance = range_by_chance(
+        Scenario(analysis.source(), path, stack), analysis.messages, analysis.loss_interval, USUAL_QUANTILE
+    )
+    return Expected(
+        found,
+        chance,
+        call_experience(app, flow, target, analysis.delays),
+        call_experience(app, flow, target, found),
+        (*notes, *(f"prediction: {text}" for text in beyond)),
+    )
+
+
+def find_target(app: Application | None, limit: float | None, quantile: float | None) -> Target:
+    """Return the target of the report and of the ratings."""
+    given = {"limit": limit, "quantile": quantile}
+    return replace(
+        DEFAULT_TARGET if app is None else app.target,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def find_guideline(
+    source: Source, estimate: PathEstimate, stack: KnownStack, target: Target, app: Application | None = None
+) -> Guideline | SourceGuideline:
+    """Return the guideline for a measured path and what was sent there."""
+    with predicting():
+        from tcpdelay.report.guideline import guideline
+
+        return guideline(source, estimate.path(), stack, target, estimate, app)
+
+
+# `tcpdelay testbed`: captures of the TCP of a Linux kernel.
 
 BackendChoice = Literal["uml-virtual", "uml", "host"]
 QuicLibrary = Literal["quic-go", "quinn"]

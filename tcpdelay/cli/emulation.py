@@ -41,7 +41,6 @@ from tcpdelay.cli.options import (
     Time,
     VaryingLink,
     command,
-    declared_option,
     declared_parameter,
     option,
     read_varying_link,
@@ -97,7 +96,7 @@ class PathOfPrograms(VaryingLink, panel=PATH):
             if name == "trace":
                 found += super().parameters()
             else:
-                found.append(declared_parameter(name, declaration, declared_option(declaration, PATH)))
+                found.append(declared_parameter(name, declaration, PATH))
         return found
 
 
