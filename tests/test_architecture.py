@@ -66,7 +66,7 @@ BUDGETS = {
         "advice": 1870,
         "report": 6090,
     },
-    **{"cli": 5686, "__main__": 50},
+    **{"cli": 5681, "__main__": 50},
 }
 """Most lines of each folder and module, with docstrings. Their sum only falls; code that needs more ends other code."""
 LARGEST_SHARE_OF_DOCSTRINGS = 0.22

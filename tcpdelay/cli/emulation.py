@@ -467,7 +467,7 @@ def proxy(options: ScenarioOptions, asked: ProxyOptions) -> None:
             )
         except OSError as error:
             raise typer.BadParameter(f"--log: {error_in_words(error)}") from error
-        limits = _whole(asked.send_buffer), _whole(asked.notsent_lowat)
+        limits = asked.send_buffer, asked.notsent_lowat
         with argument_errors():
             running = Proxy(path, stack, Activity(file, end_log), asked.seed, *limits, refusal_reports(asked.to))
         # Where a loop has no handlers of signals, Ctrl-C is an exception.
@@ -515,10 +515,6 @@ async def _serve(running: Proxy, listen: Address, to: Address, control: Address 
         if not option:
             raise
         raise typer.BadParameter(f"{option}: {address_in_words(address)}: {fault_in_words(error)}") from error
-
-
-def _whole(size: float | None) -> int | None:
-    return None if size is None else int(size)
 
 
 def _report(line: str) -> None:

@@ -34,7 +34,7 @@ _PANELS: dict[Part, str] = {"flow": FLOW, "path": PATH, "stack": TRANSPORT, "tar
 
 Time = Annotated[float, "time"]
 Share = Annotated[float, "fraction"]
-Size = Annotated[float, "size"]
+Size = Annotated[int, "size"]
 Rate = Annotated[float, "rate"]
 """Types of options whose values have a unit; the metadata is the `Kind` of the value."""
 _METAVARS: Mapping[Any, str] = {

@@ -244,10 +244,9 @@ def relay(options: ScenarioOptions, source: SourceOptions, given: Relay) -> None
         onward = NetworkPath(given.second_rtt, given.second_loss)
     stacks = {"tcp": scenario.stack, "udp": Udp()}
     legs = (scenario.path, stacks[given.first]), (onward, stacks[given.second])
-    size = None if given.buffer is None else int(given.buffer)
     with argument_errors(), predicting():
         found = simulate_relay(
-            scenario.source, *legs, buffer=size, packets=given.packets, quantile=scenario.target.quantile
+            scenario.source, *legs, buffer=given.buffer, packets=given.packets, quantile=scenario.target.quantile
         )
     if given.chart is not None and found.delays is not None:
         write_chart(given.chart, draw_prediction(found.delays, scenario.target.limit), "--chart")
@@ -299,7 +298,7 @@ def exchange(options: ScenarioOptions, given: Exchange) -> None:
     path, stack, target = read_path(options)
     if options["ack_loss"] is None:
         path = replace(path, ack_loss=path.loss)
-    sizes = int(given.request_size), int(given.response_size)
+    sizes = given.request_size, given.response_size
     with argument_errors(), predicting():
         found = simulate_exchanges(
             *sizes,
