@@ -40,8 +40,8 @@ from tcpdelay.declare import InvalidValueError, declarations
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.store import error_in_words
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts
+from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 from tcpdelay.units import format_duration, printable
 
 if TYPE_CHECKING:
