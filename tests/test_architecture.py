@@ -56,7 +56,7 @@ BUDGETS = {
         "delays": 530,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 870, "scenario": 3780, "accuracy": 1010, "sim": 13_395, "chain": 10_190, "models": 625},
+    **{"ask": 445, "compiling": 870, "scenario": 3782, "accuracy": 1010, "sim": 13_395, "chain": 10_190, "models": 625},
     **{
         "quality": 1270,
         "capture": 5990,
