@@ -261,9 +261,10 @@ class Field(GroupedMetadata):
             raise self.refusal(name, value)
         return int(value) if self.kind in WHOLE else value
 
-    @abstractmethod
-    def read(self, name: str, written: object) -> Value:
+    def read(self, name: str, written: Any) -> Value:
         """Return the value of a text with a unit, or of an entry of a configuration file."""
+        value: Value = self.require(name, written)
+        return value
 
     def written(self, value: Any) -> str:
         """Return a value, formatted for people."""
@@ -372,6 +373,11 @@ def in_bytes(meaning: str, low: float, high: float, **more: Any) -> Quantity:
     return Quantity(kind="size", unit="bytes", meaning=meaning, low=low, high=high, **more)
 
 
+def number(meaning: str, low: float, high: float, unit: str, **more: Any) -> Quantity:
+    """Declare a number with a unit of its own; `more` are further fields of the declaration."""
+    return Quantity(kind="number", unit=unit, meaning=meaning, low=low, high=high, **more)
+
+
 def whole_number(meaning: str, low: int, high: float, **more: Any) -> Quantity:
     """Declare a whole number without a unit; `more` are further fields of the declaration."""
     allowed = {"allowed": f"be a whole number from {low} to {high}"}
@@ -407,12 +413,6 @@ class Choice(Field):
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a word that is not allowed."""
         return InvalidValueError(name, value, f"be one of {', '.join(map(repr, self.words))}")
-
-    def read(self, name: str, written: object) -> Value:
-        """Return a word."""
-        if not isinstance(written, str):
-            raise InvalidValueError(name, written, "be a word in quotes")
-        return written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -559,18 +559,14 @@ def described(cls: type[Described]) -> type[Described]:
     if not has_repr:
         validated.__repr__ = _repr
     _show_plainly(validated)
-    document(validated)
+    _document(validated)
     result: type[Described] = validated
     return result
 
 
-def document(described: Any, target: Any = None) -> None:
-    """Describe the fields of a class, and the errors of their values, in its docstring before the other sections.
-
-    With a target, such as a function with an argument for each field, its docstring is extended, not the class's.
-    """
-    target = described if target is None else target
-    text = inspect.cleandoc(target.__doc__ or "")
+def _document(described: Any) -> None:
+    """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
+    text = inspect.cleandoc(described.__doc__ or "")
     lines = ["", "", "Parameters", "----------"]
     for field in _ordered_fields(described):
         declared = declarations(described)[field.name]
@@ -582,7 +578,7 @@ def document(described: Any, target: Any = None) -> None:
         lines += ["", "Raises", "------", "InvalidValueError", f"    {_FAULTS}"]
     first = _SECTION.search(text)
     place = len(text) if first is None else first.start()
-    target.__doc__ = text[:place] + "\n".join(lines) + text[place:]
+    described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
 
 
 def read(described: type[Described], table: Mapping[str, object]) -> Described:

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tcpdelay.testbed.apps import READ_SIZE
+from tcpdelay.testbed.flows import READ_SIZE
 
 MILLISECOND = 1_000_000
 

@@ -47,7 +47,7 @@ ORDER = (
 BUDGETS = {
     **{
         "units": 255,
-        "declare": 655,
+        "declare": 650,
         "argument_types": 40,
         "statistics": 220,
         "drawing": 25,
@@ -56,11 +56,11 @@ BUDGETS = {
         "delays": 530,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 870, "scenario": 3955, "accuracy": 1010, "sim": 13_395, "chain": 10_190, "models": 625},
+    **{"ask": 445, "compiling": 870, "scenario": 3782, "accuracy": 1010, "sim": 13_395, "chain": 10_190, "models": 625},
     **{
         "quality": 1270,
         "capture": 5990,
-        "testbed": 6700,
+        "testbed": 6610,
         "proxy": 800,
         "study": 9345,
         "advice": 1870,

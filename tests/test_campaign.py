@@ -20,11 +20,18 @@ from tcpdelay.capture.flow_capture import (
     write_capture,
 )
 from tcpdelay.testbed import campaign
-from tcpdelay.testbed.backends import HostBackend, SessionFailedError, UmlBackend, VirtualTimeBackend
+from tcpdelay.testbed.backends import (
+    HostBackend,
+    SessionFailedError,
+    UmlBackend,
+    VirtualTimeBackend,
+    run_plan,
+    write_plan,
+)
 from tcpdelay.testbed.campaign import Progress, run_campaign, targets_of
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.experiment_run import Plan
-from tcpdelay.testbed.flow_log import FlowRecord, TcpInfo, read_records, write_records
+from tcpdelay.testbed.flows import FlowRecord, TcpInfo, read_records, write_records
 from tcpdelay.testbed.specification import Precision, Specification
 from tcpdelay.testbed.workplaces import parent_of_workplaces
 
@@ -544,7 +551,10 @@ def test_records_are_read_as_they_were_written(tmp_path):
     assert read_records(tmp_path, 3) is None
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path):
+def test_a_plan_is_read_as_it_was_written(tmp_path, monkeypatch):
     plan = Plan(list(experiments(3)), 5, heartbeat=False, pcap=True)
-    plan.write(tmp_path / "plan.json")
-    assert Plan.read(tmp_path / "plan.json") == plan
+    written = []
+    monkeypatch.setattr(Plan, "run", lambda plan, directory: written.append((plan, directory)))
+    write_plan(plan, tmp_path)
+    run_plan(str(tmp_path))
+    assert written == [(plan, tmp_path)]

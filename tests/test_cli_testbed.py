@@ -13,13 +13,12 @@ from tcpdelay.capture.flow_capture import FlowCapture, WrittenMessages, read_cap
 from tcpdelay.cli.program import main
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.statistics import mean_interval, quantile_interval
-from tcpdelay.testbed import backends, campaign, kernel_source, virtual_kernel
+from tcpdelay.testbed import backends, campaign, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
 from tcpdelay.testbed.campaign import Progress
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.kernel_source import BuiltKernel
 from tcpdelay.testbed.specification import Precision, read_specification
-from tcpdelay.testbed.virtual_kernel import KernelBuildError
+from tcpdelay.testbed.virtual_kernel import BuiltKernel, KernelBuildError
 
 SPECIFICATION = """\
 name = "mine"
@@ -161,7 +160,7 @@ def problems(monkeypatch):
     for name in ("UmlBackend", "VirtualTimeBackend", "HostBackend"):
         monkeypatch.setattr(getattr(backends, name), "problems", lambda self: problems[type(self).__name__])
     monkeypatch.setattr(virtual_kernel, "build_requirements", list)
-    monkeypatch.setattr(kernel_source, "built_kernels", list)
+    monkeypatch.setattr(virtual_kernel, "built_kernels", list)
     return problems
 
 
@@ -177,7 +176,7 @@ def test_check_says_what_works(run, problems):
 
 def test_check_lists_the_kernels_that_have_been_built(run, problems, monkeypatch):
     built = [BuiltKernel("6.1", 250, "6.1.192"), BuiltKernel("7.3", 333, "7.3.4")]
-    monkeypatch.setattr(kernel_source, "built_kernels", lambda: built)
+    monkeypatch.setattr(virtual_kernel, "built_kernels", lambda: built)
     lines = [" ".join(line.split()) for line in run("check")[1].splitlines() if line.startswith("uml-virtual")]
     assert lines == [
         "uml-virtual a guest in virtual time, Linux 6.1, 250 Hz works: 6.1.192",

@@ -29,9 +29,8 @@ from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.campaign import run_campaign
 from tcpdelay.testbed.emulated_path import EmulatedPath, Link
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.queues import NetemOptions, set_netem
+from tcpdelay.testbed.queues import JitterDraw, JitteredDelays, NetemOptions, set_netem
 from tcpdelay.testbed.specification import Specification
-from tcpdelay.testbed.trace_shaper import JitterDraw, JitteredDelays
 
 TABLES = ("normal", "pareto", "paretonormal")
 DISTRIBUTIONS = ("uniform", *TABLES)

@@ -4,8 +4,8 @@ import subprocess
 
 import pytest
 
-from tcpdelay.testbed import kernel_source
-from tcpdelay.testbed.kernel_source import SourceError, fetch_source, find_source
+from tcpdelay.testbed import virtual_kernel
+from tcpdelay.testbed.virtual_kernel import SourceError, fetch_source, find_source
 
 pytestmark = pytest.mark.skipif(
     any(shutil.which(program) is None for program in ("apt-get", "dpkg-deb", "gpg", "tar")),
@@ -23,10 +23,10 @@ def archive(tmp_path, monkeypatch):
     subprocess.run([*gpg, "--quick-generate-key", "archive@example.org", "ed25519", "sign"], check=True)
     keyring = tmp_path / "keyring.gpg"
     subprocess.run([*gpg, "--output", keyring, "--export"], check=True)
-    monkeypatch.setattr(kernel_source, "KEYRING", keyring)
-    monkeypatch.setattr(kernel_source, "SUITES", (("debian", SUITE),))
-    monkeypatch.setattr(kernel_source, "archive_sites", lambda: {"debian": f"file:{root}"})
-    monkeypatch.setattr(kernel_source, "INSTALLED", tmp_path / "installed")
+    monkeypatch.setattr(virtual_kernel, "KEYRING", keyring)
+    monkeypatch.setattr(virtual_kernel, "SUITES", (("debian", SUITE),))
+    monkeypatch.setattr(virtual_kernel, "archive_sites", lambda: {"debian": f"file:{root}"})
+    monkeypatch.setattr(virtual_kernel, "INSTALLED", tmp_path / "installed")
     index = root / "dists" / SUITE / "main" / "binary-amd64" / "Packages"
     index.parent.mkdir(parents=True)
     index.touch()
@@ -94,7 +94,7 @@ def test_a_version_that_debian_does_not_have_is_named(archive, tmp_path):
 
 def test_a_package_with_another_signature_is_refused(archive, tmp_path, monkeypatch):
     archive("linux-source-7.3", {"usr/src/linux-source-7.3.tar.xz": "the source"})
-    monkeypatch.setattr(kernel_source, "KEYRING", tmp_path / "none.gpg")
+    monkeypatch.setattr(virtual_kernel, "KEYRING", tmp_path / "none.gpg")
     with pytest.raises(SourceError, match=r"linux-source-7\.3 cannot be fetched from Debian's archive: "):
         fetch_source("7.3", tmp_path)
 
@@ -102,8 +102,8 @@ def test_a_package_with_another_signature_is_refused(archive, tmp_path, monkeypa
 def test_the_machines_own_archive_is_used(monkeypatch):
     listed = "http://mirror.example/debian/\nhttp://mirror.example/ubuntu\n"
     answer = subprocess.CompletedProcess([], 0, listed, "")
-    monkeypatch.setattr(kernel_source, "run_apt", lambda *_: answer)
-    assert kernel_source.archive_sites() == {
+    monkeypatch.setattr(virtual_kernel, "run_apt", lambda *_: answer)
+    assert virtual_kernel.archive_sites() == {
         "debian": "http://mirror.example/debian",
         "debian-security": "http://deb.debian.org/debian-security",
     }

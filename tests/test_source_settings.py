@@ -10,7 +10,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.scenario.sources.source_settings import SourceSettings, source_parameters
-from tcpdelay.testbed.apps import first_messages, read_messages, write_messages
+from tcpdelay.testbed.flows import first_messages, read_messages, write_messages
 
 TABLES = {
     "flow": ({"packet_size": "174B", "interval": "20ms"}, td.Flow(174, 0.020)),

@@ -12,29 +12,27 @@ from hypothesis import strategies as st
 
 from event_loop_driver import MILLISECOND, Stingy, fill, open_descriptors, run_for, run_until
 from tcpdelay.testbed import apps
-from tcpdelay.testbed.apps import (
+from tcpdelay.testbed.event_loop import READABLE, EventLoop
+from tcpdelay.testbed.flows import (
     BULK_WRITE,
+    LOSS_STATE,
+    NOT_READ,
     READ_SIZE,
     ConstantBitRateSource,
     DatagramSource,
     GreedySource,
     MessageSource,
+    PacketLog,
     ReceivingStream,
     SendingStream,
+    StreamPackets,
     WebUser,
     adaptive_source,
     bulk_source,
-    writer_to_stream,
-)
-from tcpdelay.testbed.event_loop import READABLE, EventLoop
-from tcpdelay.testbed.flow_log import (
-    LOSS_STATE,
-    NOT_READ,
-    PacketLog,
-    StreamPackets,
     split_evenly,
     tcp_info,
     unacknowledged_bytes,
+    writer_to_stream,
 )
 
 # Streams

@@ -14,7 +14,7 @@ from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPat
 from tcpdelay.sim.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace, trace_departure
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.trace_shaper import Departures
+from tcpdelay.testbed.queues import Departures
 
 ALIVE = []
 """Traces whose arrays the links of the tests use."""

@@ -14,10 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from tcpdelay.testbed import kernel_source, virtual_kernel
+from tcpdelay.testbed import virtual_kernel
 from tcpdelay.testbed.backends import fits_processor
-from tcpdelay.testbed.kernel_source import KERNEL_HZ, built_kernels, find_kernel, kernel_path
-from tcpdelay.testbed.virtual_kernel import KernelBuildError, build_kernels, build_requirements
+from tcpdelay.testbed.virtual_kernel import (
+    KERNEL_HZ,
+    KernelBuildError,
+    build_kernels,
+    build_requirements,
+    built_kernels,
+    find_kernel,
+    kernel_path,
+)
 
 needs_programs = pytest.mark.skipif(
     any(shutil.which(program) is None for program in ("make", "patch", "setpriv", "tar")),
@@ -47,7 +54,7 @@ MERGE = 'cat "$3" >>"$2"\n'
 def source_of_patched_files():
     """What the patch expects to find: its lines without those that it adds."""
     files = {}
-    for line in kernel_source.patch_of("6.1").splitlines(keepends=True):
+    for line in virtual_kernel.patch_of("6.1").splitlines(keepends=True):
         if line.startswith("--- a/"):
             lines = files.setdefault(line[len("--- a/") :].strip(), [])
         elif files and line[0] in " -":
@@ -59,7 +66,7 @@ def source_of_patched_files():
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(virtual_kernel, "build_requirements", list)
-    monkeypatch.setattr(kernel_source, "INSTALLED", tmp_path / "installed")
+    monkeypatch.setattr(virtual_kernel, "INSTALLED", tmp_path / "installed")
     monkeypatch.setattr(virtual_kernel, "SPACE_NEEDED", 0)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     return tmp_path / "cache" / "tcpdelay" / "kernels"
@@ -145,8 +152,8 @@ def test_a_kernel_is_built_again_only_from_another_source(cache, source):
 )
 def test_the_name_follows_what_the_kernel_is_made_of(monkeypatch, changed):
     before = kernel_path(250)
-    read = kernel_source.packaged_file
-    monkeypatch.setattr(kernel_source, "packaged_file", lambda name: read(name) + "#\n" * (name == changed))
+    read = virtual_kernel.packaged_file
+    monkeypatch.setattr(virtual_kernel, "packaged_file", lambda name: read(name) + "#\n" * (name == changed))
     after = kernel_path(250)
     for path in (before, after):
         assert re.fullmatch("linux-6[.]1-hz250-[0-9a-f]{8}", path.name)
@@ -169,13 +176,13 @@ def test_what_a_kernel_says_of_its_build_is_the_same_in_all_builds(cache, source
 
 
 def test_netem_is_changed_where_it_took_no_seed():
-    assert "TCA_NETEM_PRNG_SEED" in kernel_source.patch_of("6.5")
-    assert "TCA_NETEM_PRNG_SEED" not in kernel_source.patch_of("6.6")
+    assert "TCA_NETEM_PRNG_SEED" in virtual_kernel.patch_of("6.5")
+    assert "TCA_NETEM_PRNG_SEED" not in virtual_kernel.patch_of("6.6")
 
 
 def test_the_registers_are_changed_where_their_size_was_fixed():
-    assert "HOST_FP_SIZE" in kernel_source.patch_of("6.12")
-    assert "HOST_FP_SIZE" not in kernel_source.patch_of("6.13")
+    assert "HOST_FP_SIZE" in virtual_kernel.patch_of("6.12")
+    assert "HOST_FP_SIZE" not in virtual_kernel.patch_of("6.13")
 
 
 @pytest.mark.parametrize(
@@ -199,12 +206,14 @@ def test_settings_of_newer_versions_leave_the_name_of_older_kernels(monkeypatch)
     # DualPI2 came with Linux 6.17.
     versions = ("6.1", "6.16", "6.17", "7.3")
     before = [kernel_path(250, version) for version in versions]
-    read = kernel_source.packaged_file
-    monkeypatch.setattr(kernel_source, "packaged_file", lambda name: read(name) + "#\n" * (name == "since_6.17.config"))
+    read = virtual_kernel.packaged_file
+    monkeypatch.setattr(
+        virtual_kernel, "packaged_file", lambda name: read(name) + "#\n" * (name == "since_6.17.config")
+    )
     changed = [kernel_path(250, version) != path for version, path in zip(versions, before, strict=True)]
     assert changed == [False, False, True, True]
-    assert "CONFIG_NET_SCH_DUALPI2=y" in kernel_source.settings_of("6.17")
-    assert "DUALPI2" not in kernel_source.settings_of("6.1")
+    assert "CONFIG_NET_SCH_DUALPI2=y" in virtual_kernel.settings_of("6.17")
+    assert "DUALPI2" not in virtual_kernel.settings_of("6.1")
 
 
 @pytest.mark.parametrize("hz", [99, 1001, 250.5, "250", -250])

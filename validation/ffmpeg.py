@@ -36,9 +36,9 @@ from tcpdelay.sim.simulation import Simulation, simulate
 from tcpdelay.statistics import mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.program_session import RESULT
 from tcpdelay.testbed.programs import ProgramRun, read_program_run, run_programs
+from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 
 RESULTS = FilePath(__file__).parent / "results"
 FRAME_RATE = 30

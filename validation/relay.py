@@ -27,8 +27,8 @@ from tcpdelay.sim.network.relay import RelayResult
 from tcpdelay.statistics import Interval, mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.programs import run_programs
+from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 
 HZ = 250
 ENDS = Path(__file__).with_name("relay_ends.py")

@@ -54,6 +54,7 @@ from tcpdelay.report.analysis import (
 )
 from tcpdelay.report.result_table import facts_text, record_text, records_text
 from tcpdelay.scenario.applications import Application
+from tcpdelay.scenario.kernels import is_at_least
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -370,8 +371,7 @@ def _only_where_it_runs(context: typer.Context) -> None:
 def check() -> None:
     """List the usable kernels, and the requirements of the other kernels; exit with 1 if no kernel is usable."""
     from tcpdelay.testbed.backends import Backend, HostBackend, UmlBackend, VirtualTimeBackend
-    from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, KERNEL_HZ, built_kernels
-    from tcpdelay.testbed.virtual_kernel import build_requirements
+    from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL, KERNEL_HZ, build_requirements, built_kernels
 
     releases = {(built.kernel, built.hz): built.release for built in built_kernels()}
     guests = dict.fromkeys([*((DEFAULT_KERNEL, hz) for hz in KERNEL_HZ), *releases])
@@ -430,10 +430,9 @@ def build_kernel(
     ] = None,
 ) -> None:
     """Build the guest kernels that run in virtual time, into the user's cache. This takes some minutes."""
-    from tcpdelay.testbed.kernel_source import KERNEL_HZ, is_version
-    from tcpdelay.testbed.virtual_kernel import KernelBuildError, build_kernels
+    from tcpdelay.testbed.virtual_kernel import KERNEL_HZ, OLDEST, KernelBuildError, build_kernels
 
-    version = kernel if kernel is not None and is_version(kernel) else None
+    version = kernel if kernel is not None and is_at_least(kernel, OLDEST) else None
     tarball = Path(kernel) if kernel is not None and version is None else None
     if tarball is not None and not tarball.is_file():
         raise typer.BadParameter(

@@ -54,8 +54,8 @@ from tcpdelay.http_service import Address, address_in_words, parse_address, reac
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.store import error_in_words
 from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
 from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts
+from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 from tcpdelay.units import format_duration, format_size, format_time, printable, quantile_name
 
 if TYPE_CHECKING:

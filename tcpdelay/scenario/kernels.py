@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BeforeValidator
 
-from tcpdelay.declare import Field, InvalidValueError, Kind, Value
+from tcpdelay.declare import Field, InvalidValueError, Kind
+from tcpdelay.store import read_toml
 
 OLDEST = "4.18"
 """The oldest version whose TCP the models describe: it has RACK with a reordering window, and F-RTO with SACK."""
@@ -75,27 +77,19 @@ class KernelVersion(Field):
         allowed = f'be a version of Linux of at least {OLDEST} in two numbers, such as "{NEWEST_VALIDATED}"'
         return InvalidValueError(name, value, allowed)
 
-    def read(self, name: str, written: object) -> Value:
-        """Return a version from a text."""
-        if not isinstance(written, str):
-            raise InvalidValueError(name, written, "be text in quotes")
-        return written
-
 
 @dataclass(frozen=True)
 class KernelRule:
-    """A rule of TCP that newer kernels have and older ones lack."""
+    """A rule of TCP that newer kernels have and older ones lack; `kernels.toml` says what its fields are."""
 
-    name: str  # The rule in a few words: a socket option or a sysctl by its name
-    since: str  # First version with the rule
-    function: str  # Function of the kernel that holds the rule
-    file: str  # File of the function
-    # The commit that brought the rule, by the first twelve digits of its name; several have commas between them.
+    name: str
+    since: str
+    function: str
+    file: str
     commit: str
-    read_in: str  # The oldest of the three sources in which the rule was read
-    meaning: str  # What the rule does, in one or two sentences
-    used_by: str  # Where the models follow it
-    # before, after: The value that the rule changes, in older and in newer kernels; 0 for a rule without a value.
+    read_in: str
+    meaning: str
+    used_by: str
     before: int = 0
     after: int = 0
 
@@ -104,105 +98,17 @@ class KernelRule:
         return is_at_least(kernel, self.since)
 
     def value(self, kernel: str) -> int:
-        """Return the value of the rule in a version of Linux."""
+        """Return the value of the rule in a version of Linux; 0 for a rule without a value."""
         return self.after if self.holds(kernel) else self.before
 
 
-DELAYED_ACK_BELOW_TIMEOUT = KernelRule(
-    "delayed ACKs below RTO_MIN",
-    "6.7",
-    "tcp_delack_max",
-    "net/ipv4/tcp_output.c",
-    "bbf80d713fe7",
-    "6.12",
-    "An ACK is delayed at most by the minimum retransmission timeout of the receiver's host less one tick.",
-    "simulator, with `delayed_ack`",
-)
-RTO_MIN_SYSCTL = KernelRule(
-    "sysctl net.ipv4.tcp_rto_min_us",
-    "6.11",
-    "tcp_init_sock",
-    "net/ipv4/tcp.c",
-    "f086edef71be",
-    "6.12",
-    "Sets the minimum retransmission timeout of new connections. Older kernels have only a route's metric rto_min.",
-    "`rto_min`",
-)
-RTO_MIN_OPTION = KernelRule(
-    "socket option TCP_RTO_MIN_US",
-    "6.15",
-    "do_tcp_setsockopt",
-    "net/ipv4/tcp.c",
-    "f38805c5d26f",
-    "7.3",
-    "Sets the minimum retransmission timeout of a connection: from more than one tick to 200 ms.",
-    "`rto_min`; advice for sparse flows",
-)
-DELACK_MAX_OPTION = KernelRule(
-    "socket option TCP_DELACK_MAX_US",
-    "6.15",
-    "do_tcp_setsockopt",
-    "net/ipv4/tcp.c",
-    "9552f90835ef",
-    "7.3",
-    "Sets the largest delay of an ACK of a connection: from more than one tick to 200 ms. Older kernels refuse "
-    "`delack_max`.",
-    "`delack_max`: simulator, with `delayed_ack`",
-)
-RTO_MAX_OPTION = KernelRule(
-    "socket option TCP_RTO_MAX_MS, sysctl net.ipv4.tcp_rto_max_ms",
-    "6.15",
-    "tcp_rto_max",
-    "include/net/tcp.h",
-    "54a378f43425, 1280c26228bd",
-    "7.3",
-    "Sets the largest retransmission timeout: 1 to 120 s. Older kernels have 120 s (TCP_RTO_MAX) and refuse `rto_max`.",
-    "`rto_max`: simulator, and the chain of sparse flows",
-)
-TIME_BASED_RECOVERY = KernelRule(
-    "losses are found by time alone",
-    "6.17",
-    "tcp_identify_packet_loss",
-    "net/ipv4/tcp_input.c",
-    "1c120191dcec",
-    "7.3",
-    "RFC 6675 is gone, so the sysctl net.ipv4.tcp_recovery = 0 no longer switches RACK off. `Rules(rack=False)` is "
-    "refused.",
-    "simulator",
-)
-COMPRESSION_PERCENT = KernelRule(
-    "sysctl net.ipv4.tcp_comp_sack_rtt_percent",
-    "6.19",
-    "__tcp_ack_snd_check",
-    "net/ipv4/tcp_input.c",
-    "416dd649f3aa",
-    "7.3",
-    "A compressed SACK waits at most 33 % of the RTT; before, 5 %. 1 ms remains the limit (tcp_comp_sack_delay_ns), so "
-    "that only round-trip times below 20 ms notice it.",
-    "simulator",
-    before=5,
-    after=33,
-)
-COMPRESSION_SLACK = KernelRule(
-    "default of sysctl net.ipv4.tcp_comp_sack_slack_ns",
-    "6.19",
-    "tcp_sk_init",
-    "net/ipv4/tcp_ipv4.c",
-    "ca412f25d6b2",
-    "7.3",
-    "The timer of a compressed SACK is up to 10 us late; before, 100 us.",
-    "simulator",
-    before=100,
-    after=10,
-)
-KERNEL_RULES = (
-    DELAYED_ACK_BELOW_TIMEOUT,
-    RTO_MIN_SYSCTL,
-    RTO_MIN_OPTION,
-    DELACK_MAX_OPTION,
-    RTO_MAX_OPTION,
-    TIME_BASED_RECOVERY,
-    COMPRESSION_PERCENT,
-    COMPRESSION_SLACK,
-)
+_RULES = {key: KernelRule(**table) for key, table in read_toml(Path(__file__).with_suffix(".toml")).items()}
+KERNEL_RULES = tuple(_RULES.values())
 """All rules that differ between versions, from old to new."""
+DELAYED_ACK_BELOW_TIMEOUT = _RULES["DELAYED_ACK_BELOW_TIMEOUT"]
+RTO_MIN_OPTION = _RULES["RTO_MIN_OPTION"]
+DELACK_MAX_OPTION = _RULES["DELACK_MAX_OPTION"]
+RTO_MAX_OPTION = _RULES["RTO_MAX_OPTION"]
+TIME_BASED_RECOVERY = _RULES["TIME_BASED_RECOVERY"]
+COMPRESSION_PERCENT = _RULES["COMPRESSION_PERCENT"]
+COMPRESSION_SLACK = _RULES["COMPRESSION_SLACK"]

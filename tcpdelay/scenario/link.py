@@ -7,7 +7,17 @@ from dataclasses import KW_ONLY, replace
 from functools import partial
 from typing import Annotated, Any, Literal, Self, get_args
 
-from tcpdelay.declare import Choice, Flag, InvalidValueError, Quantity, declarations, described, in_bytes, in_seconds
+from tcpdelay.declare import (
+    Choice,
+    Flag,
+    InvalidValueError,
+    Quantity,
+    declarations,
+    described,
+    in_bytes,
+    in_seconds,
+    number,
+)
 from tcpdelay.scenario.jitter import JitterDistribution
 
 # What a rate and the queue before it are. The testbed narrows a range to that of the kernel.
@@ -76,15 +86,14 @@ class LossBursts:
     _: KW_ONLY
     loss_burst: Annotated[
         float,
-        Quantity(
-            kind="number",
-            meaning="Mean number of losses in a row, counted in segments, not in time: netem's Gilbert model. "
+        number(
+            "Mean number of losses in a row, counted in segments, not in time: netem's Gilbert model. "
             "For Wi-Fi and cellular links give a bad time instead.",
+            1.0,
+            100.0,
+            "segments",
             details="Such a burst only ends with further segments: it has no duration, and waits for the next "
             "retransmission of an idle flow.",
-            low=1.0,
-            high=100.0,
-            unit="segments",
             example="2",
         ),
     ] = 1.0
@@ -104,13 +113,11 @@ class LossBursts:
     ] = 0.0
     bad_loss: Annotated[
         float,
-        Quantity(
-            kind="fraction",
+        fraction(
             meaning="Probability of a loss in the bad state. The good state loses nothing.",
             details="It must be above `loss`.",
-            low=0.0,
             low_excluded=True,
-            high=1.0,
+            high_excluded=False,
             unit="fraction of segments",
             example="50%",
             allowed="be a fraction above 0, up to 1",

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Annotated, TypeGuard
 
-from tcpdelay.declare import InvalidValueError, Quantity, declarations, described
+from tcpdelay.declare import InvalidValueError, Quantity, declarations, described, in_bytes, in_seconds, number
 from tcpdelay.scenario.sources.message_stream import (
     BLOCK,
     PEAK_TIME,
@@ -30,18 +30,14 @@ class Flow(Source):
 
     packet_size: Annotated[
         int,
-        Quantity(
-            kind="size", meaning="Application bytes per packet.", low=1, high=10_000_000, unit="bytes", example="174"
-        ),
+        in_bytes("Application bytes per packet.", 1, 10_000_000, example="174"),
     ]
     interval: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Time between two packets.",
-            low=1e-7,
-            high=60.0,
-            unit="s",
+        in_seconds(
+            "Time between two packets.",
+            1e-7,
+            60.0,
             example="20ms",
             hint="the interval is given in seconds: 20 ms is 0.020",
         ),
@@ -153,12 +149,11 @@ BITRATE = Quantity(
     example="64kbit/s",
 )
 """Declaration of the bitrate, which can be given instead of a flow's packet size or its interval."""
-FRAME_RATE = Quantity(
-    kind="number",
-    meaning="Frames per second of a video; each packet is then a whole frame.",
-    low=1 / _INTERVAL.high,
-    high=1 / _INTERVAL.low,
-    unit="1/s",
+FRAME_RATE = number(
+    "Frames per second of a video; each packet is then a whole frame.",
+    1 / _INTERVAL.high,
+    1 / _INTERVAL.low,
+    "1/s",
     example="30",
 )
 """Declaration of the frame rate, which can be given instead of a flow's interval."""

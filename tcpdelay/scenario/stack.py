@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from tcpdelay.declare import (
     Choice,
@@ -13,7 +13,6 @@ from tcpdelay.declare import (
     Quantity,
     declarations,
     described,
-    document,
     in_bytes,
     in_seconds,
 )
@@ -108,61 +107,10 @@ _CONTROL_MEANING = (
 class Stack:
     """A transport; one of the profiles, such as `Stack.linux`, makes it."""
 
-    @staticmethod
-    def newreno_2008(
-        variant: Variant = "newreno",
-        limited_transmit: bool = False,
-        window_validation: bool = False,
-        initial_timeout: float | None = None,
-        mss: int = 1448,
-        backlog_bound: BacklogBound = "published",
-    ) -> NewReno2008:
-        """Return the stack of the published chain, the TCP of 2008.
-
-        Examples
-        --------
-        >>> Stack.newreno_2008(limited_transmit=True).mss
-        1448
-        """
-        return NewReno2008(variant, limited_transmit, window_validation, initial_timeout, mss, backlog_bound)
-
-    @staticmethod
-    def linux(
-        congestion_control: CongestionControl = "cubic",
-        delayed_ack: bool = False,
-        window_validation: bool = True,
-        hz: int = 250,
-        rto_min: float = 0.2,
-        mss: int = 1448,
-        kernel: str = NEWEST_VALIDATED,
-        rto_max: float = 120.0,
-        delack_max: float = 0.2,
-    ) -> Linux:
-        """Return the stack of a current Linux kernel.
-
-        Examples
-        --------
-        >>> Stack.linux(congestion_control="reno").hz
-        250
-        """
-        return Linux(congestion_control, delayed_ack, window_validation, hz, rto_min, mss, kernel, rto_max, delack_max)
-
-    @staticmethod
-    def quic(
-        implementation: QuicImplementation = "rfc9002",
-        congestion_control: QuicControl = "newreno",
-        delivery: Delivery = "stream",
-        max_ack_delay: float = 0.025,
-        group: int = 10,
-    ) -> Quic:
-        """Return a QUIC transport.
-
-        Examples
-        --------
-        >>> Stack.quic("aioquic", delivery="stream_per_message").max_ack_delay
-        0.025
-        """
-        return Quic(implementation, congestion_control, delivery, max_ack_delay, group)
+    if TYPE_CHECKING:
+        linux: ClassVar[type[Linux]]
+        newreno_2008: ClassVar[type[NewReno2008]]
+        quic: ClassVar[type[Quic]]
 
 
 @described
@@ -171,6 +119,11 @@ class Linux(Stack):
 
     RFC 8985 (RACK and tail loss probe), RFC 6937 (proportional rate reduction), RFC 9438 (CUBIC), RFC 5681, RFC 6298,
     RFC 5682 (F-RTO), RFC 2861 (window validation).
+
+    Examples
+    --------
+    >>> Stack.linux(congestion_control="reno").hz
+    250
     """
 
     congestion_control: Annotated[
@@ -246,6 +199,11 @@ class NewReno2008(Stack):
 
     Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
     Transactions on Networking, 2010, doi 10.1109/TNET.2010.2050780.
+
+    Examples
+    --------
+    >>> Stack.newreno_2008(limited_transmit=True).mss
+    1448
     """
 
     variant: Annotated[
@@ -295,6 +253,11 @@ class Quic(Stack):
     """The QUIC transport, by the letter of RFC 9002 or as an implementation has it.
 
     RFC 9000 (QUIC), RFC 9002 (loss detection and congestion control), RFC 9221 (datagrams), RFC 9438 (CUBIC).
+
+    Examples
+    --------
+    >>> Stack.quic("aioquic", delivery="stream_per_message").max_ack_delay
+    0.025
     """
 
     implementation: Annotated[
@@ -358,8 +321,7 @@ class Quic(Stack):
         return QUIC_PACKETS[self.implementation].payload
 
 
-for _settings, _profile in ((NewReno2008, Stack.newreno_2008), (Linux, Stack.linux), (Quic, Stack.quic)):
-    document(_settings, _profile)
+Stack.linux, Stack.newreno_2008, Stack.quic = Linux, NewReno2008, Quic
 
 KnownTcp: TypeAlias = NewReno2008 | Linux
 """A TCP of one of the profiles."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, overload
 
-from tcpdelay.declare import Quantity, as_numbers, described, in_seconds
+from tcpdelay.declare import as_numbers, described, in_seconds
+from tcpdelay.scenario.link import fraction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,13 +45,9 @@ class Target:
     ]
     quantile: Annotated[
         float,
-        Quantity(
-            kind="fraction",
+        fraction(
             meaning="Share of the packets that must arrive within the limit.",
-            low=0.0,
             low_excluded=True,
-            high=1.0,
-            high_excluded=True,
             unit="fraction of packets",
             example="95%",
             default_words="the quantile of --app, or 95%",

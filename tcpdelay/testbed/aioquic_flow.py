@@ -33,7 +33,7 @@ from cryptography.x509.oid import NameOID
 
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, EventLoop
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.flow_log import PacketLog, StreamPackets, split_evenly
+from tcpdelay.testbed.flows import PacketLog, StreamPackets, split_evenly
 
 # aioquic does no input or output of its own. `QuicEnd` does what its asyncio protocol does
 # (aioquic/asyncio/protocol.py), with exact timers: it sends after each datagram that arrives, after each timer and

@@ -1,12 +1,14 @@
 """The backends that run sessions: this machine's kernel, or a User-Mode Linux guest in real or in virtual time.
 
-The kernel of this machine needs root and the module sch_netem. Guests need neither.
+The kernel of this machine needs root and the module sch_netem. Guests need neither. This module is also the program
+that runs a session: in a child process on this machine, or as the first process of a guest.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import platform
 import re
 import shlex
@@ -15,24 +17,26 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses
-from tcpdelay.testbed.experiment import VIRTUAL_TIME_START
-from tcpdelay.testbed.experiment_run import Plan
-from tcpdelay.testbed.guest import REFUSED
-from tcpdelay.testbed.kernel_source import (
+from tcpdelay.scenario.kernels import is_at_least
+from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses, mount, power_off
+from tcpdelay.testbed.virtual_kernel import (
     ANY_SIZE_OF_REGISTERS_SINCE,
     DEFAULT_KERNEL,
     check_version,
     find_kernel,
 )
-from tcpdelay.testbed.program_session import ProgramPlan
+
+if TYPE_CHECKING:
+    from tcpdelay.testbed.experiment_run import Plan
+    from tcpdelay.testbed.program_session import ProgramPlan
 
 BackendName = Literal["uml-virtual", "uml", "host"]
 
@@ -43,13 +47,16 @@ HERE = "/proc/self/cwd"
 
 With this path, the command line is the same for every session. The command line feeds the guest's entropy.
 """
-CONSOLE = "console.log"
+PLAN, CONSOLE, REFUSED = "plan", "console.log", "refused"
+"""Files of a session: its plan, the output of a guest's kernel, and the setting that a guest's kernel refused."""
 MEMORY = "1G"
 TERMINATION_TIME = 5.0
 INIT = """#!/bin/sh
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/ LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} \\
-  {python} -m tcpdelay.testbed.guest {directory}
+  {python} -m tcpdelay.testbed.backends guest {directory}
 """
+VIRTUAL_TIME_START = 1_700_000_000_000_000_000
+"""Calendar time at the start of a run in virtual time [ns since 1970]; a repeated run needs the same time."""
 PREBUILT_HZ, BUILT_HZ = 100, 250
 """Timer interrupts per second of Debian's kernel, and of the built kernel that takes its place [1/s]."""
 CONSOLE_TAIL = 3
@@ -61,6 +68,18 @@ SILENCE = 300.0
 
 class SessionFailedError(RuntimeError):
     """A session did not finish its plan; the message holds the reason."""
+
+
+def write_plan(plan: Plan | ProgramPlan, directory: Path) -> None:
+    """Write the plan of a session into its directory, which only this user may enter."""
+    (directory / PLAN).write_bytes(pickle.dumps(plan))
+
+
+def run_plan(place: str) -> None:
+    """Run the session whose plan is in a directory."""
+    directory = Path(place)
+    plan: Plan | ProgramPlan = pickle.loads((directory / PLAN).read_bytes())
+    plan.run(directory)
 
 
 def session_progress(directory: Path) -> float:
@@ -109,7 +128,7 @@ class HostBackend:
 
     def run(self, plan: Plan, directory: Path, core: int, on_progress: OnProgress) -> None:
         """Run the plan in a child process, and wait for its end."""
-        plan.write(directory / plan.file)
+        write_plan(plan, directory)
         command = [sys.executable, "-m", "tcpdelay.testbed.backends", str(directory)]
         errors = directory / "error"
         with errors.open("wb") as stderr:
@@ -199,7 +218,7 @@ def fits_processor(release: str, processors: Path = Path("/proc/cpuinfo")) -> bo
     with suppress(OSError):
         flags = re.search(r"^flags\s*:(.*)", processors.read_text(encoding="ascii"), re.MULTILINE)
         if flags is not None and "amx_tile" in flags[1].split():
-            return tuple(map(int, re.findall(r"\d+", release)[:2])) >= ANY_SIZE_OF_REGISTERS_SINCE
+            return is_at_least(".".join(re.findall(r"\d+", release)[:2]), ANY_SIZE_OF_REGISTERS_SINCE)
     return True
 
 
@@ -267,7 +286,7 @@ class UmlBackend:
         kernel = self._kernel()
         if kernel is None:
             raise SessionFailedError(self._remedy())
-        plan.write(directory / plan.file)
+        write_plan(plan, directory)
         guest = start_guest(kernel, directory, self._arguments(plan), core)
         try:
             self._wait(guest, plan, directory, on_progress)
@@ -369,18 +388,66 @@ def kernel_refusal(error: Exception) -> str:
     return f"this kernel refuses a namespace with veth and netem ({reason}); the module sch_netem is often missing"
 
 
+# The program that runs a session. As the first process of a guest, it mounts the file systems, and halts the guest at
+# the end.
+
+WORK_DIRECTORY = Path("/mnt")
+DISCIPLINES = ("netem", "tbf", "codel", "fq_codel", "red", "pie", "cake", "dualpi2")
+POLICER = ("sch_ingress", "cls_matchall", "act_police")
+MODULES = (
+    "drivers/net/veth",
+    *(f"net/sched/sch_{discipline}" for discipline in DISCIPLINES),
+    *(f"net/sched/{part}" for part in POLICER),
+)
+CONGESTION_CONTROLS = ("tcp_bbr", "tcp_vegas", "tcp_westwood", "tcp_dctcp")
+TCP_MEMORY = "65536 131072 262144"
+"""Memory of all TCP sockets [pages] (sysctl net.ipv4.tcp_mem): many flows exhaust the default of a small guest."""
+
+
+def run_guest(shared: str) -> None:
+    """Run the plan in a directory of the host, and halt the guest; `error` or `refused` there says why it failed."""
+    try:
+        mount("proc", "/proc", "proc")
+        mount("sysfs", "/sys", "sysfs")
+        mount("tmpfs", "/run", "tmpfs")
+        mount("none", str(WORK_DIRECTORY), "hostfs", shared)
+        try:
+            _prepare_kernel()
+            # Imported here, because the import reads /proc; both, so that all guests read the same files before a run.
+            from tcpdelay.testbed import experiment_run, program_session  # noqa: F401
+
+            run_plan(str(WORK_DIRECTORY))
+        except InvalidValueError as error:
+            setting = [error.name, error.value, error.allowed]
+            (WORK_DIRECTORY / REFUSED).write_text(json.dumps(setting), encoding="utf-8")
+        except BaseException:
+            (WORK_DIRECTORY / "error").write_text(traceback.format_exc(), encoding="utf-8")
+    finally:
+        power_off()
+
+
+def _prepare_kernel() -> None:
+    Path("/proc/sys/net/ipv4/tcp_mem").write_text(TCP_MEMORY, encoding="ascii")
+    (WORK_DIRECTORY / "kernel").write_text(os.uname().release, encoding="ascii")
+    modules = Path("/usr/lib/uml/modules", os.uname().release, "kernel")
+    # A kernel without this directory, such as the kernel for virtual time, has no modules: everything is built in.
+    for module in (*MODULES, *(f"net/ipv4/{control}" for control in CONGESTION_CONTROLS)):
+        with suppress(FileNotFoundError):
+            file = (modules / module).with_suffix(".ko").resolve(strict=True)
+            subprocess.run(["/sbin/insmod", file], check=True, capture_output=True)
+
+
 def _main(arguments: list[str]) -> int:
-    """Run the session in a directory; without a directory, test whether the kernel supports sessions."""
+    """Run the session in a directory, as a guest or not; without a directory, test if the kernel supports sessions."""
+    if arguments:
+        run = run_guest if arguments[0] == "guest" else run_plan
+        run(arguments[-1])
+        return 0
     from pyroute2 import NetlinkError
 
     from tcpdelay.testbed.experiment import Experiment
-    from tcpdelay.testbed.experiment_run import run_session
     from tcpdelay.testbed.network import Network
 
-    if arguments:
-        directory = Path(arguments[0])
-        run_session(Plan.read(directory / Plan.file), directory)
-        return 0
     try:
         Network.build(Experiment(rtt=0.01)).close()
     except (OSError, NetlinkError) as error:

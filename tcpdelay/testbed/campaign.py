@@ -42,7 +42,6 @@ from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.tcp.constants import RTO_MIN
 from tcpdelay.statistics import BATCHES, quantile_interval
 from tcpdelay.store import UNFINISHED, locked
-from tcpdelay.testbed.apps import first_messages, message_file, write_messages
 from tcpdelay.testbed.backends import (
     Backend,
     HostBackend,
@@ -52,7 +51,7 @@ from tcpdelay.testbed.backends import (
 )
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.experiment_run import Plan
-from tcpdelay.testbed.flow_log import FlowRecord, read_records
+from tcpdelay.testbed.flows import FlowRecord, first_messages, message_file, read_records, write_messages
 from tcpdelay.testbed.quic_program import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
 from tcpdelay.testbed.specification import Specification
 from tcpdelay.testbed.workplaces import workplace

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
 
 from tcpdelay.declare import Choice, Content, Flag, InvalidValueError, Quantity, described, in_seconds
 from tcpdelay.scenario.link import BURST, LINK_DEFAULTS, PEAK_RATE, QUEUE_TARGET, RATE, LinkSettings
-from tcpdelay.testbed.trace_shaper import Schedule
 
 if TYPE_CHECKING:
     from tcpdelay.sim.network.link_trace import LinkTrace
@@ -23,6 +22,18 @@ EMULATED = frozenset(
     {"loss_burst", "bad_time", "bad_loss", "jitter", "jitter_distribution", "jitter_correlation", "in_order"}
 )
 """Settings of a link that the testbed applies (`queues`, `network`). It refuses others unless they have no effect."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a link carries over time; it repeats."""
+
+    times: list[int]  # Times of the opportunities, or times from which on the rates hold [ns], ascending
+    period: int  # Time after which the schedule repeats [ns]
+    # Rates [bit/s]; if it is empty, each time is an opportunity to send 1500 bytes.
+    rates: list[int] = field(default_factory=list)
+    # Further delays after the link while each rate holds [ns]; empty without rates.
+    delays: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -49,12 +60,6 @@ class Link(LinkSettings):
         """Return the link with the settings of an `EmulatedPath` or an `Experiment` that it has too, some changed."""
         shared = {each.name: getattr(settings, each.name) for each in fields(cls) if hasattr(settings, each.name)}
         return cls(**(shared | changed))
-
-    @classmethod
-    def from_table(cls, table: dict[str, Any]) -> Link:
-        """Return the link whose fields are in a table, as `dataclasses.asdict` makes it."""
-        trace = table["trace"]
-        return cls(**table | {"trace": trace if trace is None else Schedule(**trace)})
 
 
 @dataclass(frozen=True)

@@ -55,8 +55,6 @@ MAX_FLOWS = 64
 MAX_CROSS_FLOWS = 400
 MIN_DATAGRAM = 8
 """Size of the number that a datagram carries [bytes]; QUIC's has number and count of parts."""
-VIRTUAL_TIME_START = 1_700_000_000_000_000_000
-"""Calendar time at the start of a run in virtual time [ns since 1970]; a repeated run needs the same time."""
 
 
 _count = partial(Quantity, kind="count", low=1)

@@ -11,32 +11,29 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
 
-from tcpdelay.testbed.apps import (
+from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, moment_of, sleep_until, wake_exactly
+from tcpdelay.testbed.experiment import CongestionControl, Experiment
+from tcpdelay.testbed.flows import (
     ConstantBitRateSource,
     DatagramSource,
+    FlowRecord,
     GreedySource,
     MessageSource,
+    PacketLog,
     ReceivingStream,
     SendingStream,
+    StreamPackets,
+    TcpInfo,
     WebUser,
     adaptive_source,
     bulk_source,
+    is_handed_over,
     message_file,
     read_messages,
-    writer_to_stream,
-)
-from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop, moment_of, sleep_until, wake_exactly
-from tcpdelay.testbed.experiment import CongestionControl, Experiment
-from tcpdelay.testbed.flow_log import (
-    FlowRecord,
-    PacketLog,
-    StreamPackets,
-    TcpInfo,
-    is_handed_over,
     tcp_info,
     write_records,
+    writer_to_stream,
 )
 from tcpdelay.testbed.network import PORT, LossChannel, Network, PacketTraces, kernel_counters
 from tcpdelay.testbed.quic_program import QuicProgramFlow
@@ -384,8 +381,6 @@ PROGRESS_STEPS = 200
 class Plan:
     """The plan of a session: experiments that run side by side, and the seed of their applications."""
 
-    file: ClassVar[str] = "plan.json"
-
     experiments: list[Experiment]  # The experiments, each on a network of its own
     seed: int = 0  # Seed, 0 or more
     heartbeat: bool = True  # Whether to watch for stalls; there are no stalls in virtual time
@@ -403,25 +398,13 @@ class Plan:
         """Return whether the flows of all experiments have been handed over in a directory."""
         return all(is_handed_over(directory, number) for number in range(len(self.experiments)))
 
-    def write(self, file: Path) -> None:
-        """Write the plan to a file."""
-        tables = [json.loads(experiment.to_json()) for experiment in self.experiments]
-        content = {"experiments": tables, **{name: getattr(self, name) for name in _PLAN_SETTINGS}}
-        file.write_text(json.dumps(content), encoding="utf-8")
-
-    @classmethod
-    def read(cls, file: Path) -> Plan:
-        """Return the plan in a file that `write` has written."""
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        experiments = [Experiment.from_table(table) for table in content.pop("experiments")]
-        return cls(experiments, **content)
-
-
-_PLAN_SETTINGS = ("seed", "heartbeat", "pcap", "qlog", "quic_programs")
+    def run(self, directory: Path) -> None:
+        """Run the session, and hand over its flows in a directory; needs root in its namespace."""
+        run_session(self, directory)
 
 
 def run_session(plan: Plan, directory: Path) -> None:
-    """Run the experiments of a plan side by side; needs root in its namespace."""
+    """Run the experiments of a plan side by side."""
     wake_exactly()
     sleep_until(moment_of(plan.seed, time.monotonic_ns()))
     loop = EventLoop()

@@ -35,8 +35,17 @@ from tcpdelay.testbed.event_loop import (
     unshare_network,
 )
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.queues import NETEM_LIMIT, add_bottleneck, packet_counts, set_netem
-from tcpdelay.testbed.trace_shaper import Crossing, Departures, JitterDraw, JitteredDelays, Shaper
+from tcpdelay.testbed.queues import (
+    NETEM_LIMIT,
+    Crossing,
+    Departures,
+    JitterDraw,
+    JitteredDelays,
+    Shaper,
+    add_bottleneck,
+    packet_counts,
+    set_netem,
+)
 
 # Losses in time: a timer switches the loss of an experiment's path between a good and a bad state.
 

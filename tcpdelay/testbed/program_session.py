@@ -13,11 +13,10 @@ import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal
+from typing import BinaryIO, Literal
 
-from tcpdelay.testbed.emulated_path import DuplexLink, Link
 from tcpdelay.testbed.event_loop import MS_BIND, moment_of, mount, sleep_until, unmount, unshare_mounts, wake_exactly
 from tcpdelay.testbed.network import Network, Node, PacketTraces, kernel_counters
 from tcpdelay.testbed.topology import Program, Topology
@@ -207,8 +206,6 @@ COPY_SIZE = 1 << 20
 class ProgramPlan:
     """The plan of a session of programs."""
 
-    file: ClassVar[str] = "programs.json"
-
     topology: Topology  # Programs, hosts and links
     longest: float  # Longest time, from a second after the start [s]
     confinement: Confinement  # The user as whom the programs run
@@ -225,22 +222,9 @@ class ProgramPlan:
         """Longest time of the session [s]."""
         return HEAD_START + self.longest + GRACE
 
-    def write(self, file: Path) -> None:
-        """Write the plan to a file."""
-        file.write_text(json.dumps(asdict(self)), encoding="utf-8")
-
-    @classmethod
-    def read(cls, file: Path) -> ProgramPlan:
-        """Return the plan in a file that `write` has written."""
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        topology = content.pop("topology")
-        links = [
-            DuplexLink(**link | {way: Link.from_table(link[way]) for way in ("forward", "backward")})
-            for link in topology.pop("links")
-        ]
-        programs = [Program(**program) for program in topology.pop("programs")]
-        confinement = Confinement(**content.pop("confinement"))
-        return cls(topology=Topology(programs, links, **topology), confinement=confinement, **content)
+    def run(self, directory: Path) -> None:
+        """Run the session in this guest, and hand over its results in a directory."""
+        run_program_session(self, directory)
 
     def is_finished(self, directory: Path) -> bool:
         """Return whether the session in a directory has handed over its results."""
@@ -248,7 +232,7 @@ class ProgramPlan:
 
 
 def run_program_session(plan: ProgramPlan, directory: Path) -> None:
-    """Run the programs of a plan in this guest, and hand over their results in a directory."""
+    """Run the programs of a plan in this guest."""
     wake_exactly()
     _mount_devices()
     forbid_namespaces()

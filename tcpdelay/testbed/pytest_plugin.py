@@ -107,7 +107,7 @@ def tcpdelay_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
         pytest.skip(f"tcpdelay_path: the guest runs on Linux only, not on {sys.platform!r}")
     pytest.importorskip("pyroute2", reason="tcpdelay_path: needs the package tcpdelay[testbed]")
     from tcpdelay.testbed.emulated_path import EmulatedPath
-    from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL
+    from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 
     def new_directory() -> Path:
         return tmp_path_factory.mktemp("tcpdelay")

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tcpdelay.testbed.event_loop import READABLE, EventLoop, die_with_parent
 from tcpdelay.testbed.experiment import QUIC_CONGESTION_CONTROLS, Experiment, Implementation
-from tcpdelay.testbed.flow_log import PacketLog
-from tcpdelay.testbed.kernel_source import cache_directory
+from tcpdelay.testbed.flows import PacketLog
 from tcpdelay.testbed.network import PORT, Network, Node
+from tcpdelay.testbed.virtual_kernel import cache_directory
 
 # The programs of the testbed that speak QUIC with a library: their sources, and their builds.
 

@@ -26,7 +26,7 @@ from tcpdelay.scenario.sources.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.store import read_toml
 from tcpdelay.testbed.backends import BackendName
 from tcpdelay.testbed.experiment import MAX_DURATION, Experiment
-from tcpdelay.testbed.kernel_source import DEFAULT_KERNEL, check_version
+from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL, check_version
 
 MAX_EXPERIMENTS = 10_000
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from tcpdelay.declare import InvalidValueError, Quantity, is_number
+from tcpdelay.declare import SEED, InvalidValueError, in_seconds, is_number, whole_number
 from tcpdelay.drawing import drawn
 
 if TYPE_CHECKING:
@@ -35,19 +35,19 @@ TYPICAL_WRITE_JITTER = 0.001
 """Largest lateness of the writes of a program that waits in `epoll_wait`, whose timeout is in milliseconds [s]."""
 WriteJitter: TypeAlias = Annotated[
     float,
-    Quantity(
-        kind="time",
-        meaning="Largest lateness of a write: each write is late by a random time up to this.",
+    in_seconds(
+        "Largest lateness of a write: each write is late by a random time up to this.",
+        0.0,
+        1.0,
         details="See `Source.write_jitter`.",
-        low=0.0,
-        high=1.0,
-        unit="s",
         example="1ms",
         hint="the time is given in seconds",
         no_effect=0.0,
     ),
 ]
 """Declaration of `Source.write_jitter`."""
+_DURATION = in_seconds("Time since the start of a source.", 0, 1e9, allowed="lie between 0 and 1e9 s")
+_BLOCK_SIZE = whole_number("Messages of a block.", 1, sys.float_info.max, allowed="be a whole number, 1 or more")
 LATENESS = 1 << 20
 """Number of the random stream from which lateness is drawn; a source draws from the streams with smaller numbers."""
 
@@ -170,8 +170,7 @@ class Source(ABC):
         InvalidValueError
             If an argument is out of its range; a ValueError.
         """
-        if not is_number(duration) or not 0 <= duration <= 1e9:
-            raise InvalidValueError("duration", duration, "lie between 0 and 1e9 s")
+        _DURATION.require("duration", duration)
         return self._first(duration, None, seed)
 
     def blocks(self, seed: int = 0, size: int = BLOCK) -> Blocks:
@@ -191,9 +190,8 @@ class Source(ABC):
         """
         import numpy as np
 
-        for name, value, least in (("seed", seed, 0), ("size", size, 1)):
-            if not is_number(value) or not least <= value < float("inf") or value != int(value):
-                raise InvalidValueError(name, value, f"be a whole number, {least} or more")
+        SEED.require("seed", seed)
+        _BLOCK_SIZE.require("size", size)
         waiting: list[NDArray[np.void]] = []
         count = 0
         for part in self._written(seed):

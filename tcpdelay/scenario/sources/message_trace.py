@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tcpdelay.declare import Content, InvalidValueError, Quantity, described, shown
+from tcpdelay.declare import Content, InvalidValueError, described, in_seconds, shown
 from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, WriteJitter, message_array, whole_bytes
 from tcpdelay.scenario.sources.sizes import checked_sizes
 from tcpdelay.store import one_line
@@ -115,14 +115,12 @@ class Trace(Source):
     period: (
         Annotated[
             float,
-            Quantity(
-                kind="time",
-                meaning="Time after which the messages repeat.",
-                details="Later than the last time. Without it, the trace ends with its last message.",
-                low=0.0,
+            in_seconds(
+                "Time after which the messages repeat.",
+                0.0,
+                LATEST,
                 low_excluded=True,
-                high=LATEST,
-                unit="s",
+                details="Later than the last time. Without it, the trace ends with its last message.",
                 example="60s",
                 default_words="the trace ends",
             ),

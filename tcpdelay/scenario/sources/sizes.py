@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tcpdelay.declare import Content, InvalidValueError, Quantity, as_numbers, described
+from tcpdelay.declare import Content, InvalidValueError, as_numbers, described, number
 from tcpdelay.scenario.sources.message_stream import (
     BLOCK,
     TYPICAL_WRITE_JITTER,
@@ -59,10 +59,6 @@ class SizeDistribution(ABC):
         return whole_bytes(self._at(uniform))
 
 
-def _bytes(meaning: str, example: str, largest: float = LARGEST_SIZE) -> Quantity:
-    return Quantity(kind="number", meaning=meaning, low=1.0, high=largest, unit="bytes", example=example)
-
-
 @described
 class LognormalSizes(SizeDistribution):
     """Lognormal sizes. Sizes above 1e9 bytes become 1e9 bytes, which changes the mean by less than 0.01 %.
@@ -73,17 +69,10 @@ class LognormalSizes(SizeDistribution):
     1000.0
     """
 
-    mean: Annotated[float, _bytes("Mean size of a message.", "1000", 1e6)]
+    mean: Annotated[float, number("Mean size of a message.", 1.0, 1e6, "bytes", example="1000")]
     variation: Annotated[
         float,
-        Quantity(
-            kind="number",
-            meaning="Standard deviation of the sizes relative to their mean.",
-            low=0.0,
-            high=3.0,
-            unit="times the mean",
-            example="0.5",
-        ),
+        number("Standard deviation of the sizes relative to their mean.", 0.0, 3.0, "times the mean", example="0.5"),
     ] = 0.5
 
     @property
@@ -118,20 +107,21 @@ class ParetoSizes(SizeDistribution):
     2905
     """
 
-    smallest: Annotated[float, _bytes("Smallest size of a message.", "1000")]
+    smallest: Annotated[float, number("Smallest size of a message.", 1.0, LARGEST_SIZE, "bytes", example="1000")]
     shape: Annotated[
         float,
-        Quantity(
-            kind="number",
-            meaning="Shape of the Pareto distribution.",
+        number(
+            "Shape of the Pareto distribution.",
+            0.1,
+            10.0,
+            "",
             details="A smaller shape has more large sizes.",
-            low=0.1,
-            high=10.0,
-            unit="",
             example="1.5",
         ),
     ] = 1.5
-    largest: Annotated[float, _bytes("Largest size of a message.", "1000000")] = 1_000_000.0
+    largest: Annotated[float, number("Largest size of a message.", 1.0, LARGEST_SIZE, "bytes", example="1000000")] = (
+        1_000_000.0
+    )
 
     def __post_init__(self) -> None:
         if self.largest <= self.smallest:
@@ -254,12 +244,7 @@ class Messages(Source):
     400000.0
     """
 
-    rate: Annotated[
-        float,
-        Quantity(
-            kind="number", meaning="Mean number of messages per second.", low=1e-4, high=1e6, unit="1/s", example="50"
-        ),
-    ]
+    rate: Annotated[float, number("Mean number of messages per second.", 1e-4, 1e6, "1/s", example="50")]
     sizes: Annotated[
         Any,
         Content(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Self
 
-from tcpdelay.declare import Quantity, described
+from tcpdelay.declare import described, in_bytes, in_seconds, number
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import (
     BLOCK,
@@ -22,14 +23,7 @@ BURSTS = 256
 """Bursts that are drawn together."""
 
 
-def _size(meaning: str) -> Quantity:
-    return Quantity(kind="size", meaning=meaning, low=1, high=10_000_000, unit="bytes", example="174")
-
-
-def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
-    return Quantity(
-        kind="time", meaning=meaning, low=low, high=high, unit="s", example=example, hint="the time is given in seconds"
-    )
+_time = partial(in_seconds, hint="the time is given in seconds")
 
 
 class _Bursts(Source):
@@ -129,10 +123,10 @@ class Speech(_Bursts):
     (29914, [0.0, 0.02, 0.04])
     """
 
-    packet_size: Annotated[int, _size("Application bytes per packet of speech.")]
-    interval: Annotated[float, _time("Time between two packets of a talk spurt.", 1e-4, 60.0, "20ms")]
-    talk: Annotated[float, _time("Mean length of a talk spurt.", 0.001, 1000.0, "1s")] = 1.0
-    silence: Annotated[float, _time("Mean length of a silence.", 0.001, 1000.0, "1350ms")] = 1.35
+    packet_size: Annotated[int, in_bytes("Application bytes per packet of speech.", 1, 10_000_000, example="174")]
+    interval: Annotated[float, _time("Time between two packets of a talk spurt.", 1e-4, 60.0, example="20ms")]
+    talk: Annotated[float, _time("Mean length of a talk spurt.", 0.001, 1000.0, example="1s")] = 1.0
+    silence: Annotated[float, _time("Mean length of a silence.", 0.001, 1000.0, example="1350ms")] = 1.35
     write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 
     @property
@@ -175,22 +169,15 @@ class Utterances(_Bursts):
     [0.0, 0.005, 0.01, 0.015]
     """
 
-    packet_size: Annotated[int, _size("Application bytes per chunk of a reply.")]
-    interval: Annotated[float, _time("Audio in a chunk.", 1e-4, 60.0, "20ms")]
+    packet_size: Annotated[int, in_bytes("Application bytes per chunk of a reply.", 1, 10_000_000, example="174")]
+    interval: Annotated[float, _time("Audio in a chunk.", 1e-4, 60.0, example="20ms")]
     speed: Annotated[
         float,
-        Quantity(
-            kind="number",
-            meaning="Audio written per time, relative to real time.",
-            low=1.0,
-            high=1000.0,
-            unit="times",
-            example="3",
-        ),
+        number("Audio written per time, relative to real time.", 1.0, 1000.0, "times", example="3"),
     ] = 3.0
-    length: Annotated[float, _time("Mean length of the audio of a reply.", 0.001, 1000.0, "4s")] = 4.0
+    length: Annotated[float, _time("Mean length of the audio of a reply.", 0.001, 1000.0, example="4s")] = 4.0
     pause: Annotated[
-        float, _time("Mean time from the end of a reply's audio to the next reply.", 0.001, 1000.0, "4s")
+        float, _time("Mean time from the end of a reply's audio to the next reply.", 0.001, 1000.0, example="4s")
     ] = 4.0
     write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
 

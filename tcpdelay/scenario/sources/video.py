@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tcpdelay.declare import Choice, InvalidValueError, Quantity, described
+from tcpdelay.declare import Choice, InvalidValueError, Quantity, described, in_seconds, number
 from tcpdelay.scenario.sources.message_stream import (
     BLOCK,
     TYPICAL_WRITE_JITTER,
@@ -78,42 +78,34 @@ class Video(Source):
     ]
     frame_rate: Annotated[
         float,
-        Quantity(kind="number", meaning="Frames per second.", low=0.1, high=1000.0, unit="1/s", example="30"),
+        number("Frames per second.", 0.1, 1000.0, "1/s", example="30"),
     ] = 30.0
     key_interval: Annotated[
         float,
-        Quantity(
-            kind="time",
-            meaning="Time from a key frame to the next.",
+        in_seconds(
+            "Time from a key frame to the next.",
+            0.001,
+            3600.0,
             details="Rounded to a whole number of frames, at least one.",
-            low=0.001,
-            high=3600.0,
-            unit="s",
             example="2s",
             hint="the time is given in seconds",
         ),
     ] = 2.0
     key_ratio: Annotated[
         float,
-        Quantity(
-            kind="number",
-            meaning="Mean size of a key frame relative to other frames; 1: no key frames.",
-            low=1.0,
-            high=1000.0,
-            unit="times",
-            example="8",
+        number(
+            "Mean size of a key frame relative to other frames; 1: no key frames.", 1.0, 1000.0, "times", example="8"
         ),
     ] = 8.0
     variation: Annotated[
         float,
-        Quantity(
-            kind="number",
-            meaning="Standard deviation of lognormal frame sizes relative to their mean.",
+        number(
+            "Standard deviation of lognormal frame sizes relative to their mean.",
+            0.0,
+            3.0,
+            "times the mean",
             details="It holds for key frames and for other frames, each about their mean. With Weibull sizes it has "
             "no effect.",
-            low=0.0,
-            high=3.0,
-            unit="times the mean",
             example="0.3",
         ),
     ] = 0.3

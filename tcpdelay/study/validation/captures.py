@@ -30,7 +30,8 @@ from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.scenario.sources.source_settings import TraceFile
 from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Stack
 from tcpdelay.statistics import BATCHES, Interval, mean_interval, quantile_interval
-from tcpdelay.testbed.experiment import VIRTUAL_TIME_START, Experiment
+from tcpdelay.testbed.backends import VIRTUAL_TIME_START
+from tcpdelay.testbed.experiment import Experiment
 
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 PLAYOUT_DELAYS = (0.150, 0.200, 0.400)
