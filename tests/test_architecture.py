@@ -74,7 +74,7 @@ MOST_ARGUMENTS = 7
 """Most positional arguments of a function that is neither a kernel nor a command, whose arguments are its options."""
 MORE_ARGUMENTS = {
     *("linux", "best_interval"),  # public names, whose arguments are fixed
-    *("solve_within", "solve_by_sweeps", "_cells", "_predict_flow", "_delays"),
+    *("solve_within", "solve_by_sweeps", "_cells", "_delays"),
 }
 CHAIN_CLASSES = {
     "DelayModel",
