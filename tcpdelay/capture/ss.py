@@ -509,7 +509,11 @@ class SsQuery:
 
     def connections(self) -> list[Connection]:
         """Return the connections that match, without the choice by address; none if there is none."""
-        return _parsed(_of_process(_output([*_COMMAND, *self.filters]), self.process), self.what)
+        lines = _output([*_COMMAND, *self.filters]).splitlines(keepends=True)
+        if self.process is not None:
+            lines = [line for line in lines if re.search(rf"\bpid={self.process},", line)]
+        output = "".join(lines)
+        return parse_ss(output, self.what) if output.strip() else []
 
     def find(self) -> Connection:
         """Return the only connection that matches and from which a path can be estimated."""
@@ -543,13 +547,3 @@ def _output(command: Sequence[str]) -> str:
     if ended.returncode:
         raise ValueError(f"the program ss failed: {' '.join(ended.stderr.split())[:200]}")
     return ended.stdout
-
-
-def _of_process(output: str, process: int | None) -> str:
-    """Return the lines of `ss --oneline` that name a process; all lines for None."""
-    named = re.compile(rf"\bpid={process},")
-    return "".join(line for line in output.splitlines(keepends=True) if process is None or named.search(line))
-
-
-def _parsed(output: str, what: str) -> list[Connection]:
-    return parse_ss(output, what) if output.strip() else []

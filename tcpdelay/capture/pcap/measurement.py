@@ -78,11 +78,6 @@ class Schedule:
         return np.asarray(self.interval * np.arange(first, first + count), np.float64)
 
 
-def marked_ends(data: DataSegments) -> Integers:
-    """Return the positions at which the writes of the application ended, marked by PSH (RFC 9293, 3.9.1)."""
-    return np.unique(data.end[data.push])
-
-
 def fixed_size(ends: Integers) -> int | None:
     """Return the size of all messages, if it is fixed.
 
@@ -143,7 +138,8 @@ class MessageFinder:
         if self._framed:
             yield from self._taken(framed[(framed > self._origin) & (framed <= high)])
             return
-        marks = marked_ends(data)
+        # PSH marks the ends of the writes of the application (RFC 9293, 3.9.1).
+        marks = np.unique(data.end[data.push])
         if not self._decided:
             self._decide(marks, data)
         marks = marks[(marks > low) & (marks <= high)]
