@@ -59,10 +59,10 @@ BUDGETS = {
     **{"ask": 445, "compiling": 870, "scenario": 3955, "accuracy": 1010, "sim": 13_395, "chain": 10_190, "models": 625},
     **{
         "quality": 1270,
-        "capture": 5990,
+        "capture": 5945,
         "testbed": 6700,
         "proxy": 800,
-        "study": 9345,
+        "study": 9300,
         "advice": 1870,
         "report": 6090,
     },
