@@ -37,6 +37,7 @@ from tcpdelay.study.tables.lattice import (
     TOLERANCE,
     Answers,
     Lattice,
+    joined,
     lattice_path,
     load_lattice,
     prepare_surface,
@@ -74,7 +75,7 @@ def exact(asked: Question, rtt: np.ndarray, loss: np.ndarray) -> Answers:
     answers = Lattice(asked).answer(rtt[:0], loss[:0])
     for first in range(0, rtt.size, EXACT_ROWS):
         part = slice(first, first + EXACT_ROWS)
-        answers = answers.with_more(Lattice(asked).answer(rtt[part], loss[part]))
+        answers = joined(answers, Lattice(asked).answer(rtt[part], loss[part]))
     return answers
 
 
@@ -84,8 +85,8 @@ def compared(lattice: Lattice, ends: dict[str, tuple[float, float]]) -> dict[str
     answers, truth = lattice.answer(**rows), exact(lattice.asked, **rows)
     interval = lattice.asked.flow.interval
     result: dict[str, Any] = {"rows": COMPARED, "tolerance": TOLERANCE}
-    for place, name in enumerate(COLUMNS):
-        found, expected = answers.columns[place], truth.columns[place]
+    for name in COLUMNS:
+        found, expected = answers[name], truth[name]
         known = np.isfinite(expected)
         error = np.abs(found[known] - expected[known])
         if name.startswith("late"):

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from pcap_files import ACK, MILLISECOND, PSH, START, SYN, Connection, Packet, pcap
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.capture.pcap.analysis import analyze_captures
-from tcpdelay.capture.pcap.clocks import LowerHull
+from tcpdelay.capture.pcap.round_trips import LowerHull
 from tcpdelay.capture.pcap.stretches import unwrapped
 from tcpdelay.capture.pcap.trace import NEVER, Acknowledgements, DataSegments, coverage
 
@@ -65,7 +65,7 @@ def test_the_messages_of_a_connection_are_a_source(analyze, ends):
 
 
 def test_a_trace_holds_so_many_messages(analyze, monkeypatch):
-    monkeypatch.setattr("tcpdelay.capture.pcap.messages.MOST_TRACED", 199)
+    monkeypatch.setattr("tcpdelay.capture.pcap.measurement.MOST_TRACED", 199)
     with pytest.raises(ValueError, match=r"^a trace holds 1 to 1048576 messages, and the connection carried 200$"):
         analyze(Connection().sender).trace()
 

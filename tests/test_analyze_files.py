@@ -30,7 +30,7 @@ from pcap_files import (
     section,
     tcp,
 )
-from tcpdelay.capture.pcap import conversations
+from tcpdelay.capture.pcap import decoding
 from tcpdelay.capture.pcap.analysis import analyze_captures
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.capture.pcap.decoding import Framer, Options, options_of
@@ -298,9 +298,9 @@ def test_the_other_capture_may_show_translated_addresses(written):
 
 
 def test_the_number_of_connections_kept_track_of_is_bounded(written, monkeypatch):
-    monkeypatch.setattr(conversations, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(decoding, "MOST_CONNECTIONS", 8)
     scan = [Packet(START + k, True, ends=("10.0.0.7:1", f"10.0.{k // 200}.{k % 200}:9")) for k in range(500)]
-    found = conversations.survey(CaptureFile(written(pcap([*CONNECTION.sender, *scan]))))
+    found = decoding.survey(CaptureFile(written(pcap([*CONNECTION.sender, *scan]))))
     assert len(found.conversations) <= 8
     assert found.conversations[0].payload[0] == 201 * 174
 
@@ -457,7 +457,7 @@ def test_files_packed_otherwise_are_named(refused):
 
 
 def test_a_wanted_connection_is_not_forgotten_and_the_others_are_counted(written, monkeypatch):
-    monkeypatch.setattr(conversations, "MOST_CONNECTIONS", 8)
+    monkeypatch.setattr(decoding, "MOST_CONNECTIONS", 8)
     wanted = Packet(START, True, 1, length=1, ends=("10.9.9.9:9", "10.0.0.2:5001"))
     scan = [
         Packet(START + 1 + k, True, 1, length=5, ends=("10.0.0.7:1", f"10.0.{k // 200}.{k % 200}:9"))

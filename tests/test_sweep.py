@@ -20,7 +20,7 @@ from tcpdelay.study import execution
 from tcpdelay.study.execution import Executor, Results, Schedule, SweepFailedError, work_through
 from tcpdelay.study.grid import run_seed
 from tcpdelay.study.sweep.run import SWEPT, kind_variables, row_type, sweep_runs
-from tcpdelay.study.sweep.specification import PARAMETERS, Evaluation, read_sweep, read_value
+from tcpdelay.study.sweep.specification import PARAMETERS, Evaluation, read_sweep
 
 VOICE = {"packet_size": 174, "interval": "20ms"}
 SMALL = {"flow": VOICE, "grid": {"rtt": ["50ms", "100ms"], "loss": ["1%", "2%"]}}
@@ -402,11 +402,12 @@ def test_progress_is_told_of_all_runs():
 
 
 def test_values_are_read_by_their_kind():
-    assert read_value("packet_size", "1.4kB") == 1400
-    assert read_value("packet_size", 1400.0) == 1400
-    assert isinstance(read_value("rtt", 1), float)
-    for name, parameter in PARAMETERS.items():
-        kind = parameter.declaration.kind
+    declared = {name: parameter.declaration for name, parameter in PARAMETERS.items()}
+    assert declared["packet_size"].read("packet_size", "1.4kB") == 1400
+    assert declared["packet_size"].read("packet_size", 1400.0) == 1400
+    assert isinstance(declared["rtt"].read("rtt", 1), float)
+    for name, declaration in declared.items():
+        kind = declaration.kind
         for wrong in (
             None,
             [],
@@ -415,10 +416,10 @@ def test_values_are_read_by_their_kind():
             *([1] if kind == "word" else []),
         ):
             with pytest.raises(ValueError, match=f"^{name} must be "):
-                read_value(name, wrong)
-        if isinstance(parameter.declaration, Quantity):
+                declaration.read(name, wrong)
+        if isinstance(declaration, Quantity):
             with pytest.raises(ValueError, match=f"^{name}"):
-                read_value(name, "nonsense")
+                declaration.read(name, "nonsense")
 
 
 VIDEO = {"kind": "video", "frame_rate": 25, "variation": 0.2}

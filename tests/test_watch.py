@@ -16,10 +16,10 @@ import pytest
 
 from tcpdelay import http_service
 from tcpdelay.advice.watched_path import MoveAdvice
-from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.capture.get_stats import read_replay, read_reports, run_samples, stream_samples
-from tcpdelay.capture.path_sample import PathSample, PathWindow, SsQuery
-from tcpdelay.capture.ss import read_ss
+from tcpdelay.capture.estimate import PathSample, PathWindow
+from tcpdelay.capture.flow_capture import read_capture, read_replay, run_samples
+from tcpdelay.capture.get_stats import read_reports, stream_samples
+from tcpdelay.capture.ss import SsQuery, read_ss
 from tcpdelay.cli.watch import metrics_server
 from tcpdelay.http_service import Address
 from tcpdelay.report.watch import prometheus_metrics
@@ -33,7 +33,7 @@ VOIP = ("--app", "voip")
 def test_one_sample_gives_the_estimate_of_a_report():
     connection = read_ss(EXAMPLES / "ss.txt")
     window = PathWindow(60.0, whole_connection=True)
-    window.add(PathSample.of_connection(connection, 0.0))
+    window.add(connection.sample(0.0))
     found, reported = window.estimate(), connection.estimate()
     assert (found.rtt, found.sent, found.lost) == (reported.rtt, reported.sent, reported.lost)
     assert found.loss_interval == reported.loss_interval

@@ -20,9 +20,8 @@ from matplotlib.figure import Figure
 from scoring.figures import COLORS, draw_svg
 from tcpdelay.advice.watched_path import HOLD, WINDOW, Advice, WatchedPath
 from tcpdelay.ask import solved_once
-from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.capture.get_stats import run_samples
-from tcpdelay.capture.path_sample import PathWindow
+from tcpdelay.capture.estimate import PathWindow
+from tcpdelay.capture.flow_capture import FlowCapture, read_captures, run_samples
 from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.scenario.target import Target

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from tcpdelay.advice.judged_delays import Alternative, agreed_verdict, alternatives_at_ends, measured_ends
 from tcpdelay.ask import Answer, Requested
-from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.capture.path_sample import MeasuredDelays, PathSample, PathWindow
+from tcpdelay.capture.estimate import MeasuredDelays, PathEstimate, PathSample, PathWindow
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import supports
 from tcpdelay.models.verdict import Verdict, judge, relative_error

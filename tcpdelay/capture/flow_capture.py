@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tcpdelay.capture.estimate import PathEstimate
+from tcpdelay.capture.estimate import PathEstimate, PathSample, read_recording, times_between
+from tcpdelay.capture.ss import Connection, recorded_samples
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
@@ -465,3 +466,75 @@ def _flow_run(table: pa.Table, row: int) -> FlowRun:
         epoch=table["epoch"][row].as_py(),
         messages=messages,
     )
+
+
+# Recordings replayed: captures of the testbed, and repeated outputs of `ss -tin`, as samples in the order of time.
+
+_CAPTURE_BEGINNING = b"PAR1"
+
+
+def read_replay(file: str, requested: str | None = None) -> Iterator[tuple[PathSample, Connection | None]]:
+    """Yield the samples of one connection in a recording."""
+    if _is_capture(file):
+        capture = read_capture(file)
+        for sample in run_samples(capture, capture.runs[0]):
+            yield sample, None
+        return
+    yield from recorded_samples(read_recording(file, "ss"), file, requested)
+
+
+def _is_capture(file: str) -> bool:
+    try:
+        with FilePath(file).open("rb") as opened:
+            return opened.read(len(_CAPTURE_BEGINNING)) == _CAPTURE_BEGINNING
+    except (OSError, ValueError):
+        # `read_recording` says why.
+        return False
+
+
+def run_samples(capture: FlowCapture, run: FlowRun, start: float = 0.0, interval: float = 1.0) -> list[PathSample]:
+    """Return what `ss` would have shown of a measured flow, once at a random moment of each interval.
+
+    Round-trip time and retransmissions are the sampled TCP_INFO. A capture does not hold the numbers of segments sent
+    and delivered at a time. The segments sent are the share of the packets written, times the number of segments of the
+    run (OutSegs), and the retransmissions. The losses are the share of the retransmissions, times the losses of the
+    run: all segments sent that the kernel does not count as delivered, less one for the SYN. The backlog holds the
+    packets that are not read, or whose acknowledgement takes its way back.
+    """
+    columns = run.samples
+    if run.messages is not None:
+        raise ValueError(f"{capture.name}: has messages of several sizes; a replay needs packets of one size")
+    if not columns.get("time", np.empty(0)).size:
+        raise ValueError(f"{capture.name}: holds no samples of TCP_INFO")
+    if columns["connection"].max():
+        raise ValueError(f"{capture.name}: has several connections; a replay follows one")
+    size, way_back = capture.settings["packet_size"], Path(capture.settings["rtt"], 0.0).forward_delay
+    sampled, written = columns["time"] / MICROSECONDS, run.written / MICROSECONDS
+    # The application reads in order, so times of acknowledgements are sorted.
+    acknowledged = np.maximum.accumulate(written + run.delays) + way_back
+    segments = run.counters.get("OutSegs", written.size) / written.size
+    losses_per_retransmission = _losses_per_retransmission(run.counters)
+    found = []
+    for time in times_between(max(start, sampled[0]), min(sampled[-1], written[-1]), interval, run.seed):
+        place = int(np.searchsorted(sampled, time, side="right")) - 1
+        before, done = np.searchsorted(written, time, side="right"), np.searchsorted(acknowledged, time, side="right")
+        retransmitted = int(columns["retransmits"][place])
+        found.append(
+            PathSample(
+                source="testbed",
+                time=float(time),
+                rtt=float(columns["rtt"][place]) / MICROSECONDS or None,
+                sent=round(int(before) * segments) + retransmitted,
+                lost=round(retransmitted * losses_per_retransmission),
+                backlog=int(before - done) * size,
+                acknowledged=int(done) * size,
+                congestion_window=int(columns["cwnd"][place]),
+            )
+        )
+    return found
+
+
+def _losses_per_retransmission(counters: Mapping[str, int]) -> float:
+    """Return the quotient of the kernel's counters; 1 if it did not count them."""
+    sent, delivered, again = (counters.get(name, 0) for name in ("TCPOrigDataSent", "TCPDelivered", "RetransSegs"))
+    return max(sent + again - delivered + 1, 0) / again if sent and delivered and again else 1.0

@@ -1,28 +1,19 @@
-"""Recordings read into samples: statistics of WebRTC, repeated outputs of `ss -tin`, and captures of the testbed."""
+"""The statistics of a WebRTC connection as a browser dumps them, read into samples.
+
+`RTCPeerConnection.getStats()` (W3C, "Identifiers for WebRTC's Statistics API") reports what was sent (`outbound-
+rtp`), and what the other end received of it according to its RTCP reports (`remote-inbound-rtp`). Chrome's page
+chrome://webrtc-internals saves the same values as one list per member.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import replace
-from pathlib import Path as FilePath
 from typing import Any
 
-import numpy as np
-
-from tcpdelay.capture.estimate import read_recording
-from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_capture
-from tcpdelay.capture.path_sample import PathSample, times_between
-from tcpdelay.capture.ss import Connection, choose_connection, parse_ss
-from tcpdelay.scenario.path import Path
-
-# The statistics of a WebRTC connection as a browser dumps them, read into samples.
-#
-# `RTCPeerConnection.getStats()` (W3C, "Identifiers for WebRTC's Statistics API") reports what was sent (`outbound-
-# rtp`), and what the other end received of it according to its RTCP reports (`remote-inbound-rtp`). Chrome's page
-# chrome://webrtc-internals saves the same values as one list per member.
+from tcpdelay.capture.estimate import PathSample
 
 _UNITS_OF_EPOCHS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e9, 1.0))
 """Smallest time stamp since 1970 in nanoseconds, microseconds, milliseconds and seconds; the units in a second."""
@@ -157,7 +148,10 @@ def stream_samples(reports: Iterable[Report], name: str, requested: str | None =
             time = _number(each, "timestamp", name, 0.0)
             if each["localId"] != chosen or time <= latest:
                 continue
-            unit = unit or _unit_of_epoch(time) or (None if first is None else _unit_of_spacing(time - latest))
+            if unit is None:
+                unit = next((in_a_second for smallest, in_a_second in _UNITS_OF_EPOCHS if time >= smallest), None)
+            if unit is None and first is not None:
+                unit = _MILLISECONDS if time - latest >= _SMALLEST_SPACING else 1.0
             latest = time
             # A receiver subtracts duplicates, so that the count may fall, or be below 0.
             most_lost = max(most_lost, int(_number(each, "packetsLost", name)))
@@ -184,16 +178,6 @@ def stream_samples(reports: Iterable[Report], name: str, requested: str | None =
         yield replace(first, time=first.time / _MILLISECONDS)
     if chosen is None:
         raise ValueError(f"{name}: {_reason_without_receiver(kinds)}")
-
-
-def _unit_of_epoch(time: float) -> float | None:
-    """Return how many units of a time stamp since 1970 make a second; None for other time stamps."""
-    return next((unit for smallest, unit in _UNITS_OF_EPOCHS if time >= smallest), None)
-
-
-def _unit_of_spacing(spacing: float) -> float:
-    """Return how many units of time stamps at this distance make a second: they are milliseconds or seconds."""
-    return _MILLISECONDS if spacing >= _SMALLEST_SPACING else 1.0
 
 
 _LEGACY_CHROME = "holds the statistics (goog...) that Chrome had before version 117 beside the standard"
@@ -251,99 +235,3 @@ def _number(values: Mapping[str, Any], member: str, name: str, default: float | 
     if found < 0 and member != "packetsLost":
         raise ValueError(f"{name}: {member} of {values.get('type')} must be 0 or more, got {found!r:.60}")
     return float(found)
-
-
-# Recordings replayed: repeated outputs of `ss -tin`, and captures of the testbed, as samples in the order of time.
-
-_TIME = re.compile(r"^(\d{1,10}(?:\.\d{1,9})?)\s*$", re.MULTILINE)
-_CAPTURE_BEGINNING = b"PAR1"
-
-
-def read_replay(file: str, requested: str | None = None) -> Iterator[tuple[PathSample, Connection | None]]:
-    """Yield the samples of one connection in a recording."""
-    if _is_capture(file):
-        capture = read_capture(file)
-        for sample in run_samples(capture, capture.runs[0]):
-            yield sample, None
-        return
-    yield from recorded_samples(read_recording(file, "ss"), file, requested)
-
-
-def _is_capture(file: str) -> bool:
-    try:
-        with FilePath(file).open("rb") as opened:
-            return opened.read(len(_CAPTURE_BEGINNING)) == _CAPTURE_BEGINNING
-    except (OSError, ValueError):
-        # `read_recording` says why.
-        return False
-
-
-def recorded_samples(
-    text: str, name: str, requested: str | None = None
-) -> Iterator[tuple[PathSample, Connection | None]]:
-    """Yield the samples of one connection in repeated outputs of `ss -tin`."""
-    _, *parts = _TIME.split(text)
-    if not parts:
-        raise ValueError(f"{name}: no line with a time, as 'date +%s.%N' prints it, stands before an output of ss")
-    ends: tuple[str, str] | None = None
-    for time, output in zip(parts[::2], parts[1::2], strict=True):
-        if not output.strip():
-            continue
-        connections = parse_ss(output, f"{name} at {time}")
-        if ends is None:
-            chosen = choose_connection(connections, requested, name)
-            ends = chosen.local, chosen.peer
-        found = [each for each in connections if (each.local, each.peer) == ends]
-        if not found:
-            return
-        yield PathSample.of_connection(found[0], float(time)), found[0]
-    if ends is None:
-        raise ValueError(f"{name}: no output of ss follows the times")
-
-
-def run_samples(capture: FlowCapture, run: FlowRun, start: float = 0.0, interval: float = 1.0) -> list[PathSample]:
-    """Return what `ss` would have shown of a measured flow, once at a random moment of each interval.
-
-    Round-trip time and retransmissions are the sampled TCP_INFO. A capture does not hold the numbers of segments sent
-    and delivered at a time. The segments sent are the share of the packets written, times the number of segments of the
-    run (OutSegs), and the retransmissions. The losses are the share of the retransmissions, times the losses of the
-    run: all segments sent that the kernel does not count as delivered, less one for the SYN. The backlog holds the
-    packets that are not read, or whose acknowledgement takes its way back.
-    """
-    columns = run.samples
-    if run.messages is not None:
-        raise ValueError(f"{capture.name}: has messages of several sizes; a replay needs packets of one size")
-    if not columns.get("time", np.empty(0)).size:
-        raise ValueError(f"{capture.name}: holds no samples of TCP_INFO")
-    if columns["connection"].max():
-        raise ValueError(f"{capture.name}: has several connections; a replay follows one")
-    size, way_back = capture.settings["packet_size"], Path(capture.settings["rtt"], 0.0).forward_delay
-    sampled, written = columns["time"] / MICROSECONDS, run.written / MICROSECONDS
-    # The application reads in order, so times of acknowledgements are sorted.
-    acknowledged = np.maximum.accumulate(written + run.delays) + way_back
-    segments = run.counters.get("OutSegs", written.size) / written.size
-    losses_per_retransmission = _losses_per_retransmission(run.counters)
-    found = []
-    for time in times_between(max(start, sampled[0]), min(sampled[-1], written[-1]), interval, run.seed):
-        place = int(np.searchsorted(sampled, time, side="right")) - 1
-        before, done = np.searchsorted(written, time, side="right"), np.searchsorted(acknowledged, time, side="right")
-        retransmitted = int(columns["retransmits"][place])
-        found.append(
-            PathSample(
-                source="testbed",
-                time=float(time),
-                rtt=float(columns["rtt"][place]) / MICROSECONDS or None,
-                sent=round(int(before) * segments) + retransmitted,
-                lost=round(retransmitted * losses_per_retransmission),
-                backlog=int(before - done) * size,
-                acknowledged=int(done) * size,
-                congestion_window=int(columns["cwnd"][place]),
-            )
-        )
-    return found
-
-
-def _losses_per_retransmission(counters: Mapping[str, int]) -> float:
-    """Return the quotient of the kernel's counters; 1 if it did not count them."""
-    sent, delivered, again = (counters.get(name, 0) for name in ("TCPOrigDataSent", "TCPDelivered", "RetransSegs"))
-    return max(sent + again - delivered + 1, 0) / again if sent and delivered and again else 1.0

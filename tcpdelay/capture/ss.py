@@ -1,4 +1,4 @@
-"""The output of `ss -tin`, read into one path estimate per TCP connection.
+"""The output of `ss -tin`, of a file or a live connection, read into one path estimate per TCP connection.
 
 iproute2 prints one line per socket, and then its TCP information as words and `key:value` pairs. `ss` prints only
 counters above 0, so a missing counter is 0. No library reads the TCP information: the `ss` parser of jc reads only the
@@ -10,14 +10,19 @@ from __future__ import annotations
 import io
 import os
 import re
+import socket
+import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path as FilePath
 from typing import Any
 
-from tcpdelay.capture.estimate import PathEstimate, read_recording
+from tcpdelay.capture.estimate import PathEstimate, PathSample, read_recording
 
 _MOST_LISTED = 10
+_TIME = re.compile(r"^(\d{1,10}(?:\.\d{1,9})?)\s*$", re.MULTILINE)
 _COUNT = re.compile(r"\d{1,19}")
 _DECIMAL = re.compile(r"\d{1,12}(?:\.\d{1,9})?(?:e[-+]\d\d)?")
 _RATE = re.compile(r"(\d{1,19}(?:\.\d{1,9})?(?:e[-+]\d\d)?)([KkMGT]?)bps")
@@ -187,6 +192,21 @@ class Connection:
             rtt_min=self.rtt_min,
             rtt_deviation=self.rtt_deviation,
             timeout_beyond_rtt=self.timeout_beyond_rtt,
+            mss=self.mss,
+            congestion_window=self.congestion_window,
+        )
+
+    def sample(self, time: float) -> PathSample:
+        """Return the sample of this state; `time` is that of the output [s], on any clock."""
+        return PathSample(
+            source="ss",
+            time=time,
+            rtt=self.rtt or None,
+            sent=self.segments_sent or 0,
+            lost=self.segments_lost,
+            backlog=self.send_queue,
+            unsent=self.unsent_bytes,
+            acknowledged=self.bytes_acknowledged,
             mss=self.mss,
             congestion_window=self.congestion_window,
         )
@@ -418,3 +438,112 @@ def _rate(word: str, place: str) -> float:
     if match is None:
         raise ValueError(f"{place}: {word!r:.60} is malformed: a rate in bps is expected")
     return float(match[1]) * _RATE_PREFIXES[match[2]]
+
+
+def recorded_samples(
+    text: str, name: str, requested: str | None = None
+) -> Iterator[tuple[PathSample, Connection | None]]:
+    """Yield the samples of one connection in repeated outputs of `ss -tin`."""
+    _, *parts = _TIME.split(text)
+    if not parts:
+        raise ValueError(f"{name}: no line with a time, as 'date +%s.%N' prints it, stands before an output of ss")
+    ends: tuple[str, str] | None = None
+    for at, output in zip(parts[::2], parts[1::2], strict=True):
+        if not output.strip():
+            continue
+        connections = parse_ss(output, f"{name} at {at}")
+        if ends is None:
+            chosen = choose_connection(connections, requested, name)
+            ends = chosen.local, chosen.peer
+        found = [each for each in connections if (each.local, each.peer) == ends]
+        if not found:
+            return
+        yield found[0].sample(float(at)), found[0]
+    if ends is None:
+        raise ValueError(f"{name}: no output of ss follows the times")
+
+
+# Repeated calls of `ss -tin` for one live connection, found by its process or by the host at the other end.
+
+_COMMAND = ("ss", "--tcp", "--info", "--numeric", "--processes", "--no-header", "--oneline")
+_PATIENCE = 10.0
+"""Time after which a call of `ss` counts as failed [s]; it usually takes some milliseconds."""
+_HOST_AND_PORT = re.compile(r"\[(?P<bracketed>[^]]+)\](?::(?P<port6>\d+))?|(?P<host>[^:\s]+)(?::(?P<port4>\d+))?")
+_LARGEST_PORT = 65535
+
+
+@dataclass(frozen=True)
+class SsQuery:
+    """The search for a live TCP connection."""
+
+    filters: tuple[str, ...] = ()  # Filter of `ss`, as words; empty: all connections
+    process: int | None = None  # The process that holds the connection
+    requested: str | None = None  # Address of either end, or a part of it, if several connections match
+    what: str = "ss"  # The search in words, for messages
+
+    @classmethod
+    def of_process(cls, process: int, requested: str | None = None) -> SsQuery:
+        """Return the search for a connection of a process."""
+        if process < 1 or not FilePath(f"/proc/{process}").exists():
+            raise ValueError(f"there is no process {process}")
+        return cls(process=process, requested=requested, what=f"process {process}")
+
+    @classmethod
+    def of_host(cls, host: str, requested: str | None = None) -> SsQuery:
+        """Return the search for a connection to a host."""
+        match = _HOST_AND_PORT.fullmatch(host)
+        name = host if match is None else match["bracketed"] or match["host"]
+        port = None if match is None else match["port6"] or match["port4"]
+        if port is not None and not 1 <= int(port) <= _LARGEST_PORT:
+            raise ValueError(f"{host!r:.60}: the port must lie between 1 and {_LARGEST_PORT}")
+        try:
+            found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else "no valid name"
+            raise ValueError(f"{host!r:.60}: no such host: {reason}") from None
+        words: list[str] = []
+        for address in dict.fromkeys(str(each[4][0]) for each in found):
+            bare = f"[{address}]" if ":" in address else address
+            words += [*(["or"] if words else []), "dst", bare if port is None else f"{bare}:{port}"]
+        return cls(tuple(words), requested=requested, what=f"connections to {host:.60}")
+
+    def connections(self) -> list[Connection]:
+        """Return the connections that match, without the choice by address; none if there is none."""
+        lines = _output([*_COMMAND, *self.filters]).splitlines(keepends=True)
+        if self.process is not None:
+            lines = [line for line in lines if re.search(rf"\bpid={self.process},", line)]
+        output = "".join(lines)
+        return parse_ss(output, self.what) if output.strip() else []
+
+    def find(self) -> Connection:
+        """Return the only connection that matches and from which a path can be estimated."""
+        found = self.connections()
+        if not found:
+            hint = "; of other users' processes, only root sees the connections" if self.process is not None else ""
+            raise ValueError(f"{self.what}: no TCP connection{hint}")
+        return choose_connection(found, self.requested, self.what)
+
+    def sample(self, connection: Connection) -> tuple[PathSample, Connection] | None:
+        """Return a sample of a connection that `find` returned, and its state; None if the connection has ended."""
+        ends = connection.local, connection.peer
+        for found in self.connections():
+            if (found.local, found.peer) == ends:
+                # After a close the kernel keeps the addresses for a minute (FIN-WAIT-2, TIME-WAIT), without a state.
+                if not found.congestion_control:
+                    return None
+                return found.sample(time.time()), found
+        return None
+
+
+def _output(command: Sequence[str]) -> str:
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_PATIENCE
+        )
+    except FileNotFoundError:
+        raise ValueError("the program ss is missing; Linux has it in the package iproute2") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"the program ss failed: {error}") from None
+    if ended.returncode:
+        raise ValueError(f"the program ss failed: {' '.join(ended.stderr.split())[:200]}")
+    return ended.stdout

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from tcpdelay.advice.watched_path import Observation, Transport, WatchedPath
-    from tcpdelay.capture.path_sample import PathSample
+    from tcpdelay.capture.estimate import PathSample
     from tcpdelay.capture.ss import Connection
 
     Sampled = tuple[PathSample, Connection | None]
@@ -178,7 +178,7 @@ def watch(options: ScenarioOptions, asked: Watched) -> None:
     if asked.get_stats is not None:
         samples = _browser_samples(asked.get_stats, asked.connection)
     elif asked.replay is not None:
-        from tcpdelay.capture.get_stats import read_replay
+        from tcpdelay.capture.flow_capture import read_replay
 
         samples = read_replay(asked.replay, asked.connection)
     else:
@@ -223,7 +223,7 @@ def _in_equal_frames(options: ScenarioOptions) -> ScenarioOptions:
 
 def _live_samples(process: int | None, host: str | None, requested: str | None, interval: float) -> Iterator[Sampled]:
     """Yield samples of a live connection, one at a random moment of each interval, until it ends."""
-    from tcpdelay.capture.path_sample import SsQuery
+    from tcpdelay.capture.ss import SsQuery
 
     query = SsQuery.of_process(process, requested) if process is not None else SsQuery.of_host(host or "", requested)
     connection = query.find()

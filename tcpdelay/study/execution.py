@@ -250,6 +250,16 @@ class Progress:
     seconds_left: float
 
 
+def counts_of(on_progress: Callable[[int, int], None] | None) -> Callable[[Progress], None]:
+    """Return a function that gives the numbers of finished and of all runs to another one, if there is one."""
+
+    def report(progress: Progress) -> None:
+        if on_progress is not None:
+            on_progress(progress.done, progress.total)
+
+    return report
+
+
 # The schedule of a grid's runs, whoever executes them.
 #
 # The schedule gives ranges of runs to workers, takes results back in any order, repeats runs whose workers died, and

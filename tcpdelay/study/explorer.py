@@ -19,7 +19,7 @@ from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import DEFAULT_STACK, Linux
-from tcpdelay.study.execution import Progress, processes
+from tcpdelay.study.execution import counts_of, processes
 from tcpdelay.study.grid import Dimension, Grid, Meaning, Variables, evaluate
 from tcpdelay.study.search import at_bitrate
 
@@ -151,16 +151,12 @@ def _predicted(
     probabilities = tuple(PROBABILITIES.tolist())
     dimensions = {"quantiles": Dimension("quantile", probabilities, Meaning("1", "share of the packets"))}
 
-    def report(progress: Progress) -> None:
-        if on_progress is not None:
-            on_progress(progress.done, progress.total)
-
     found = evaluate(
         grid,
         Requested(probabilities, (application.target.limit,)),
         processes(workers),
         variables=Variables(CELL, partial(_fill, application), _MEANINGS, dimensions, _prepare),
-        on_progress=report,
+        on_progress=counts_of(on_progress),
     )
     cells = np.empty(grid.shape, CELL)
     for name in CELL.names or ():

@@ -25,7 +25,7 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import KnownStack, Stack, StackName, checked_profile
 from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
-from tcpdelay.study.execution import MOST_USEFUL_THREADS, Progress, processors, threads
+from tcpdelay.study.execution import MOST_USEFUL_THREADS, counts_of, processors, threads
 from tcpdelay.study.grid import Grid, Meaning, Variables, evaluate
 from tcpdelay.units import format_fraction
 
@@ -334,11 +334,7 @@ def playout_table(
     # A value out of its range is the user's mistake, and not a cell without an answer.
     grid = Grid.around(scenario, rtt=rtts, loss=losses)
     paths = [grid.scenario_at(grid.values_at(point)).path for point in range(grid.size)]
-    target, (tell, total) = scenario.target, (on_progress, grid.size)
-
-    def report(progress: Progress) -> None:
-        if tell is not None:
-            tell(progress.done, total)
+    target = scenario.target
 
     def fill(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
         carried = answer.require().sustainable
@@ -354,7 +350,7 @@ def playout_table(
         threads(min(processors(), MOST_USEFUL_THREADS)),
         method=method,
         variables=Variables(_ROW, fill, _MEANINGS),
-        on_progress=report,
+        on_progress=counts_of(on_progress),
     )
     known = validated_range(scenario.stack, type(scenario.source))
     cells = [_cell(found, known, scenario, path, point) for point, path in enumerate(paths)]

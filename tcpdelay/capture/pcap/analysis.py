@@ -13,14 +13,28 @@ from typing import NamedTuple
 import numpy as np
 from dpkt import pcap
 
-from tcpdelay.capture.pcap.clocks import ClockFit
 from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
-from tcpdelay.capture.pcap.conversations import Conversation, chosen, matches, same_connection, survey
-from tcpdelay.capture.pcap.decoding import Framer, Framing, Segment, end_in_words
-from tcpdelay.capture.pcap.measurement import Measurement, PathRoundTrips, scales_of
-from tcpdelay.capture.pcap.messages import MessageFinder
-from tcpdelay.capture.pcap.round_trips import DELAYED_SHARE, Side, captured_at, distance_to_receiver, distance_to_sender
+from tcpdelay.capture.pcap.decoding import (
+    Conversation,
+    Framer,
+    Framing,
+    Segment,
+    chosen,
+    end_in_words,
+    matches,
+    same_connection,
+    survey,
+)
+from tcpdelay.capture.pcap.measurement import Measurement, MessageFinder, PathRoundTrips, scales_of
+from tcpdelay.capture.pcap.round_trips import (
+    DELAYED_SHARE,
+    ClockFit,
+    Side,
+    captured_at,
+    distance_to_receiver,
+    distance_to_sender,
+)
 from tcpdelay.capture.pcap.stretches import (
     ConnectionSegments,
     Copies,
@@ -165,8 +179,6 @@ class ConnectionInFile:
         notes.append(f"{source.name}: packets occur twice, {apart} apart; the second copies are left out")
         return source
 
-
-# The analysis of one or two captures: read and match them, classify their segments, and measure.
 
 _LARGEST_DISTANCE = 0.1
 """Distance to the receiver, as a share of the round-trip time, above which a capture is not at the receiver."""

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.capture.pcap.clocks import ClockFit
-from tcpdelay.capture.pcap.round_trips import Side
+from tcpdelay.capture.pcap.round_trips import ClockFit, Side
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
 from tcpdelay.declare import bounds
 from tcpdelay.delays import DelayDistribution

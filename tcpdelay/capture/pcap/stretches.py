@@ -13,8 +13,7 @@ from dpkt.tcp import TH_ACK, TH_PUSH, TH_RST, TH_SYN
 from numpy.typing import NDArray
 
 from tcpdelay.capture.pcap.container import CaptureFile, Packet
-from tcpdelay.capture.pcap.conversations import Conversation
-from tcpdelay.capture.pcap.decoding import Framer, Segment, options_of, segment_of
+from tcpdelay.capture.pcap.decoding import Conversation, Framer, Segment, options_of, segment_of
 from tcpdelay.capture.pcap.trace import (
     NANOSECONDS,
     Acknowledgements,

@@ -6,7 +6,7 @@ when all bytes before it had arrived.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -221,3 +221,172 @@ def expanded(first: Integers, counts: Integers) -> tuple[Integers, Integers]:
     """Return all pairs of an index i and one of the `counts[i]` numbers from `first[i]` on."""
     owner = np.repeat(np.arange(counts.size), counts)
     return owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts - first, counts)
+
+
+# The segments of one capture by their kind: new data, retransmitted, spurious, reordered or duplicate.
+
+_REORDERING_TIME = 3_000_000
+"""Time [ns] within which a late segment counts as overtaken, if neither timestamp nor identification decides."""
+_MOST_IN_REPORT = 1000
+"""Largest number of repetitions that one report of duplicates (D-SACK) can cover."""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The segments of a capture at the sender."""
+
+    original: Integers  # Indices of the segments that hold only new data
+    repetition: Flags  # Whether a segment is a repetition
+    resent: Flags  # Whether a segment is a repetition or was repeated
+    # Whether a repetition was unnecessary: an acknowledgement shows that an earlier transmission had arrived.
+    spurious: Flags
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """The segments of a capture at the receiver."""
+
+    repetition: Flags  # Whether a segment is a retransmission that filled a gap
+    reordered: Flags  # Whether a later segment overtook the segment
+    # Whether a segment held no new data: the capture shows its earlier arrival or the acknowledgement of it.
+    duplicate: Flags
+
+
+def at_sender(trace: Trace, pieces: Coverage) -> Sent:
+    """Classify the segments of a capture at the sender: new data, repetitions, spurious repetitions.
+
+    A repetition is spurious if an acknowledgement or a SACK block covered it before it was sent, if the receiver
+    reports it as a duplicate (D-SACK, RFC 2883), or if the acknowledgement that covers it echoes a timestamp older than
+    its own (Eifel, RFC 3522). If these acknowledgements were lost, the spurious repetition is not recognized.
+    """
+    data = trace.data
+    before = data.before()
+    probes = _window_probes(data, trace.acks)
+    reached = _without(probes, data).before()
+    repetition = data.start < reached
+    repetition &= ~_keep_alive(data, trace.acks, before)
+    times_held = np.bincount(pieces.piece, minlength=pieces.time.size)
+    resent = repetition.copy()
+    resent[pieces.owner[times_held[pieces.piece] > 1]] = True
+    original = np.flatnonzero((data.start >= reached) & ~probes)
+    spurious = _by_eifel(data, trace.acks, repetition) | acknowledged_before(data, trace.acks, repetition)
+    _mark_reported(data, trace.acks, repetition, spurious)
+    return Sent(original, repetition, resent, spurious)
+
+
+def _keep_alive(data: DataSegments, acks: Acknowledgements, before: Integers) -> Flags:
+    """Return a mask of the keep-alive probes: one byte that was acknowledged before (RFC 9293, 3.8.4)."""
+    covered = acks.first_covering(data.end)
+    known = np.append(acks.time, NEVER)[covered] < data.time
+    probes: Flags = (data.end - data.start == 1) & (data.end == before) & known
+    return probes
+
+
+def _window_probes(data: DataSegments, acks: Acknowledgements) -> Flags:
+    """Return a mask of the window probes: a byte beyond a closed window, which the receiver drops (RFC 9293, 3.8.6)."""
+    last = np.searchsorted(acks.time, data.time) - 1
+    probes: Flags = (data.end - data.start == 1) & (last >= 0)
+    at = last[probes]
+    probes[probes] = (acks.window[at] == 0) & (data.start[probes] >= acks.ack[at])
+    return probes
+
+
+def _without(probes: Flags, data: DataSegments) -> DataSegments:
+    """Return the segments, where the window probes have no length."""
+    return replace(data, end=np.where(probes, data.start, data.end))
+
+
+def acknowledged_before(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
+    """Return a mask of the repetitions of bytes that an acknowledgement or a SACK block covered before."""
+    covered = np.zeros(data.size, np.bool_)
+    again = np.flatnonzero(repetition)
+    # A repetition may continue with new data.
+    start, end = data.start[again], np.minimum(data.end[again], data.before()[again])
+    # An acknowledgement with the same time may be the answer.
+    known = np.searchsorted(acks.time, data.time[again])
+    reached = np.concatenate([[np.int64(data.start.min(initial=0))], np.maximum.accumulate(acks.ack)])[known]
+    covered[again[end <= reached]] = True
+    if not acks.blocks.any():
+        return covered
+    first_sent = data.time[np.searchsorted(np.maximum.accumulate(data.end), start, side="right")]
+    since = np.searchsorted(acks.time, first_sent)
+    for place in np.flatnonzero(end > reached).tolist():
+        reports = slice(since[place], known[place])
+        held = (acks.left[reports] <= start[place]) & (acks.right[reports] >= end[place])
+        held &= np.arange(2) < acks.blocks[reports, None]
+        covered[again[place]] = held.any()
+    return covered
+
+
+def _by_eifel(data: DataSegments, acks: Acknowledgements, repetition: Flags) -> Flags:
+    """Return a mask of the repetitions that the answer to an earlier transmission acknowledged (Eifel)."""
+    spurious = np.zeros(data.size, np.bool_)
+    again = np.flatnonzero(repetition & data.stamped)
+    covering = acks.first_covering(data.end[again])
+    again, covering = again[covering < acks.size], covering[covering < acks.size]
+    begins = acks.before()[covering]
+    # The receiver echoes the timestamp of the segment at the left edge of its window (RFC 7323, 4.3).
+    leftmost = (data.start[again] <= begins) & (acks.time[covering] > data.time[again]) & acks.stamped[covering]
+    older = (acks.tsecr[covering] - data.tsval[again]).view(np.int32) < 0
+    spurious[again[leftmost & older]] = True
+    return spurious
+
+
+def _mark_reported(data: DataSegments, acks: Acknowledgements, repetition: Flags, spurious: Flags) -> None:
+    """Mark the repetitions in a D-SACK block: a block at or below the ACK, or within the next block (RFC 2883)."""
+    left, right = acks.left[:, 0], acks.right[:, 0]
+    below = right <= acks.ack
+    within = (acks.blocks > 1) & (left >= acks.left[:, 1]) & (right <= acks.right[:, 1])
+    reports = np.flatnonzero((acks.blocks > 0) & (right > left) & (below | within))
+    again = np.flatnonzero(repetition)
+    by_start = again[np.lexsort((again, data.start[again]))]
+    starts = data.start[by_start]
+    reported = np.zeros(data.size, np.bool_)
+    for report in reports.tolist():
+        low, high = np.searchsorted(starts, (left[report], right[report]))
+        near = by_start[low : min(high, low + _MOST_IN_REPORT)]
+        near = near[(data.time[near] < acks.time[report]) & ~reported[near]]
+        reached = right[report]
+        for i in near[::-1].tolist():
+            # A repetition that is only partly a duplicate was necessary for the rest.
+            if data.end[i] <= reached:
+                reported[i] = spurious[i] = True
+                reached = data.start[i]
+
+
+def at_receiver(trace: Trace, pieces: Coverage) -> Arrived:
+    """Classify the segments of a capture at the receiver: retransmitted, reordered, duplicate.
+
+    A late segment arrives behind a segment with later data. It was overtaken if its timestamp is older than the
+    timestamp of the other segment, or, with equal timestamps, if its IPv4 identification is older; else it was sent
+    again. If neither decides, a segment that is less than 3 ms late counts as overtaken.
+    """
+    data = trace.data
+    late = data.start < _without(_window_probes(data, trace.acks), data).before()
+    newest = np.zeros(data.size, np.int64)
+    np.maximum.at(newest, pieces.owner, pieces.first[pieces.piece])
+    duplicate = newest < np.arange(data.size)
+    # The capture can lack the first arrival.
+    duplicate |= acknowledged_before(data, trace.acks, late)
+    duplicate &= late
+    candidates = np.flatnonzero(late & ~duplicate)
+    overtaker = np.searchsorted(np.maximum.accumulate(data.end), data.end[candidates])
+    stamps = (data.tsval[candidates] - data.tsval[overtaker]).view(np.int32).astype(np.int64)
+    stamps[~(data.stamped[candidates] & data.stamped[overtaker])] = 0
+    numbers = (data.ip_id[candidates] - data.ip_id[overtaker] + 2**15) % 2**16 - 2**15
+    numbers[(data.ip_id[candidates] == 0) & (data.ip_id[overtaker] == 0)] = 0
+    waited = data.time[candidates] - data.time[overtaker]
+    age = np.where(stamps != 0, stamps, np.where(numbers != 0, numbers, waited - _REORDERING_TIME))
+    reordered, repetition = np.zeros(data.size, np.bool_), np.zeros(data.size, np.bool_)
+    reordered[candidates[age < 0]] = True
+    repetition[candidates[age >= 0]] = True
+    return Arrived(repetition, reordered, duplicate)
+
+
+def duplicate_acknowledgements(trace: Trace) -> int:
+    """Return the number of duplicate ACKs: no payload, and the number and window of the previous ACK (RFC 5681, 2)."""
+    acks, data = trace.acks, trace.data
+    behind = np.searchsorted(data.time, acks.time[1:], side="right")
+    sent = np.maximum.accumulate(np.concatenate([[np.int64(data.reached or 0)], data.end]))[behind]
+    repeated = (acks.length[1:] == 0) & (np.diff(acks.ack) == 0) & (np.diff(acks.window) == 0)
+    return int(np.count_nonzero(repeated & (sent > acks.ack[1:]) & trace.span.during(acks.time[1:])))

@@ -121,23 +121,13 @@ class SweepPoint:
     pieces: int
 
 
-def read_value(name: str, written: object) -> Value:
-    """Return the value of a parameter, from a text with a unit or a plain value."""
-    return PARAMETERS[name].declaration.read(name, written)
-
-
-def require_allowed(name: str, value: Value) -> None:
-    """Raise InvalidValueError if a value of a parameter is never allowed, whatever values the other parameters have."""
-    PARAMETERS[name].declaration.require(name, value)
-
-
 def point_of(values: Mapping[str, Any], source: Source | None = None) -> SweepPoint:
     """Return the point of a sweep with these values."""
     parameters = parameters_with(source)
     given = {name: value for name, value in values.items() if parameters[name].table == "path"}
     flow, path = _flow(values) if source is None else source_with(source, values), Path(**given)
     name = values.get("profile", DEFAULT_PROFILE)
-    require_allowed("profile", name)
+    PARAMETERS["profile"].declaration.require("profile", name)
     stack = PROFILES[name]
     settings = {key: value for key, value in values.items() if parameters[key].table == "stack" and key != "profile"}
     for setting in settings:
@@ -376,10 +366,11 @@ def _require_keys(table: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
 
 
 def _fixed(table: str, content: Mapping[str, Any]) -> dict[str, Value]:
-    _require_keys(content, tuple(name for name, parameter in PARAMETERS.items() if parameter.table == table))
-    fixed = {name: read_value(name, value) for name, value in content.items()}
+    declared = {name: parameter.declaration for name, parameter in PARAMETERS.items() if parameter.table == table}
+    _require_keys(content, tuple(declared))
+    fixed = {name: declared[name].read(name, value) for name, value in content.items()}
     for name, value in fixed.items():
-        require_allowed(name, value)
+        declared[name].require(name, value)
     return fixed
 
 

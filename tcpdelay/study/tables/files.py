@@ -6,14 +6,14 @@ import codecs
 import mmap
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
 from pyarrow import csv
 
-from tcpdelay.store import one_line, unfinished_path
+from tcpdelay.store import one_line, written_durably
 
 # CSV files: reading them as texts, and finding the faulty line of a file that Arrow cannot read.
 
@@ -271,15 +271,12 @@ class TableWriter:
     """
 
     def __init__(self, path: Path, chosen: FileFormat, schema: pa.Schema) -> None:
-        self._given, self.path = path, path.resolve()
-        self._replaces = self.path.is_file() or not self.path.exists()
-        self._temporary = unfinished_path(self.path) if self._replaces else self.path
-        try:
-            with writing(path):
-                self._writer = _writer(self._temporary, chosen, schema)
-        except OutputError:
-            self._discard()
-            raise
+        self._given, file = path, path.resolve()
+        with writing(path), ExitStack() as opened:
+            replaces = file.is_file() or not file.exists()
+            unfinished = opened.enter_context(written_durably(file)) if replaces else file
+            self._writer = opened.enter_context(_writer(unfinished, chosen, schema))
+            self._opened = opened.pop_all()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows."""
@@ -289,25 +286,10 @@ class TableWriter:
     def __enter__(self) -> TableWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None:
-                with writing(self._given):
-                    self._writer.close()
-                    if self._replaces:
-                        self._temporary.replace(self.path)
-            else:
-                # A second error would hide the first.
-                with suppress(OSError, pa.ArrowException):
-                    self._writer.close()
-        finally:
-            self._discard()
-
-    def _discard(self) -> None:
-        if self._replaces:
-            # A read-only file system refuses to remove even a file that is not there.
-            with suppress(OSError):
-                self._temporary.unlink(missing_ok=True)
+    def __exit__(self, kind: type[BaseException] | None, *more: Any) -> None:
+        # A second error would hide the first.
+        with writing(self._given) if kind is None else suppress(OSError, pa.ArrowException):
+            self._opened.__exit__(kind, *more)
 
 
 @contextmanager

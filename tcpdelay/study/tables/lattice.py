@@ -71,6 +71,9 @@ OnProgress: TypeAlias = Callable[[int, int], None] | None
 ANSWER = np.dtype([*((name, np.float64) for name in COLUMNS), ("works", np.bool_), ("sustainable", np.bool_)])
 """The answer for a path: `COLUMNS` [s, the late fraction, and the range that the expected error allows], NaN if the
 chain is too large; whether the target is met; and whether TCP can carry the flow."""
+Answers: TypeAlias = Mapping[str, NDArray[Any]]
+"""The columns of `ANSWER`, for several paths or rows."""
+NO_ANSWERS: Answers = {name: np.empty(0, ANSWER[name]) for name in ANSWER.names or ()}
 
 
 def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -102,26 +105,14 @@ def path_at(place: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.f
     return rtt, np.where(column == _LOSSLESS, 0.0, loss)
 
 
-class Answers(NamedTuple):
-    """Predictions for rows."""
-
-    # `COLUMNS`: delays [s], the late fraction and its range; NaN where the chain is too large.
-    columns: NDArray[np.float64]
-    # works, sustainable: Whether the target is met, and whether TCP can carry the flow.
-    works: NDArray[np.bool_]
-    sustainable: NDArray[np.bool_]
-
-    def at(self, numbers: NDArray[np.integer[Any]]) -> Answers:
-        """Return the predictions with these numbers, counted from 0."""
-        return Answers(self.columns.take(numbers, 1), self.works.take(numbers), self.sustainable.take(numbers))
-
-    def with_more(self, more: Answers) -> Answers:
-        """Return these predictions, followed by more predictions."""
-        columns, works, sustainable = (np.concatenate(both, -1) for both in zip(self, more, strict=True))
-        return Answers(columns, works, sustainable)
+def taken(answers: Answers, numbers: NDArray[np.integer[Any]]) -> Answers:
+    """Return the answers with these numbers, counted from 0."""
+    return {name: column.take(numbers) for name, column in answers.items()}
 
 
-NO_ANSWERS = Answers(np.empty((len(COLUMNS), 0)), np.empty(0, np.bool_), np.empty(0, np.bool_))
+def joined(answers: Answers, more: Answers) -> Answers:
+    """Return answers, followed by more answers."""
+    return {name: np.concatenate([column, more[name]]) for name, column in answers.items()}
 
 
 class Lattice:
@@ -160,7 +151,7 @@ class Lattice:
         missing = np.random.default_rng(0).permutation(self.missing(places))
         self._refuse_hopeless(*path_at(missing))
         self.solve(missing, on_progress)
-        return self._known.at(self._index[places] - 1)
+        return taken(self._known, self._index[places] - 1)
 
     def missing(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the different places whose answers are not known yet."""
@@ -176,14 +167,14 @@ class Lattice:
     def remember(self, places: NDArray[np.int64], answers: Answers) -> None:
         """Add answers at places that are not known yet."""
         # Answers first: after an interrupt between these lines, they only take memory.
-        self._known = self._known.with_more(answers)
-        end = self._known.works.size
+        self._known = joined(self._known, answers)
+        end = self._known["works"].size
         self._index[places] = np.arange(end - places.size + 1, end + 1)
 
     def remembered(self) -> tuple[NDArray[np.int64], Answers]:
         """Return all known places, and their answers."""
         places = np.flatnonzero(self._index)
-        return places, self._known.at(self._index[places] - 1)
+        return places, taken(self._known, self._index[places] - 1)
 
     @property
     def simulated(self) -> bool:
@@ -216,8 +207,8 @@ class Lattice:
             self._refuse_hopeless(new_rtt, new_loss)
             solved = self._solved(new_rtt, new_loss, on_progress)
             self._exact.update(zip(new, range(len(self._exact), len(self._exact) + len(new)), strict=True))
-            self._exact_answers = self._exact_answers.with_more(solved)
-        return self._exact_answers.at(np.array([self._exact[path] for path in paths], np.int64))
+            self._exact_answers = joined(self._exact_answers, solved)
+        return taken(self._exact_answers, np.array([self._exact[path] for path in paths], np.int64))
 
     def _messages(self) -> int:
         """Return the number of messages of the simulation of a path."""
@@ -244,7 +235,7 @@ class Lattice:
         work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, target), {}))
         self.solved += rtt.size
         found = work_out(work, on_progress=on_progress).values
-        return Answers(np.stack([found[name] for name in COLUMNS]), found["works"], found["sustainable"])
+        return {name: found[name] for name in NO_ANSWERS}
 
 
 def require_simulator(source: Source | None, stack: KnownStack) -> None:
@@ -312,13 +303,12 @@ def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
     try:
         table = pq.read_table(file, page_checksum_verification=True, memory_map=False)
         places = table.column("place").to_numpy()
-        columns = np.stack([table.column(name).to_numpy() for name in COLUMNS])
-        works, sustainable = (table.column(name).to_numpy() for name in ("works", "sustainable"))
+        answers = {name: table.column(name).to_numpy() for name in NO_ANSWERS}
         if not np.all((places >= 0) & (places < _RTTS * (_LOSSES + 1))):
             raise ValueError("no places of the lattice")
     except (OSError, pa.ArrowException, KeyError, ValueError):
         return np.empty(0, np.int64), NO_ANSWERS
-    return places, Answers(columns, works, sustainable)
+    return places, answers
 
 
 def save_lattice(lattice: Lattice) -> bool:
@@ -336,12 +326,12 @@ def _write_lattice(lattice: Lattice) -> None:
     with FileLock(file.with_suffix(".lock")):
         places, answers = _kept(file)
         new = np.isin(places, lattice.missing(places))
-        lattice.remember(places[new], answers.at(np.flatnonzero(new)))
+        lattice.remember(places[new], taken(answers, np.flatnonzero(new)))
         places, answers = lattice.remembered()
-        columns = {"place": places, **dict(zip(COLUMNS, answers.columns, strict=True))}
-        columns |= {"works": answers.works, "sustainable": answers.sustainable}
         with written_durably(file) as unfinished:
-            pq.write_table(pa.table(columns), unfinished, write_page_checksum=True, write_statistics=False)
+            pq.write_table(
+                pa.table({"place": places, **answers}), unfinished, write_page_checksum=True, write_statistics=False
+            )
 
 
 SAVED_EVERY = 30.0

@@ -27,6 +27,7 @@ from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.study.tables.lattice import (
     COLUMNS,
+    Answers,
     Lattice,
     load_lattice,
     require_chain,
@@ -118,19 +119,20 @@ class RowPredictor:
                 values[name], faults = read_column(batch, QUANTITIES[name], self.sources[name])
                 if faults.any():
                     reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
-        columns = np.full((len(self._columns), batch.num_rows), np.nan)
-        flags = np.zeros((len(FLAGS), batch.num_rows), np.bool_)
-        verdicts = np.zeros(batch.num_rows, np.int8)
+        added = {name: np.full(batch.num_rows, np.nan) for name in self._columns}
+        added |= {name: np.zeros(batch.num_rows, np.bool_) for name in FLAGS}
+        added["verdict"] = np.zeros(batch.num_rows, np.int8)
         for flow, target, rows in self._flows(values, reason == 0):
-            self._predict_flow(flow, target, rows, values["rtt"], values["loss"], columns, flags, verdicts, on_progress)
+            answers = self._predict_flow(flow, target, values["rtt"][rows], values["loss"][rows], on_progress)
+            for name, column in answers.items():
+                added[name][rows] = column
         unanswered = NOT_SETTLED if self.demand.simulated else NO_CHAIN
-        reason[(reason == 0) & np.isnan(columns[0])] = _REASONS.index(unanswered)
+        reason[(reason == 0) & np.isnan(added["p50"])] = _REASONS.index(unanswered)
         bad = reason > 0
         nulls = bad if bad.any() else None
-        arrays = [pa.array(column, mask=nulls) for column in (*columns, *flags)]
-        return pa.record_batch(
-            [*batch.columns, *arrays, _words(verdicts, VERDICTS, nulls), _words(reason, _REASONS, ~bad)], schema=schema
-        )
+        verdicts = _words(added.pop("verdict"), VERDICTS, nulls)
+        arrays = [pa.array(column, mask=nulls) for column in added.values()]
+        return pa.record_batch([*batch.columns, *arrays, verdicts, _words(reason, _REASONS, ~bad)], schema=schema)
 
     def save(self, growth: float = 1.0) -> None:
         """Write the lattices that have grown by more than a factor `growth` since they were last written."""
@@ -161,13 +163,13 @@ class RowPredictor:
 
     def _flows(
         self, values: dict[str, NDArray[np.float64]], right: NDArray[np.bool_]
-    ) -> list[tuple[MessageSource, Target, NDArray[np.int64] | None]]:
-        """Return the flows and targets of the valid rows, and the rows of each; None means all rows."""
+    ) -> list[tuple[MessageSource, Target, slice | NDArray[np.int64]]]:
+        """Return the flows and targets of the valid rows, and the rows of each."""
         flow, target = self.demand.flow, self.demand.target
         if not right.any():
             return []
         if flow is not None and not {*FLOW, *TARGET} & set(values):
-            return [(flow, target, None if right.all() else np.flatnonzero(right))]
+            return [(flow, target, slice(None) if right.all() else np.flatnonzero(right))]
         rows = np.flatnonzero(right)
         default = (flow.packet_size, flow.interval) if isinstance(flow, Flow) else (0, 0.0)
         own = [
@@ -188,21 +190,13 @@ class RowPredictor:
         self,
         flow: MessageSource,
         target: Target,
-        rows: NDArray[np.int64] | None,
         rtt: NDArray[np.float64],
         loss: NDArray[np.float64],
-        columns: NDArray[np.float64],
-        flags: NDArray[np.bool_],
-        verdicts: NDArray[np.int8],
         on_progress: Callable[[int, int], None] | None,
-    ) -> None:
-        if rows is not None:
-            rtt, loss = rtt[rows], loss[rows]
-        answers = self._lattice(flow, target).answer(rtt, loss, on_progress)
-        everything = slice(None) if rows is None else rows
-        columns[: len(COLUMNS), everything] = answers.columns
-        flags[0, everything], flags[1, everything] = answers.works, answers.sustainable
-        late, fewest, most = (answers.columns[COLUMNS.index(name)] for name in ("late", "late_low", "late_high"))
+    ) -> Answers:
+        """Return the added columns for some paths, with the number of the verdict, without the reason."""
+        answers = dict(self._lattice(flow, target).answer(rtt, loss, on_progress))
+        late, fewest, most = (answers[name] for name in ("late", "late_low", "late_high"))
         allowed = [target.allows(share) for share in (fewest, most)]
         call = self.demand.call
         if call is not None:
@@ -211,14 +205,14 @@ class RowPredictor:
                 voice_mos(target.limit + codec.delay, np.nan_to_num(share, nan=1.0), codec)
                 for share in (late, fewest, most)
             )
-            columns[len(COLUMNS), everything] = np.where(np.isnan(late), np.nan, scores)
+            answers["mos"] = np.where(np.isnan(late), np.nan, scores)
             if call.mos is not None:
-                flags[0, everything] = answers.sustainable & (scores >= call.mos)
+                answers["works"] = answers["sustainable"] & (scores >= call.mos)
                 allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
-        verdicts[everything] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
+        answers["verdict"] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
         known = validated_range(self.demand.stack, method="simulation" if self.demand.simulated else "chain")
-        outside = known.exceeded_by_paths(flow, rtt, loss)
-        self.unchecked += int(np.count_nonzero(outside))
+        self.unchecked += int(np.count_nonzero(known.exceeded_by_paths(flow, rtt, loss)))
+        return answers
 
 
 def _words(numbers: NDArray[np.int8], words: Sequence[str], nulls: NDArray[np.bool_] | None) -> Any:
