@@ -172,6 +172,7 @@ def region(
     rated = codec is not None or playout is not None
     import numpy as np
 
+    from tcpdelay.ask import solved_once
     from tcpdelay.report.region_charts import (
         Edge,
         edge_table,
@@ -198,7 +199,7 @@ def region(
     call: dict[str, Any] = {"codec": codec or usual, "playout_delay": playout or "limit"}
     edges = []
     for own, flow, carried_by, target in demands:
-        with argument_errors(), predicting():
+        with argument_errors(), predicting(), solved_once():
             boundary = working_boundary(
                 flow,
                 carried_by,
@@ -209,7 +210,7 @@ def region(
                 on_progress=counting_down("Searching", "round-trip times"),
                 method=method,
             )
-        edges.append(Edge(own.app.name if own.app else None, own.stack or "", boundary))
+            edges.append(_with_delays(Edge(own.app.name if own.app else None, own.stack or "", boundary), allowed))
     if chosen == "netcdf" or (chart is not None and len(edges) == 1):
         with argument_errors(), predicting():
             cells = working_region(
@@ -239,7 +240,7 @@ def region(
             print_warning(WARNING)
         write_chart(chart, figure, "--chart")
     if chosen != "netcdf":
-        table = edge_table([_with_delays(edge, allowed) for edge in edges], call if rated else None)
+        table = edge_table(edges, call if rated else None)
         write(rendered(table, chosen), output)
     elif output is not None:
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
@@ -259,7 +260,10 @@ def _demands(
 
 
 def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
-    """Return an edge with the delays at each point that has an answer within what one may take."""
+    """Return an edge with the delays at each point that has an answer within what one may take.
+
+    The target is that of the search, so that no point is simulated again.
+    """
     from tcpdelay.ask import Requested
     from tcpdelay.models.predict import model_to_compare, predict
     from tcpdelay.scenario.scenario import Scenario
@@ -269,8 +273,9 @@ def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
     def delays(place: int, loss: float) -> DelayDistribution | None:
         scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
         method: AnsweredBy = "simulation" if boundary.simulated[place] else "chain"
-        return predict(scenario, Requested(**allowed), model_to_compare(scenario, method)).distribution
+        return predict(
+            scenario, Requested(target=boundary.target, **allowed), model_to_compare(scenario, method)
+        ).distribution
 
-    with argument_errors(), predicting():
-        found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
+    found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
     return replace(edge, delays=found)

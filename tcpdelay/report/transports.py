@@ -93,7 +93,7 @@ def _note(comparison: Comparison) -> str:
     words = (
         "Ranked by the share of packets that are lost or late, with its statistical error (±, 95 %): contenders that "
         "do not differ by more have one rank. If all packets are late, ranked by the share that arrives at all. "
-        f"Each simulated for {format_time(comparison.duration)}. "
+        f"{_simulated_for(comparison)}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
     if not all(row.result.sustainable for row in comparison.rows):
@@ -109,6 +109,14 @@ def _note(comparison: Comparison) -> str:
         return words
     rate = format_rate(comparison.undisturbed)
     return f'{words} Without the flow, the other flows get {rate}; "takes" is their loss of rate with the flow.'
+
+
+def _simulated_for(comparison: Comparison) -> str:
+    """Return how long the contenders were simulated."""
+    shortest, longest = min(row.duration for row in comparison.rows), format_time(comparison.duration)
+    if shortest == comparison.duration:
+        return f"Each simulated for {longest}"
+    return f"Each simulated until its rank and verdict are settled: for {format_time(shortest)} to {longest}"
 
 
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
@@ -151,6 +159,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "taken": comparison.taken(row),
         "mos": None if call is None else call.at_limit.mos,
         "codec": None if call is None else call.codec.name,
+        "duration": row.duration,
         "reason": EVERY_PACKET_LOST if _nothing_arrives(comparison, row) else None,
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
         "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),

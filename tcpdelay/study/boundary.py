@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.ask import Model, Requested
+from tcpdelay.ask import Model, Requested, solved_once
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError, as_numbers, is_number
 from tcpdelay.drawing import drawn
@@ -174,8 +175,9 @@ def working_boundary(
     order = scattered(points.size)
     path = _path(searched, float(points[0]), float(grid[0]))
     model = model_to_compare(Scenario(asked.flow, path, asked.stack), method, solved=False)
-    search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model, method)
-    results = work_out(search, on_progress=on_progress)
+    with solved_once():
+        search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model, method, copy_context())
+        results = work_out(search, on_progress=on_progress)
     found = np.empty_like(results.values)
     found[order] = results.values
     simulated = found["simulated"]
@@ -219,6 +221,7 @@ class _BoundarySearch:
     tolerance: float
     model: AnsweredBy | Model
     method: AnsweredBy
+    context: Context  # Of the caller: the threads share what has been solved
     row_type = np.dtype(
         [
             *((name, np.float64) for name in ("works_up_to", "fails_from", "certain_up_to", "impossible_from")),
@@ -233,10 +236,12 @@ class _BoundarySearch:
 
     def fill(self, row: Any, number: int) -> str:
         """Write both sides of the boundary at one point to `row`."""
+        return self.context.copy().run(self._fill, row, number)
+
+    def _fill(self, row: Any, number: int) -> str:
         asked, point = self.asked, float(self.points[number])
-        requested = Requested(
-            precision="decision", target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory
-        )
+        whole = Requested(target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory)
+        requested = replace(whole, precision="decision")
         averaged, too_large = average_flow(asked.flow), set[float]()
         # Where no chain knows QUIC, the search by simulation begins at the edge of TCP.
         unknown = self.model != "chain" and isinstance(asked.stack, Quic)
@@ -260,10 +265,10 @@ class _BoundarySearch:
         if self.method == "auto" and outside in too_large:
             model = simulator(COMPARED_PACKETS)
         if model != "chain":
-            found = edge_of(axis, asked.stack, asked.target, np.fmax(inside, lowest), model)
+            found = edge_of(axis, asked.stack, whole, np.fmax(inside, lowest), model)
             inside, outside = _known(found.inside), _known(found.outside)
         edge = np.fmax(inside, lowest)
-        within = edges_within_error(axis, asked.stack, asked.target, edge, model, asked=requested)
+        within = edges_within_error(axis, asked.stack, whole, edge, model)
         row["simulated"] = model != "chain"
         row["works_up_to"], row["fails_from"] = inside, outside
         # Each search has a tolerance; NaN stays NaN.
