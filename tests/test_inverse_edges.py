@@ -66,14 +66,20 @@ def test_the_prediction_agrees_on_both_sides(quantity, name, stack):
 def test_the_edge_is_that_of_the_predictions_outside_the_range_of_the_chain():
     """The chain alone allows a loss at which a prediction simulates a far longer delay."""
     path = td.Path(rtt=0.050, loss=0.02)
-    edge, chains = td.largest_loss(VOIP, path, LINUX, TARGET), td.largest_loss(VOIP, path, LINUX, TARGET, method="chain")
+    edge, chains = (
+        td.largest_loss(VOIP, path, LINUX, TARGET),
+        td.largest_loss(VOIP, path, LINUX, TARGET, method="chain"),
+    )
     assert (edge.method, chains.method) == ("simulation", "chain")
     assert edge.value < edge.fails < chains.value
-    # Without a number of packets, a prediction has random numbers and a length of its own.
-    found = td.predict_delay(*edge.at, LINUX)
-    assert found.method == "simulation"
-    assert found.quantile(0.95) == pytest.approx(edge.delay, rel=0.05)
-    assert td.predict_delay(*chains.at, LINUX).quantile(0.95) > 1.05 * TARGET.limit
+    assert edge.certain < edge.value < edge.impossible
+
+    def delay_at(loss):
+        found = td.predict_delay("voip", td.Path(rtt=0.050, loss=loss), packets=5 * COMPARED_PACKETS)
+        return found.quantile(0.95)
+
+    # Longer simulations may place the edge elsewhere, but within the stated range.
+    assert delay_at(edge.certain) <= TARGET.limit < min(delay_at(edge.impossible), delay_at(chains.value))
 
 
 @pytest.mark.parametrize("grow", ["segments", "size", "rate"])

@@ -119,21 +119,10 @@ def working_boundary(
 
     Parameters
     ----------
-    flow : Source or str
-        A `Flow`, any other source, which is simulated, or the name of an application in
-        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
-    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
-        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
-    rtt : array_like, optional
-        Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms.
+    flow, stack, rtt, limit, quantile, target
+        As for `working_region`.
     loss : array_like, optional
         Losses, ascending fractions above 0 and below 1; by default 40 from 0.1 % to 10 %.
-    limit : float, optional
-        Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
-    quantile : float, optional
-        Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
-    target : Target, optional
-        Limit and quantile together, in place of the two arguments before.
     searched : {"loss", "rtt"}
         The parameter that is searched; the other parameter gives the points.
     tolerance : float
@@ -149,7 +138,7 @@ def working_boundary(
         Processor time that the chain may take for each value that is tried [s], 0.01 to 1e6, by an estimate that does
         not depend on the machine. Where it needs more, it is too large.
     max_memory : float, optional
-        Memory that the chain may take [bytes], 2**20 to 2**50; by default 1 GiB.
+        Memory that the chain may take for each value [bytes], 2**20 to 2**50; by default 1 GiB.
 
     Returns
     -------

@@ -161,8 +161,8 @@ def largest_or_none(
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value meets it.
 
-    With the method "auto", the chain's edge only begins the search if a prediction at its sides would be simulated.
-    Then each value is predicted as `predict` does, by the chain or by simulation: the edge is that of the predictions.
+    With the method "auto", the chain's edge only begins the search if a prediction on its sides would be simulated.
+    Then each value is asked of `predict`, which decides on the chain or a simulation: the edge is that of predictions.
     Without `simulated_range`, an edge that is simulated has no range in which the expected error places it.
     """
     model, start = model_of(axis, stack, target, method), likely_edge(axis, stack, target)
@@ -170,6 +170,7 @@ def largest_or_none(
     found = _searched(axis, stack, asked, model, start, on_progress, simulated_range)
     if method != "auto" or model != "chain":
         return found
+    # A prediction simulates until its quantile is precise: up to ten seconds for each value near the capacity.
     asked = replace(asked, packets=_compared_packets(axis, stack))
     sides = [axis.place(axis.lowest), None] if found is None else [found.at, found.beyond]
     known = (predict(Scenario(*side, stack), asked) for side in sides if side is not None)
