@@ -255,20 +255,15 @@ class _BoundarySearch:
             model = simulator(COMPARED_PACKETS)
         if model != "chain":
             found = edge_of(axis, asked.stack, whole, np.fmax(inside, lowest), model)
-            inside, outside = _known(found.inside), _known(found.outside)
+            inside, outside = np.array([found.inside, found.outside], np.float64)
         edge = np.fmax(inside, lowest)
-        within = edges_within_error(axis, asked.stack, whole, edge, model)
+        # NumPy turns None into NaN.
+        within = np.array(edges_within_error(axis, asked.stack, whole, edge, model), np.float64)
         row["simulated"] = model != "chain"
         row["works_up_to"], row["fails_from"] = inside, outside
         # Each search has a tolerance; NaN stays NaN.
-        row["certain_up_to"] = np.minimum(_known(within[0]), inside)
-        row["impossible_from"] = np.maximum(_known(within[1]), outside)
+        row["certain_up_to"], row["impossible_from"] = np.minimum(within[0], inside), np.maximum(within[1], outside)
         return ""
-
-
-def _known(value: float | None) -> float:
-    """Return a value, or NaN for None."""
-    return np.nan if value is None else value
 
 
 def first_failure(
@@ -359,10 +354,6 @@ def loss_rtt_frontier(
     ------
     ValueError
         If a value is out of range, or no loss meets the target at any of the round-trip times.
-
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

@@ -44,7 +44,6 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 
 Limit = Literal["delay", "capacity", "size of the chain", "not modelled", "segments in flight", "range"]
 
-CHAIN_SIZE: Limit = "size of the chain"
 NOT_MODELLED: Limit = "not modelled"
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
@@ -242,7 +241,7 @@ def _exact(quantity: Quantity, scenario: tuple[Source, Path], searched: float) -
 
 _UNANSWERED: dict[tuple[str, Status], Limit] = {
     ("chain", "unsupported"): NOT_MODELLED,
-    ("chain", "too large"): CHAIN_SIZE,
+    ("chain", "too large"): "size of the chain",
     ("simulation", "unsupported"): "segments in flight",
     ("simulation", "not settled"): "capacity",
 }
@@ -384,10 +383,6 @@ def largest_packet_rate(
     ValueError
         If no rate meets the target; the message names the best value.
 
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
-
     Examples
     --------
     >>> edge = largest_packet_rate(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2))
@@ -428,10 +423,6 @@ def largest_loss(
     ValueError
         If not even a loss of 1e-6 meets the target; the message names the best value.
 
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
-
     Examples
     --------
     >>> edge = largest_loss(Flow(174, 0.020), Path(rtt=0.100, loss=0), Stack.linux(), Target(0.2))
@@ -471,10 +462,6 @@ def largest_rtt(
     ------
     ValueError
         If no round-trip time meets the target; the message names the best value.
-
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

@@ -92,17 +92,13 @@ def shared_path(path: Path) -> SharedPath:
     )
 
 
-def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int = 0) -> tuple[Contender, ...]:
-    """Return all ways to carry a flow, plain TCP of the kernel first and datagrams last.
+def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int = 0) -> Iterator[Contender]:
+    """Yield all ways to carry a flow, plain TCP of the kernel first and datagrams last.
 
     The kernel's TCP, QUIC and datagrams carry any source, all other contenders only a `Flow`. Packets are lost before
     they reach a shared link. Transports with a deadline use the target's limit. `parity` is the number of parity
     datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
     """
-    return tuple(_contenders(flow, path, stack, target, parity))
-
-
-def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
     carry = partial(ConstantRate, flow=flow, path=shared_path(path))
 
     yield Contender(
@@ -218,7 +214,7 @@ FEWEST_JUDGED = 10_000
 """Fewest packets after which a rank or a verdict can be settled."""
 SETTLED_ERROR = 0.05
 """Relative statistical error with which contenders that do not differ have one rank."""
-SETTLED_PART = 0.02
+SETTLED_PART = 0.015
 """The same as a part of the share that the target allows."""
 RULE_OF_THREE = 3.0
 """Packets: with none among n, the share is below 3 / n with 95 % confidence (Hanley and Lippman-Hand 1983)."""
@@ -408,13 +404,11 @@ class Comparison:
         packets are lost for both, which rather brings their delays together: the interval is that of independent
         simulations, and wide enough.
         """
-        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
-        return difference_interval(own, plain)
+        return difference_interval(self._settled_p95(row), self._settled_p95(self.rows[0]))
 
     def p95_ratio(self, row: Carried) -> Interval:
         """Return the 95th percentile of a contender's delays divided by that of plain TCP; see `p95_difference`."""
-        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
-        return ratio_interval(own, plain)
+        return ratio_interval(self._settled_p95(row), self._settled_p95(self.rows[0]))
 
     def _settled_p95(self, row: Carried) -> Interval:
         settled = row.result.sustainable and row.result.delivered and not self.unsettled(row)
@@ -470,10 +464,9 @@ def compare(
     duration : float, optional
         Time to simulate [s], up to 1e7, for at least 100 packets and ten round trips. By default the time of a million
         packets of a `Flow`, or of a million segments of another source, or less with a fast link or if a trace ends.
-        Without other sources, a contender then ends after a sixteenth or a quarter of this time if its rank and its
-        verdict are settled: its interval is disjoint from the allowed share and from those of all others, apart from
-        those that it would probably not be told apart from in the whole time, or narrower than 5 % of its share or 2 %
-        of the allowed share.
+        Without other sources, a contender then ends after a sixteenth or a quarter of this time if its verdict and its
+        rank are settled. The rank is settled if its interval is narrower than 5 % of its share or 1.5 % of the allowed
+        share, or overlaps only with those from which the whole time would probably not distinguish it.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     parity : int
@@ -517,7 +510,7 @@ def compare(
     target, path, stack = target_of(flow, target), checked_path(path), checked_linux(stack)
     flow = source_of(flow)
     parity = declarations(Udp)["parity"].require("parity", parity)
-    entered = contenders(flow, path, stack, target, parity)
+    entered = tuple(contenders(flow, path, stack, target, parity))
     if link is not None and link.managed:
         entered = tuple(each for each in entered if each.source.transport.deliver is not None)
     if ways is not None:
@@ -548,6 +541,7 @@ def _until_settled(
     alone = [others] if others else []
     predicted = [_predicted(each, each is entered[0]) if link is None else None for each in entered]
     rows: dict[int, Carried] = {}
+    simulate = partial(simulate_network, bottleneck=link or UNLIMITED, seed=comparison.seed, max_seconds=max_seconds)
     unsettled = [*range(len(entered))]
     total = len(stages) * len(entered) + len(alone)
     for stage, part in enumerate(stages):
@@ -555,7 +549,7 @@ def _until_settled(
         settled = (stage + 1) * len(entered) - len(unsettled)
         duration = comparison.duration / part
         results = _in_threads(
-            [partial(_simulate, each, link, duration, comparison.seed, max_seconds) for each in sources],
+            [partial(simulate, each, duration=duration, warm_up=WARM_UP * duration) for each in sources],
             on_progress and (lambda done, _, before=settled: on_progress(before + done, total)),
         )
         for place, result in zip(unsettled, results, strict=False):
@@ -568,8 +562,7 @@ def _until_settled(
             break
     if on_progress is not None:
         on_progress(total, total)
-    longest = max(row.duration for row in comparison.rows)
-    return replace(comparison, duration=longest)
+    return replace(comparison, duration=max(row.duration for row in comparison.rows))
 
 
 def _chosen(entered: Sequence[Contender], ways: Collection[str]) -> tuple[Contender, ...]:
@@ -604,15 +597,6 @@ def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
             warnings.simplefilter("ignore", ValidityWarning)
         return contender.predict()
     return None
-
-
-def _simulate(
-    sources: Sequence[Source], link: Bottleneck | None, duration: float, seed: int, max_seconds: float
-) -> NetworkResult:
-    warm_up = WARM_UP * duration
-    return simulate_network(
-        sources, link or UNLIMITED, duration=duration, warm_up=warm_up, seed=seed, max_seconds=max_seconds
-    )
 
 
 def _throughput(flows: Sequence[FlowResult]) -> float:
