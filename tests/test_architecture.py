@@ -62,7 +62,7 @@ BUDGETS = {
         "capture": 5990,
         "testbed": 6700,
         "proxy": 800,
-        "study": 9345,
+        "study": 9341,
         "advice": 1870,
         "report": 6090,
     },

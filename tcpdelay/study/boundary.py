@@ -333,12 +333,10 @@ def loss_rtt_frontier(
 
     Parameters
     ----------
-    flow : Source or str
-        The source: a `Flow`, any other source, or the name of an application.
+    flow, stack, target, method
+        As for `largest_loss`.
     path : Path
         The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
-    stack, target, method
-        As for `largest_bitrate`.
     rtts : sequence of float, optional
         Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
         one-way delay is nine tenths of the limit.

@@ -368,9 +368,7 @@ def largest_packet_rate(
     ----------
     flow : Flow or str
         The flow, or the name of an application; only its packet size is used.
-    path : Path
-        The path.
-    stack, target, on_progress, method
+    path, stack, target, on_progress, method
         As for `largest_bitrate`.
 
     Returns
@@ -446,12 +444,10 @@ def largest_rtt(
 
     Parameters
     ----------
-    flow : Source or str
-        The source: a `Flow`, any other source, or the name of an application.
+    flow, stack, target, on_progress, method
+        As for `largest_loss`.
     path : Path
         The path. Its round-trip time is only used for the share that a given one-way delay has in it.
-    stack, target, on_progress, method
-        As for `largest_bitrate`.
 
     Returns
     -------

@@ -543,15 +543,18 @@ def _until_settled(
     rows: dict[int, Carried] = {}
     simulate = partial(simulate_network, bottleneck=link or UNLIMITED, seed=comparison.seed, max_seconds=max_seconds)
     unsettled = [*range(len(entered))]
-    total = len(stages) * len(entered) + len(alone)
+    before, total = 0, len(stages) * len(entered) + len(alone)
+
+    def report(done: int) -> None:
+        if on_progress is not None:
+            on_progress(before + done, total)
+
     for stage, part in enumerate(stages):
         sources = [(entered[place].source, *others) for place in unsettled] + alone
-        settled = (stage + 1) * len(entered) - len(unsettled)
+        before = (stage + 1) * len(entered) - len(unsettled)
         duration = comparison.duration / part
-        results = _in_threads(
-            [partial(simulate, each, duration=duration, warm_up=WARM_UP * duration) for each in sources],
-            on_progress and (lambda done, _, before=settled: on_progress(before + done, total)),
-        )
+        timed = partial(simulate, duration=duration, warm_up=WARM_UP * duration)
+        results = _in_threads([partial(timed, each) for each in sources], report)
         for place, result in zip(unsettled, results, strict=False):
             found = result.flows
             rows[place] = Carried(entered[place], found[0], _throughput(found[1:]), predicted[place], duration)
@@ -560,8 +563,8 @@ def _until_settled(
         unsettled = [place for place, row in enumerate(comparison.rows) if not comparison.is_settled(row)]
         if not unsettled:
             break
-    if on_progress is not None:
-        on_progress(total, total)
+    if before + len(results) < total:
+        report(total - before)
     return replace(comparison, duration=max(row.duration for row in comparison.rows))
 
 
@@ -603,13 +606,10 @@ def _throughput(flows: Sequence[FlowResult]) -> float:
     return sum(flow.throughput for flow in flows)
 
 
-def _in_threads(
-    work: Sequence[Callable[[], NetworkResult]], on_progress: Callable[[int, int], None] | None
-) -> list[NetworkResult]:
+def _in_threads(work: Sequence[Callable[[], NetworkResult]], on_done: Callable[[int], None]) -> list[NetworkResult]:
     """Return the results in the order of the work; compiled code runs without Python's lock."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = [pool.submit(simulate) for simulate in work]
         for done, _ in enumerate(as_completed(futures), 1):
-            if on_progress is not None:
-                on_progress(done, len(futures))
+            on_done(done)
     return [future.result() for future in futures]
