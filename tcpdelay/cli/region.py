@@ -240,8 +240,7 @@ def region(
             print_warning(WARNING)
         write_chart(chart, figure, "--chart")
     if chosen != "netcdf":
-        table = edge_table(edges, call if rated else None)
-        write(rendered(table, chosen), output)
+        write(rendered(edge_table(edges, call if rated else None), chosen), output)
     elif output is not None:
         write_atomically(output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
@@ -260,22 +259,18 @@ def _demands(
 
 
 def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
-    """Return an edge with the delays at each point that has an answer within what one may take.
-
-    The target is that of the search, so that no point is simulated again.
-    """
+    """Return an edge with the delays at each point that has an answer within what one may take."""
     from tcpdelay.ask import Requested
     from tcpdelay.models.predict import model_to_compare, predict
     from tcpdelay.scenario.scenario import Scenario
 
     boundary = edge.boundary
+    requested = Requested(target=boundary.target, **allowed)  # As in the search: no point is simulated again
 
     def delays(place: int, loss: float) -> DelayDistribution | None:
         scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
         method: AnsweredBy = "simulation" if boundary.simulated[place] else "chain"
-        return predict(
-            scenario, Requested(target=boundary.target, **allowed), model_to_compare(scenario, method)
-        ).distribution
+        return predict(scenario, requested, model_to_compare(scenario, method)).distribution
 
     found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
     return replace(edge, delays=found)

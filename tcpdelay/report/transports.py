@@ -90,10 +90,12 @@ def table_html(comparison: Comparison) -> str:
 
 def _note(comparison: Comparison) -> str:
     """Return the explanation of the table."""
+    times = dict.fromkeys(map(format_time, (min(row.duration for row in comparison.rows), comparison.duration)))
+    until = ", until its rank is settled" if len(times) > 1 else ""
     words = (
         "Ranked by the share of packets that are lost or late, with its statistical error (±, 95 %): contenders that "
         "do not differ by more have one rank. If all packets are late, ranked by the share that arrives at all. "
-        f"{_simulated_for(comparison)}. "
+        f"Each simulated for {' to '.join(times)}{until}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
     if not all(row.result.sustainable for row in comparison.rows):
@@ -109,14 +111,6 @@ def _note(comparison: Comparison) -> str:
         return words
     rate = format_rate(comparison.undisturbed)
     return f'{words} Without the flow, the other flows get {rate}; "takes" is their loss of rate with the flow.'
-
-
-def _simulated_for(comparison: Comparison) -> str:
-    """Return how long the contenders were simulated."""
-    shortest, longest = min(row.duration for row in comparison.rows), format_time(comparison.duration)
-    if shortest == comparison.duration:
-        return f"Each simulated for {longest}"
-    return f"Each simulated until its rank and verdict are settled: for {format_time(shortest)} to {longest}"
 
 
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
