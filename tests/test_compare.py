@@ -24,7 +24,7 @@ from tcpdelay.report.transports import (
 from tcpdelay.scenario.applications import application
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
-from tcpdelay.study.transports import UNLIMITED
+from tcpdelay.study.transports import UNLIMITED, default_duration
 
 VOICE = td.Flow(174, 0.020)
 QUIC = ("quic-stream", "quic-streams", "quic-datagram")
@@ -477,7 +477,8 @@ def test_parity_datagrams_recover_lost_datagrams():
 def test_a_source_is_carried_by_the_ways_that_are_defined_for_it():
     """The kernel's TCP is what `simulate` says, and over UDP a frame is lost with any of its datagrams."""
     video = td.Video(500_000, key_ratio=10)
-    comparison = td.compare(video, td.Path(rtt=0.060, loss=0.01), target=td.Target(0.3), parity=1)
+    path, duration = td.Path(rtt=0.060, loss=0.01), default_duration(video, None, td.Stack.linux())
+    comparison = td.compare(video, path, target=td.Target(0.3), parity=1, duration=duration)
     rows = rows_of(comparison)
     assert [*rows] == ["tcp", "tcp-bbr", *QUIC, "udp", "udp-parity-1"]
     # A million segments; the mean frame has 2083 bytes.
@@ -496,6 +497,26 @@ def test_a_source_is_carried_by_the_ways_that_are_defined_for_it():
     assert record["scenario"]["source"]["key_ratio"] == 10
     assert to_text(comparison, 140).startswith("video of 500 kbit/s in the mean")
     assert comparison.call(comparison.rows[0]) is None
+
+
+def test_a_contender_ends_when_its_rank_and_its_verdict_are_settled():
+    ways = {"par-5", "udp"}
+    longest = default_duration(VOICE, None, td.Stack.linux())
+    found = td.compare(VOICE, PATH, ways=ways)
+    whole = td.compare(VOICE, PATH, ways=ways, duration=longest)
+    # The three differ by far.
+    assert (found.duration, whole.duration) == (longest / 16, longest)
+    assert [(rank, row.contender.name) for rank, row in found.ranked()] == [
+        (rank, row.contender.name) for rank, row in whole.ranked()
+    ]
+    for quick, long in zip(found.rows, whole.rows, strict=True):
+        assert found.meets(quick) == whole.meets(long)
+        error = math.hypot(found.missed_error(quick), whole.missed_error(long))
+        assert abs(found.missed(quick) - whole.missed(long)) <= 2 * error
+        assert found.missed_error(quick) > whole.missed_error(long)
+    # The allowed share lies within the interval of a short simulation, which therefore goes on.
+    close = td.compare(VOICE, PATH, ways={"udp"}, target=td.Target(0.2, 0.98))
+    assert {row.contender.name: row.duration for row in close.rows}["udp"] > longest / 16
 
 
 def test_a_trace_is_compared_to_its_end():

@@ -168,6 +168,7 @@ def region(options: ScenarioOptions, source: SourceOptions, asked: Region) -> No
     rated = asked.codec is not None or asked.playout is not None
     import numpy as np
 
+    from tcpdelay.ask import solved_once
     from tcpdelay.report.region_charts import (
         Edge,
         edge_table,
@@ -197,7 +198,7 @@ def region(options: ScenarioOptions, source: SourceOptions, asked: Region) -> No
     call: dict[str, Any] = {"codec": asked.codec or usual, "playout_delay": asked.playout or "limit"}
     edges = []
     for own, flow, carried_by, target in demands:
-        with argument_errors(), predicting():
+        with argument_errors(), predicting(), solved_once():
             boundary = working_boundary(
                 flow,
                 carried_by,
@@ -208,7 +209,7 @@ def region(options: ScenarioOptions, source: SourceOptions, asked: Region) -> No
                 on_progress=counting_down("Searching", "round-trip times"),
                 method=asked.method,
             )
-        edges.append(Edge(own.app.name if own.app else None, own.stack or "", boundary))
+            edges.append(_with_delays(Edge(own.app.name if own.app else None, own.stack or "", boundary), allowed))
     if chosen == "netcdf" or (asked.chart is not None and len(edges) == 1):
         with argument_errors(), predicting():
             cells = working_region(
@@ -238,8 +239,7 @@ def region(options: ScenarioOptions, source: SourceOptions, asked: Region) -> No
             print_warning(WARNING)
         write_chart(asked.chart, figure, "--chart")
     if chosen != "netcdf":
-        table = edge_table([_with_delays(edge, allowed) for edge in edges], call if rated else None)
-        write(rendered(table, chosen), asked.output)
+        write(rendered(edge_table(edges, call if rated else None), chosen), asked.output)
     elif asked.output is not None:
         write_atomically(asked.output, bytes(cells.to_netcdf(engine="scipy")), "--output")
 
@@ -264,14 +264,14 @@ def _with_delays(edge: Edge, allowed: dict[str, Any]) -> Edge:
     from tcpdelay.scenario.scenario import Scenario
 
     boundary = edge.boundary
+    requested = Requested(target=boundary.target, **allowed)  # As in the search: no point is simulated again
 
     def delays(place: int, loss: float) -> DelayDistribution | None:
         scenario = Scenario(boundary.flow, boundary.path(place, loss), checked_profile(boundary.stack))
         method: AnsweredBy = "simulation" if boundary.simulated[place] else "chain"
-        return predict(scenario, Requested(**allowed), model_to_compare(scenario, method)).distribution
+        return predict(scenario, requested, model_to_compare(scenario, method)).distribution
 
-    with argument_errors(), predicting():
-        found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
+    found = [None if math.isnan(loss) else delays(i, loss) for i, loss in enumerate(boundary.works_up_to.tolist())]
     return replace(edge, delays=found)
 
 

@@ -90,10 +90,12 @@ def table_html(comparison: Comparison) -> str:
 
 def _note(comparison: Comparison) -> str:
     """Return the explanation of the table."""
+    times = dict.fromkeys(map(format_time, (min(row.duration for row in comparison.rows), comparison.duration)))
+    until = ", until its rank is settled" if len(times) > 1 else ""
     words = (
         "Ranked by the share of packets that are lost or late, with its statistical error (±, 95 %): contenders that "
         "do not differ by more have one rank. If all packets are late, ranked by the share that arrives at all. "
-        f"Each simulated for {format_time(comparison.duration)}. "
+        f"Each simulated for {' to '.join(times)}{until}. "
         "Delays are those of packets that arrive; lost ones never did, and some were given up on purpose."
     )
     if not all(row.result.sustainable for row in comparison.rows):
@@ -151,6 +153,7 @@ def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
         "taken": comparison.taken(row),
         "mos": None if call is None else call.at_limit.mos,
         "codec": None if call is None else call.codec.name,
+        "duration": row.duration,
         "reason": EVERY_PACKET_LOST if _nothing_arrives(comparison, row) else None,
         "predicted_mean": None if row.predicted is None else row.predicted.mean,
         "predicted_p95": None if row.predicted is None else row.predicted.quantile(0.95),

@@ -364,18 +364,12 @@ def best_split(
     ----------
     flow : Flow or str
         The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
-    path : Path
-        The path.
-    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
-        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
+    path, stack, on_progress, method
+        As for `best_interval`.
     target : Target or CallTarget, optional
         The demand on the delay or on the call; by default that of the application, or 95 % within 0.2 s.
     pieces : sequence of int
         Candidates, each from 1 to 64 and at most the packet size in bytes.
-    on_progress : callable, optional
-        Called after each number with the count of numbers done and the count of all numbers.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain; all ways are simulated if the chain refuses them, or leaves a verdict open.
 
     Returns
     -------
@@ -397,14 +391,13 @@ def best_split(
     >>> best_split(Flow(1448, 0.020), Path(rtt=0.100, loss=0.01), Stack.linux(), Target(0.2)).value > 1
     True
     """
-    demand: Target | CallTarget = target_of(flow) if target is None else target
-    flow, stack = flow_of(flow), _tcp(stack)
+    packets, known = flow_of(flow), _tcp(stack)
     ways = []
     for number in whole_numbers("pieces", pieces):
-        piece = piece_of(flow, number)
-        combined = partial(joined_delay, interval=flow.interval, pieces=number)
-        ways.append(Way(number, flow, piece, wire_rate(piece, stack.mss), combined))
-    return best("pieces", ways, path, stack, demand, on_progress, method)
+        piece = piece_of(packets, number)
+        combined = partial(joined_delay, interval=packets.interval, pieces=number)
+        ways.append(Way(number, packets, piece, wire_rate(piece, known.mss), combined))
+    return best("pieces", ways, path, known, target or target_of(flow), on_progress, method)
 
 
 CONNECTIONS = (1, 2, 4)
@@ -427,18 +420,12 @@ def best_connections(
     ----------
     flow : Flow or str
         The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
-    path : Path
-        The path.
-    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
-        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
+    path, stack, on_progress, method
+        As for `best_interval`.
     target : Target or CallTarget, optional
         The demand on the delay or on the call; by default that of the application, or 95 % within 0.2 s.
     connections : sequence of int
         Candidates, each from 1 to 64.
-    on_progress : callable, optional
-        Called after each number with the count of numbers done and the count of all numbers.
-    method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain; all ways are simulated if the chain refuses them, or leaves a verdict open.
 
     Returns
     -------
@@ -459,11 +446,16 @@ def best_connections(
     >>> best_connections(Flow(1448, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(), Target(0.2)).value > 1
     True
     """
-    demand: Target | CallTarget = target_of(flow) if target is None else target
-    flow, stack = flow_of(flow), _tcp(stack)
-    ways = []
-    for number in whole_numbers("connections", connections):
-        share = share_of(flow, number)
-        combined = partial(striped_delay, interval=flow.interval, connections=number)
-        ways.append(Way(number, flow, share, wire_rate(flow, stack.mss), combined))
-    return best("connections", ways, path, stack, demand, on_progress, method)
+    packets, known = flow_of(flow), _tcp(stack)
+    rate = wire_rate(packets, known.mss)
+    ways = [
+        Way(
+            number,
+            packets,
+            share_of(packets, number),
+            rate,
+            partial(striped_delay, interval=packets.interval, connections=number),
+        )
+        for number in whole_numbers("connections", connections)
+    ]
+    return best("connections", ways, path, known, target or target_of(flow), on_progress, method)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.ask import Model, Requested
+from tcpdelay.ask import Model, Requested, solved_once
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError, as_numbers, is_number
 from tcpdelay.drawing import drawn
@@ -118,21 +119,10 @@ def working_boundary(
 
     Parameters
     ----------
-    flow : Source or str
-        A `Flow`, any other source, which is simulated, or the name of an application in
-        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
-    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
-        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
-    rtt : array_like, optional
-        Round-trip times [s], ascending; by default 40 from 10 ms to 400 ms.
+    flow, stack, rtt, limit, quantile, target
+        As for `working_region`.
     loss : array_like, optional
         Losses, ascending fractions above 0 and below 1; by default 40 from 0.1 % to 10 %.
-    limit : float, optional
-        Latest useful arrival [s], above 0; by default the application's, or 0.2 s.
-    quantile : float, optional
-        Share of the packets that must arrive by then, above 0 and below 1; by default the application's, or 0.95.
-    target : Target, optional
-        Limit and quantile together, in place of the two arguments before.
     searched : {"loss", "rtt"}
         The parameter that is searched; the other parameter gives the points.
     tolerance : float
@@ -148,7 +138,7 @@ def working_boundary(
         Processor time that the chain may take for each value that is tried [s], 0.01 to 1e6, by an estimate that does
         not depend on the machine. Where it needs more, it is too large.
     max_memory : float, optional
-        Memory that the chain may take [bytes], 2**20 to 2**50; by default 1 GiB.
+        Memory that the chain may take for each value [bytes], 2**20 to 2**50; by default 1 GiB.
 
     Returns
     -------
@@ -174,8 +164,9 @@ def working_boundary(
     order = scattered(points.size)
     path = _path(searched, float(points[0]), float(grid[0]))
     model = model_to_compare(Scenario(asked.flow, path, asked.stack), method, solved=False)
-    search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model, method)
-    results = work_out(search, on_progress=on_progress)
+    with solved_once():
+        search = _BoundarySearch(asked, searched, points[order], grid, tolerance, model, method, copy_context())
+        results = work_out(search, on_progress=on_progress)
     found = np.empty_like(results.values)
     found[order] = results.values
     simulated = found["simulated"]
@@ -219,6 +210,7 @@ class _BoundarySearch:
     tolerance: float
     model: AnsweredBy | Model
     method: AnsweredBy
+    context: Context  # Of the caller: the threads share what has been solved
     row_type = np.dtype(
         [
             *((name, np.float64) for name in ("works_up_to", "fails_from", "certain_up_to", "impossible_from")),
@@ -233,10 +225,12 @@ class _BoundarySearch:
 
     def fill(self, row: Any, number: int) -> str:
         """Write both sides of the boundary at one point to `row`."""
+        return self.context.copy().run(self._fill, row, number)
+
+    def _fill(self, row: Any, number: int) -> str:
         asked, point = self.asked, float(self.points[number])
-        requested = Requested(
-            precision="decision", target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory
-        )
+        whole = Requested(target=asked.target, max_seconds=asked.max_seconds, max_memory=asked.max_memory)
+        requested = replace(whole, precision="decision")
         averaged, too_large = average_flow(asked.flow), set[float]()
         # Where no chain knows QUIC, the search by simulation begins at the edge of TCP.
         unknown = self.model != "chain" and isinstance(asked.stack, Quic)
@@ -260,21 +254,16 @@ class _BoundarySearch:
         if self.method == "auto" and outside in too_large:
             model = simulator(COMPARED_PACKETS)
         if model != "chain":
-            found = edge_of(axis, asked.stack, asked.target, np.fmax(inside, lowest), model)
-            inside, outside = _known(found.inside), _known(found.outside)
+            found = edge_of(axis, asked.stack, whole, np.fmax(inside, lowest), model)
+            inside, outside = np.array([found.inside, found.outside], np.float64)
         edge = np.fmax(inside, lowest)
-        within = edges_within_error(axis, asked.stack, asked.target, edge, model, asked=requested)
+        # NumPy turns None into NaN.
+        within = np.array(edges_within_error(axis, asked.stack, whole, edge, model), np.float64)
         row["simulated"] = model != "chain"
         row["works_up_to"], row["fails_from"] = inside, outside
         # Each search has a tolerance; NaN stays NaN.
-        row["certain_up_to"] = np.minimum(_known(within[0]), inside)
-        row["impossible_from"] = np.maximum(_known(within[1]), outside)
+        row["certain_up_to"], row["impossible_from"] = np.minimum(within[0], inside), np.maximum(within[1], outside)
         return ""
-
-
-def _known(value: float | None) -> float:
-    """Return a value, or NaN for None."""
-    return np.nan if value is None else value
 
 
 def first_failure(
@@ -344,12 +333,10 @@ def loss_rtt_frontier(
 
     Parameters
     ----------
-    flow : Source or str
-        The source: a `Flow`, any other source, or the name of an application.
+    flow, stack, target, method
+        As for `largest_loss`.
     path : Path
         The path. Its loss is not used, and its round-trip time only for the share that a given one-way delay has in it.
-    stack, target, method
-        As for `largest_bitrate`.
     rtts : sequence of float, optional
         Round-trip times [s], 1e-6 to 60, at least one; by default twelve, from 10 ms to the round-trip time whose
         one-way delay is nine tenths of the limit.
@@ -365,10 +352,6 @@ def loss_rtt_frontier(
     ------
     ValueError
         If a value is out of range, or no loss meets the target at any of the round-trip times.
-
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

@@ -19,7 +19,6 @@ from tcpdelay.models.predict import (
     predict,
     simulator,
     supports,
-    why_simulated,
 )
 from tcpdelay.scenario.applications import flow_of, source_of, target_of
 from tcpdelay.scenario.path import Path
@@ -45,7 +44,6 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 
 Limit = Literal["delay", "capacity", "size of the chain", "not modelled", "segments in flight", "range"]
 
-CHAIN_SIZE: Limit = "size of the chain"
 NOT_MODELLED: Limit = "not modelled"
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
@@ -149,9 +147,7 @@ def model_of(axis: Axis, stack: KnownStack, target: Target, method: AnsweredBy |
     model = model_to_compare(lowest, method, solved=False)
     if model == "chain":
         return model
-    # As many packets as for the source itself: at the lowest value its messages may be small.
-    packets = packets_to_count(replace(lowest, source=axis.source), COMPARED_PACKETS)
-    return simulator(packets, because=getattr(model, "because", ""))
+    return simulator(_compared_packets(axis, stack), because=getattr(model, "because", ""))
 
 
 def largest_or_none(
@@ -164,36 +160,43 @@ def largest_or_none(
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value meets it.
 
-    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer. Without
-    `simulated_range`, an edge that is simulated has no range in which the expected error places it.
+    With the method "auto", the chain's edge only begins the search if a prediction on its sides would be simulated.
+    Then each value is asked of `predict`, which decides on the chain or a simulation: the edge is that of predictions.
+    Without `simulated_range`, an edge that is simulated has no range in which the expected error places it.
     """
-
-    def searched(model: AnsweredBy | Model) -> Edge | None:
-        return _searched(axis, stack, target, model, on_progress, simulated_range or model == "chain")
-
-    model = model_of(axis, stack, target, method)
-    found = searched(model)
-    if (
-        method != "auto"
-        or model != "chain"
-        or (found is not None and found.limited_by not in (CHAIN_SIZE, NOT_MODELLED))
-    ):
+    model, start = model_of(axis, stack, target, method), likely_edge(axis, stack, target)
+    asked = Requested(target=target)
+    found = _searched(axis, stack, asked, model, start, on_progress, simulated_range)
+    if method != "auto" or model != "chain":
         return found
-    beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
-    because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
-    return searched(simulator(COMPARED_PACKETS, because=because)) if because else found
+    # A prediction simulates until its quantile is precise: up to ten seconds for each value near the capacity.
+    asked = replace(asked, packets=_compared_packets(axis, stack))
+    sides = [axis.place(axis.lowest), None] if found is None else [found.at, found.beyond]
+    known = (predict(Scenario(*side, stack), asked) for side in sides if side is not None)
+    if not any(answer.method == "simulation" for answer in known):
+        return found
+    start = start if found is None else found.value
+    return _searched(axis, stack, asked, method, start, on_progress, simulated_range)
+
+
+def _compared_packets(axis: Axis, stack: KnownStack) -> int:
+    """Return the packets of each simulation: as for the source itself, whose messages may be small at other values."""
+    return packets_to_count(Scenario(axis.source, axis.place(axis.lowest)[1], stack), COMPARED_PACKETS)
 
 
 def _searched(
     axis: Axis,
     stack: KnownStack,
-    target: Target,
+    asked: Requested,
     model: AnsweredBy | Model,
+    start: float,
     on_progress: Callable[[int, int], None] | None,
-    with_range: bool,
+    simulated_range: bool,
 ) -> Edge | None:
-    """Return the largest value on an axis that meets a target by one model; None if no value meets it."""
-    found = edge_of(axis, stack, target, likely_edge(axis, stack, target), model, on_progress)
+    """Return the largest value on an axis that meets the target by one model; None if no value meets it."""
+    target = asked.target
+    assert target is not None
+    found = edge_of(axis, stack, asked, start, model, on_progress)
     if found.inside is None:
         return None
     at = axis.place(found.inside)
@@ -205,9 +208,10 @@ def _searched(
     if found.outside is not None:
         beyond = axis.place(found.outside)
         fails = _exact(axis.quantity, beyond, found.outside)
-        limit, delay_beyond = _limit(Scenario(*beyond, stack), target, model)
-    answer = predict(Scenario(*at, stack), Requested(target=target), model)
-    ends = edges_within_error(axis, stack, target, found.inside, model) if with_range else (None, None)
+        limit, delay_beyond = _limit(Scenario(*beyond, stack), asked, model)
+    answer = predict(Scenario(*at, stack), asked, model)
+    with_range = simulated_range or answer.method == "chain"
+    ends = edges_within_error(axis, stack, asked, found.inside, model) if with_range else (None, None)
     certain, impossible = (None if end is None else _exact(axis.quantity, axis.place(end), end) for end in ends)
     return Edge(
         quantity=axis.quantity,
@@ -237,21 +241,22 @@ def _exact(quantity: Quantity, scenario: tuple[Source, Path], searched: float) -
 
 _UNANSWERED: dict[tuple[str, Status], Limit] = {
     ("chain", "unsupported"): NOT_MODELLED,
-    ("chain", "too large"): CHAIN_SIZE,
+    ("chain", "too large"): "size of the chain",
     ("simulation", "unsupported"): "segments in flight",
     ("simulation", "not settled"): "capacity",
 }
 """Why a value is not known to meet the target, by the name of the model and the status of its answer."""
 
 
-def _limit(scenario: Scenario, target: Target, model: AnsweredBy | Model) -> tuple[Limit, float | None]:
+def _limit(scenario: Scenario, asked: Requested, model: AnsweredBy | Model) -> tuple[Limit, float | None]:
     """Return why a scenario misses the target, and the target's quantile of its delay [s]."""
-    if carries(scenario, model) is False:
+    if model != "auto" and carries(scenario, model) is False:
         return "capacity", math.inf
-    answer = predict(scenario, Requested(target=target), model)
+    answer = predict(scenario, asked, model)
     if not answer.answered:
         return _UNANSWERED[answer.method, answer.status], None
-    delay = answer.require().quantile(target.quantile)
+    assert asked.target is not None
+    delay = answer.require().quantile(asked.target.quantile)
     return "capacity" if delay == math.inf else "delay", delay
 
 
@@ -319,8 +324,9 @@ def largest_bitrate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
-        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
+        The model. "auto" is the model that `predict_delay` asks on both sides of the edge: the chain, or the simulator
+        where the chain refuses the scenario, is too large, or is not precise. Each simulation has 200 000 messages, or
+        all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------
@@ -362,9 +368,7 @@ def largest_packet_rate(
     ----------
     flow : Flow or str
         The flow, or the name of an application; only its packet size is used.
-    path : Path
-        The path.
-    stack, target, on_progress, method
+    path, stack, target, on_progress, method
         As for `largest_bitrate`.
 
     Returns
@@ -376,10 +380,6 @@ def largest_packet_rate(
     ------
     ValueError
         If no rate meets the target; the message names the best value.
-
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------
@@ -421,10 +421,6 @@ def largest_loss(
     ValueError
         If not even a loss of 1e-6 meets the target; the message names the best value.
 
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
-
     Examples
     --------
     >>> edge = largest_loss(Flow(174, 0.020), Path(rtt=0.100, loss=0), Stack.linux(), Target(0.2))
@@ -448,12 +444,10 @@ def largest_rtt(
 
     Parameters
     ----------
-    flow : Source or str
-        The source: a `Flow`, any other source, or the name of an application.
+    flow, stack, target, on_progress, method
+        As for `largest_loss`.
     path : Path
         The path. Its round-trip time is only used for the share that a given one-way delay has in it.
-    stack, target, on_progress, method
-        As for `largest_bitrate`.
 
     Returns
     -------
@@ -464,10 +458,6 @@ def largest_rtt(
     ------
     ValueError
         If no round-trip time meets the target; the message names the best value.
-
-    References
-    ----------
-    Brosh et al., "The Delay-Friendliness of TCP for Real-Time Traffic", ToN 2010, section V: the working region.
 
     Examples
     --------

@@ -290,13 +290,8 @@ def sensitivities(
     ----------
     flow : Flow or str
         The flow, or the name of an application in `tcpdelay.scenario.applications`.
-    path : Path
-        The path.
-    stack : Stack or {"linux", "newreno_2008", "quic"}, optional
-        The transport, or its name on the command line; by default the TCP of a current Linux kernel.
-    target : Target, optional
-        The quantile of the delay, and the limit beyond which packets are late; by default that of the application, or
-        95 % within 0.2 s.
+    path, stack, target
+        As for `largest_bitrate`. The target has the quantile, and the limit beyond which packets are late.
     step : float
         Share by which an input decreases and increases, 0.001 to 0.5.
     on_progress : callable, optional

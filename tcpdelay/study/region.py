@@ -57,20 +57,9 @@ DEFAULT_CODEC = "g711"
 
 LARGEST_REGION = 1_000_000
 """Largest number of cells of a region."""
+_DELAYS = ("p50", "p95", "p99", "quantile", "mean", "late_fraction", "unplayed", "playout_delay")
 CELL = np.dtype(
-    [
-        ("p50", np.float64),
-        ("p95", np.float64),
-        ("p99", np.float64),
-        ("quantile", np.float64),
-        ("mean", np.float64),
-        ("late_fraction", np.float64),
-        ("unplayed", np.float64),
-        ("playout_delay", np.float64),
-        ("sustainable", np.bool_),
-        ("works", np.bool_),
-        ("accuracy", np.int8),
-    ]
+    [*((name, np.float64) for name in _DELAYS), ("sustainable", np.bool_), ("works", np.bool_), ("accuracy", np.int8)]
 )
 ACCURACIES = ("exact", "lower_bound", "unsustainable", "not_computed", "estimated")
 """Meaning of the figures of a cell, by number; only simulated cells are "estimated"."""

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
-from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, Model, Requested
+from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import InvalidValueError, bounds
 from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
@@ -180,6 +180,8 @@ STEPS_OF_WALK = 2
 STEP = 2.0 ** (1 / STEPS_OF_WALK)
 """Ratio of two neighbouring values of the walk."""
 RELATIVE_TOLERANCE = 0.01
+SIMULATED_TOLERANCE = 0.05
+"""Tolerance of the range in which the expected error places an edge, if its ends are simulated one by one."""
 SMALLEST_SHARE = 1e-3
 """Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
 ALL_LATE = 1.0
@@ -322,13 +324,14 @@ def _excess(late: float, target: Target) -> float:
 def edge_of(
     axis: Axis,
     stack: KnownStack,
-    target: Target,
+    asked: Requested,
     start: float,
     model: AnsweredBy | Model = "chain",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Bracket:
-    """Return both sides of the edge of what meets a target, as `bracket` finds it from `start` on an axis."""
-    requested = Requested(precision="decision", target=target)
+    """Return both sides of the edge of what meets the target asked for, as `bracket` finds it from `start`."""
+    requested, target = replace(asked, precision="decision"), asked.target
+    assert target is not None
     tried, most = 0, most_values(axis)
 
     def excess(value: float) -> float | None:
@@ -337,7 +340,7 @@ def edge_of(
         answer = predict(scenario, requested, model)
         if answer.status == "too large":
             # A decision near the limit may take longer than the distribution.
-            whole = predict(scenario, Requested(target=target), model)
+            whole = predict(scenario, asked, model)
             answer = whole.restated(requested) or whole
         tried += 1
         found = excess_lateness(answer, target)
@@ -376,19 +379,20 @@ def most_values(axis: Axis) -> int:
 def edges_within_error(
     axis: Axis,
     stack: KnownStack,
-    target: Target,
+    asked: Requested,
     edge: float,
     model: AnsweredBy | Model = "chain",
-    asked: Requested = WHOLE_DISTRIBUTION,
 ) -> tuple[float | None, float | None]:
-    """Return the range in which the expected error places an edge."""
-    requested = replace(asked, precision="decision", target=target)
+    """Return the range in which the expected error places an edge: to 1 %, or to 5 % by simulations."""
+    requested, target = replace(asked, precision="decision"), asked.target
+    assert target is not None
+    tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
 
     def edge_if(longer: bool) -> Bracket:
         def excess(value: float) -> float:
             return _excess(_late_if(longer, Scenario(*axis.place(value), stack), requested, target, model), target)
 
-        return bracket(excess, edge, axis.lowest, axis.highest)
+        return bracket(excess, edge, axis.lowest, axis.highest, tolerance)
 
     return edge_if(longer=True).inside, edge_if(longer=False).outside
 

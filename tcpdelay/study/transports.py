@@ -92,17 +92,13 @@ def shared_path(path: Path) -> SharedPath:
     )
 
 
-def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int = 0) -> tuple[Contender, ...]:
-    """Return all ways to carry a flow, plain TCP of the kernel first and datagrams last.
+def contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int = 0) -> Iterator[Contender]:
+    """Yield all ways to carry a flow, plain TCP of the kernel first and datagrams last.
 
     The kernel's TCP, QUIC and datagrams carry any source, all other contenders only a `Flow`. Packets are lost before
     they reach a shared link. Transports with a deadline use the target's limit. `parity` is the number of parity
     datagrams per packet of a further contender over UDP, 0 to 255; with 0, there is no such contender.
     """
-    return tuple(_contenders(flow, path, stack, target, parity))
-
-
-def _contenders(flow: MessageSource, path: Path, stack: Linux, target: Target, parity: int) -> Iterator[Contender]:
     carry = partial(ConstantRate, flow=flow, path=shared_path(path))
 
     yield Contender(
@@ -212,6 +208,16 @@ FEWEST_PACKETS, FEWEST_ROUND_TRIPS = 100, 10
 """Shortest simulation: fewer packets give no quantiles."""
 RANKED_DIGITS = 3
 """Significant digits of the figures by which contenders are ranked."""
+STAGES = (16, 4, 1)
+"""Parts of the default duration after which a contender may end: its rank and its verdict are settled."""
+FEWEST_JUDGED = 10_000
+"""Fewest packets after which a rank or a verdict can be settled."""
+SETTLED_ERROR = 0.05
+"""Relative statistical error with which contenders that do not differ have one rank."""
+SETTLED_PART = 0.015
+"""The same as a part of the share that the target allows."""
+RULE_OF_THREE = 3.0
+"""Packets: with none among n, the share is below 3 / n with 95 % confidence (Hanley and Lippman-Hand 1983)."""
 WARM_UP = 0.05
 """Share of the time simulated, at its beginning, that is left out."""
 UNLIMITED = Bottleneck(rate=1e12, capacity=60_000)
@@ -225,6 +231,7 @@ class Carried:
     result: FlowResult
     others: float  # Throughput of all other sources together [bit/s]
     predicted: DelayDistribution | None  # From a chain or a closed form; None without either
+    duration: float  # Time simulated [s]
 
 
 @dataclass(frozen=True)
@@ -244,7 +251,7 @@ class Comparison:
     undisturbed : float
         Throughput of the other sources without the flow [bit/s]; 0 without other sources.
     duration : float
-        Time simulated for each contender [s].
+        Longest time simulated for a contender [s]; each of the `rows` has its own.
     seed : int
         Seed of all random numbers.
     rows : tuple of Carried
@@ -343,6 +350,36 @@ class Comparison:
         none_on_time = self.none_on_time(row) and self.none_on_time(other)
         return self._order(row) != self._order(other) and (apart or none_on_time)
 
+    def is_settled(self, row: Carried) -> bool:
+        """Return whether a longer simulation of a contender would change neither its rank nor its verdict.
+
+        Its interval is then disjoint from those of all others and from the allowed share. Where it overlaps with
+        another, it is narrow, or would overlap after the longest simulation too: the two share a rank.
+        """
+        if not row.result.sustainable:
+            return True
+        if self.unsettled(row) or row.result.offered < FEWEST_JUDGED:
+            return False
+        if self.none_on_time(row):
+            return row.result.p95_interval.relative_half_width <= SETTLED_ERROR
+        missed, error = self.missed(row), self._cautious_error(row)
+        if self.target.allows(missed - error) != self.target.allows(missed + error):
+            return False
+        if error <= max(SETTLED_ERROR * missed, SETTLED_PART * (1 - self.target.quantile)):
+            return True
+        # Errors fall with the square root of the time. Where the longest simulation would probably not tell two
+        # contenders apart either, it is not worth its time.
+        shorter = math.sqrt(row.duration / self.duration)
+        others = (other for other in self.rows if other is not row and not self.unsettled(other))
+        return not any(
+            shorter < abs(missed - self.missed(other)) / math.hypot(error, self._cautious_error(other)) <= 1
+            for other in others
+        )
+
+    def _cautious_error(self, row: Carried) -> float:
+        """Return the statistical error of the share that is missed; it is not 0 because no packet was late so far."""
+        return max(self.missed_error(row), RULE_OF_THREE / row.result.offered)
+
     def _order(self, row: Carried) -> tuple[float, ...]:
         """Return the figures that rank a contender, the smallest first."""
         result = row.result
@@ -367,13 +404,11 @@ class Comparison:
         packets are lost for both, which rather brings their delays together: the interval is that of independent
         simulations, and wide enough.
         """
-        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
-        return difference_interval(own, plain)
+        return difference_interval(self._settled_p95(row), self._settled_p95(self.rows[0]))
 
     def p95_ratio(self, row: Carried) -> Interval:
         """Return the 95th percentile of a contender's delays divided by that of plain TCP; see `p95_difference`."""
-        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
-        return ratio_interval(own, plain)
+        return ratio_interval(self._settled_p95(row), self._settled_p95(self.rows[0]))
 
     def _settled_p95(self, row: Carried) -> Interval:
         settled = row.result.sustainable and row.result.delivered and not self.unsettled(row)
@@ -429,6 +464,9 @@ def compare(
     duration : float, optional
         Time to simulate [s], up to 1e7, for at least 100 packets and ten round trips. By default the time of a million
         packets of a `Flow`, or of a million segments of another source, or less with a fast link or if a trace ends.
+        Without other sources, a contender then ends after a sixteenth or a quarter of this time if its verdict and its
+        rank are settled. The rank is settled if its interval is narrower than 5 % of its share or 1.5 % of the allowed
+        share, or overlaps only with those from which the whole time would probably not distinguish it.
     seed : int
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     parity : int
@@ -472,41 +510,62 @@ def compare(
     target, path, stack = target_of(flow, target), checked_path(path), checked_linux(stack)
     flow = source_of(flow)
     parity = declarations(Udp)["parity"].require("parity", parity)
-    entered = contenders(flow, path, stack, target, parity)
+    entered = tuple(contenders(flow, path, stack, target, parity))
     if link is not None and link.managed:
         entered = tuple(each for each in entered if each.source.transport.deliver is not None)
     if ways is not None:
         entered = _chosen(entered, ways)
+    stages: Sequence[int] = (1,)
     if duration is None:
         duration = default_duration(flow, link, stack)
+        # What a contender takes from others is compared with a simulation of the others alone, which is as long.
+        stages = STAGES if not others and flow.message_count is None else stages
     shortest = FEWEST_PACKETS * flow.mean_interval + FEWEST_ROUND_TRIPS * path.rtt
     if not is_number(duration) or 0 < duration < shortest:
         raise InvalidValueError("duration", duration, f"be at least {shortest:g} s, for {FEWEST_PACKETS} packets")
-    simulated = [[contender.source, *others] for contender in entered]
-    if others:
-        simulated.append([*others])
-    results = _in_threads(
-        [partial(_simulate, sources, link, duration, seed, max_seconds) for sources in simulated], on_progress
+    asked = Comparison(
+        flow, path, stack, target, link, tuple(others), 0.0, duration, seed, (), application, path_preset
     )
-    rows = []
-    for contender, result in zip(entered, results, strict=False):
-        predicted = _predicted(contender, contender is entered[0]) if link is None else None
-        rows.append(Carried(contender, result.flows[0], _throughput(result.flows[1:]), predicted))
-    undisturbed = _throughput(results[-1].flows) if others else 0.0
-    return Comparison(
-        flow,
-        path,
-        stack,
-        target,
-        link,
-        tuple(others),
-        undisturbed,
-        duration,
-        seed,
-        tuple(rows),
-        application,
-        path_preset,
-    )
+    return _until_settled(asked, entered, stages, max_seconds, on_progress)
+
+
+def _until_settled(
+    comparison: Comparison,
+    entered: Sequence[Contender],
+    stages: Sequence[int],
+    max_seconds: float,
+    on_progress: Callable[[int, int], None] | None,
+) -> Comparison:
+    """Return the comparison with each contender simulated for the first part of the duration that settles it."""
+    link, others = comparison.link, comparison.others
+    alone = [others] if others else []
+    predicted = [_predicted(each, each is entered[0]) if link is None else None for each in entered]
+    rows: dict[int, Carried] = {}
+    simulate = partial(simulate_network, bottleneck=link or UNLIMITED, seed=comparison.seed, max_seconds=max_seconds)
+    unsettled = [*range(len(entered))]
+    before, total = 0, len(stages) * len(entered) + len(alone)
+
+    def report(done: int) -> None:
+        if on_progress is not None:
+            on_progress(before + done, total)
+
+    for stage, part in enumerate(stages):
+        sources = [(entered[place].source, *others) for place in unsettled] + alone
+        before = (stage + 1) * len(entered) - len(unsettled)
+        duration = comparison.duration / part
+        timed = partial(simulate, duration=duration, warm_up=WARM_UP * duration)
+        results = _in_threads([partial(timed, each) for each in sources], report)
+        for place, result in zip(unsettled, results, strict=False):
+            found = result.flows
+            rows[place] = Carried(entered[place], found[0], _throughput(found[1:]), predicted[place], duration)
+        undisturbed = _throughput(results[-1].flows) if others else 0.0
+        comparison = replace(comparison, rows=tuple(rows[place] for place in sorted(rows)), undisturbed=undisturbed)
+        unsettled = [place for place, row in enumerate(comparison.rows) if not comparison.is_settled(row)]
+        if not unsettled:
+            break
+    if before + len(results) < total:
+        report(total - before)
+    return replace(comparison, duration=max(row.duration for row in comparison.rows))
 
 
 def _chosen(entered: Sequence[Contender], ways: Collection[str]) -> tuple[Contender, ...]:
@@ -543,26 +602,14 @@ def _predicted(contender: Contender, warn: bool) -> DelayDistribution | None:
     return None
 
 
-def _simulate(
-    sources: Sequence[Source], link: Bottleneck | None, duration: float, seed: int, max_seconds: float
-) -> NetworkResult:
-    warm_up = WARM_UP * duration
-    return simulate_network(
-        sources, link or UNLIMITED, duration=duration, warm_up=warm_up, seed=seed, max_seconds=max_seconds
-    )
-
-
 def _throughput(flows: Sequence[FlowResult]) -> float:
     return sum(flow.throughput for flow in flows)
 
 
-def _in_threads(
-    work: Sequence[Callable[[], NetworkResult]], on_progress: Callable[[int, int], None] | None
-) -> list[NetworkResult]:
+def _in_threads(work: Sequence[Callable[[], NetworkResult]], on_done: Callable[[int], None]) -> list[NetworkResult]:
     """Return the results in the order of the work; compiled code runs without Python's lock."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = [pool.submit(simulate) for simulate in work]
         for done, _ in enumerate(as_completed(futures), 1):
-            if on_progress is not None:
-                on_progress(done, len(futures))
+            on_done(done)
     return [future.result() for future in futures]
