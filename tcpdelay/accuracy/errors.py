@@ -108,7 +108,7 @@ class ErrorTable:
         if not alike.size:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
         known = self.known_quantile(quantile)
-        squares = ((places - self._place(features)[:, None]) ** 2).sum(axis=0)
+        squares = np.square(places - self._place(features)[:, None]).sum(axis=0)
         # Sorting the squares of all scenarios would take longer than everything else.
         nearest = np.argpartition(squares, NEIGHBOURS)[: NEIGHBOURS + 1] if squares.size > NEIGHBOURS else slice(None)
         distances = np.sqrt(squares[nearest])

@@ -10,9 +10,8 @@ import re
 import statistics
 from typing import Any, NamedTuple
 
-from scipy.special import stdtrit
-
 from tcpdelay.capture.estimate import PathEstimate, milliseconds_to_seconds, read_recording
+from tcpdelay.statistics import student_quantile
 
 # The outputs of fping, mtr, nping, MikroTik and iperf3, read into a path estimate.
 
@@ -428,5 +427,5 @@ def _mean_interval(mean: float, deviation: float, received: int, smallest: float
     if received < 2:
         return None
     # ping divides by the number of values n, not by n - 1.
-    half_width = float(stdtrit(received - 1, 0.975)) * deviation / math.sqrt(received - 1)
+    half_width = student_quantile(received - 1, 0.95) * deviation / math.sqrt(received - 1)
     return max(mean - half_width, smallest), mean + half_width

@@ -8,8 +8,9 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cache
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -88,11 +89,12 @@ def _without_command(
 
 
 @cache
-def program() -> ProgramHelp:
-    """Return the program with all its commands. A process builds it once: that takes longer than a prediction."""
-    group = typer.main.get_command(app)
-    assert isinstance(group, ProgramHelp)
-    return group
+def program(command: str | None = None) -> ProgramHelp:
+    """Return the program with all its commands, or with one: to build all takes as long as a hundred predictions."""
+    chosen = copy(app)
+    chosen.registered_commands = [each for each in app.registered_commands if command in (None, each.name)]
+    chosen.registered_groups = [each for each in app.registered_groups if command in (None, each.name)]
+    return cast(ProgramHelp, typer.main.get_command(chosen))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,7 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("always", ColumnUnitWarning)
             warnings.showwarning = print_warning
             # A page names the command that made it.
-            status = program().main(arguments, prog_name="tcpdelay", standalone_mode=False, obj=arguments)
+            one = program(*_named_commands(arguments)[:1])
+            status = one.main(arguments, prog_name="tcpdelay", standalone_mode=False, obj=arguments)
         sys.stdout.flush()
     except typer.TyperException as error:
         print(one_line(error, " ".join(["tcpdelay", *_named_commands(arguments)])), file=sys.stderr)
@@ -122,14 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _named_commands(arguments: Sequence[str]) -> list[str]:
     """Return the names at the beginning of the arguments: a command, or a group and its command."""
-    named: list[str] = []
-    commands = getattr(program(), "commands", {})
-    for word in arguments:
-        if word not in commands:
-            break
-        named.append(word)
-        commands = getattr(commands[word], "commands", {})
-    return named
+    commands = {command.name for command in app.registered_commands}
+    of_groups = {"testbed": {command.name for command in captures.app.registered_commands}}
+    first, second = [*arguments[:2], "", ""][:2]
+    if first in of_groups:
+        return [first, second] if second in of_groups[first] else [first]
+    return [first] if first in commands else []
 
 
 def _make_writable() -> None:

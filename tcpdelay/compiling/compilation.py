@@ -75,13 +75,14 @@ def kernel(*, nogil: bool = False, joins: bool = False) -> Callable[[Kernel], Ke
     return _compiled(options, joins)
 
 
-def allocation_free(fastmath: frozenset[str] = frozenset()) -> Callable[[Kernel], Kernel]:
+def allocation_free(fastmath: frozenset[str] = frozenset(), inlined: bool = False) -> Callable[[Kernel], Kernel]:
     """Return a decorator that compiles and caches a kernel which makes no array.
 
     Without Numba's undocumented switch `_nrt`, counting references takes half of the time of the kernels that collect
-    delays: an atomic instruction at every access to an array of a record. The results are the same.
+    delays: an atomic instruction at every access to an array of a record. The results are the same. A kernel that is
+    `inlined` becomes a part of its callers' code: a call copies each field of each tuple and array among its arguments.
     """
-    options: dict[str, Any] = {"fastmath": set(fastmath)} if fastmath else {}
+    options: dict[str, Any] = {"fastmath": set(fastmath), "forceinline": inlined}
     if hasattr(CPUTargetOptions, "_nrt"):
         options["_nrt"] = False
     return _compiled(options)

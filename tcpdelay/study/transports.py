@@ -40,7 +40,7 @@ from tcpdelay.sim.network.sources import ConstantRate, Source, checked_sources
 from tcpdelay.sim.network.stacks import Classic, Scp, TimeLined, Udp
 from tcpdelay.sim.network.transport import TCP_HEADER, TIMESTAMPS, UDP_HEADER
 from tcpdelay.sim.simulation import segments_per_message
-from tcpdelay.statistics import Interval, difference_interval, ratio_interval
+from tcpdelay.statistics import Interval, difference_interval
 from tcpdelay.units import format_time
 
 if TYPE_CHECKING:
@@ -408,7 +408,9 @@ class Comparison:
 
     def p95_ratio(self, row: Carried) -> Interval:
         """Return the 95th percentile of a contender's delays divided by that of plain TCP; see `p95_difference`."""
-        return ratio_interval(self._settled_p95(row), self._settled_p95(self.rows[0]))
+        own, plain = self._settled_p95(row), self._settled_p95(self.rows[0])
+        low, high = np.exp(difference_interval(Interval(*np.log(own)), Interval(*np.log(plain)))[1:])
+        return Interval(own.value / plain.value, float(low), float(high))
 
     def _settled_p95(self, row: Carried) -> Interval:
         settled = row.result.sustainable and row.result.delivered and not self.unsettled(row)

@@ -220,7 +220,7 @@ def _packets_and_ages(row: NDArray[np.float64]) -> tuple[float, float]:
     return packets, ages
 
 
-@allocation_free()
+@allocation_free(inlined=True)
 def _add_leaving(
     p: LinuxParameters,
     leaving: Leaving,
@@ -266,7 +266,7 @@ def _add_leaving(
     add_row(waiting, age + left, rest, row)
 
 
-@allocation_free()
+@allocation_free(inlined=True)
 def _add_drained(
     p: LinuxParameters,
     leaving: Leaving,

@@ -170,7 +170,7 @@ def _busy_chain(phases: Phases, transitions: Transitions, exponent: float) -> Ph
         stays, gained = False, 0.0
         for event in range(phases.first_transition[phase], phases.first_transition[phase + 1]):
             target, chance = transitions.target[event], transitions.probability[event]
-            weighted = chance * math.exp(exponent * transitions.shift[event])
+            weighted = chance if exponent == 0.0 else chance * math.exp(exponent * transitions.shift[event])
             stays |= target == phase
             gained += weighted - chance
             filled = _add_move(chain, phase, filled, target, weighted)
