@@ -1,5 +1,7 @@
 """Phases, transitions and solution of a chain, made from the public parts of the solver."""
 
+import numpy as np
+
 from tcpdelay.chain.linux.transitions import LinuxProfile
 from tcpdelay.chain.published.delays import PublishedProfile
 from tcpdelay.chain.solver.state_space import reachable_rows
@@ -26,3 +28,15 @@ def solved_rows(profile):
         if probability_at_bound(profile.structure[0], rows, solution.probability) < NEGLIGIBLE_TRUNCATION:
             return rows, solution
         bound *= 2
+
+
+def assert_complete(phases, transitions):
+    """Check that the events of every phase have probabilities that add up to one, and lead to phases."""
+    first = phases["first_transition"]
+    sums = np.add.reduceat(transitions["probability"], first[:-1][np.diff(first) > 0])
+    assert np.abs(sums - 1).max() <= 1e-12
+    assert transitions["probability"].min() >= 0
+    assert transitions["duration"].min() >= 0
+    targets = np.stack([transitions["target"], transitions["target_when_empty"]])
+    assert targets.min() >= 0
+    assert targets.max() < phases.size - 1

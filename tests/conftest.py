@@ -7,16 +7,14 @@ import signal
 import socket
 import subprocess
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from browser_page import FLAGS, Elements
-from report_cases import guidelines
 from tcpdelay.compiling import compilation
-from tcpdelay.study.margins import Margin
 
 # No deadline: the first call of a compiled kernel takes seconds, every later one microseconds.
 settings.register_profile("local", deadline=None, print_blob=True)
@@ -50,12 +48,38 @@ def pytest_configure() -> None:
 @pytest.fixture
 def no_search(monkeypatch):
     """Take the scenario itself for each margin, where the question is about other parts of a report."""
+    # Imported here and below, as most files of tests need no report.
+    from tcpdelay.study.margins import Margin
 
     def at_hand(scenario, target, model, on_margin=None):
         now = {"loss": scenario.path.loss, "rtt": scenario.path.rtt, "bitrate": scenario.source.bitrate}
         return tuple(Margin(quantity, value, value) for quantity, value in now.items())
 
     monkeypatch.setattr("tcpdelay.advice.judged_delays.margins", at_hand)
+
+
+FEW_PACKETS = {
+    "models.predict.COMPARED_PACKETS": 4000,
+    "advice.guideline.COMPARED_PACKETS": 4000,
+    "sim.simulation.MOST_PACKETS": 8000,
+    "study.transports.PACKETS": 10_000,
+    "study.transports.LINK_PACKETS": 20_000,
+}
+"""Lengths of simulations by default, where no figure is checked."""
+
+
+@pytest.fixture
+def brief_simulations():
+    """Return a context in which simulations are short unless their length is given."""
+
+    @contextmanager
+    def brief():
+        with pytest.MonkeyPatch.context() as patched:
+            for name, packets in FEW_PACKETS.items():
+                patched.setattr(f"tcpdelay.{name}", packets)
+            yield
+
+    return brief
 
 
 @pytest.fixture
@@ -163,6 +187,8 @@ def opened(browser, tmp_path):
 @pytest.fixture(scope="session")
 def findings():
     """Return the guidelines whose reports are tested, by name."""
+    from report_cases import guidelines
+
     return guidelines()
 
 

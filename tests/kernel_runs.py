@@ -97,8 +97,8 @@ def figures():
     engine.WARM_UP = QuicConnections.warm_up = 100
     network = simulate_network(
         [
-            ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=Stack.linux()),
-            ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=Classic()),
+            ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=stack)
+            for stack in (Stack.linux(), Classic(), Scp(), Udp())
         ],
         Bottleneck(rate=2e5, capacity=10),
         duration=2,

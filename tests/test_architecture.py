@@ -4,9 +4,6 @@ import ast
 import importlib
 import json
 import re
-import subprocess
-import sys
-import zipfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -341,17 +338,3 @@ def test_a_file_name_occurs_once_or_is_told_apart_by_its_folder():
     files = [module for module, file in MODULES.items() if file.name != "__init__.py" and ".cli." not in module]
     several = {name for name, count in Counter(module.rpartition(".")[2] for module in files).items() if count > 1}
     assert not several - SHARED_FILE_NAMES, "one name for several modules"
-
-
-def test_the_wheel_holds_the_package_alone(tmp_path):
-    pytest.importorskip("hatchling")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as opened:
-        files = {name for name in opened.namelist() if ".dist-info/" not in name}
-    assert {name.split("/")[0] for name in files} == {PACKAGE}
-    assert {name for name in files if name.endswith(".py")} == {
-        str(file.relative_to(ROOT)) for file in MODULES.values()
-    }
-    assert {f"{PACKAGE}/py.typed", f"{PACKAGE}/__init__.pyi"} <= files

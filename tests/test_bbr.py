@@ -285,8 +285,8 @@ def test_delays_depend_on_the_age_of_the_connection():
     path = td.Path(rtt=0.300, loss=0.03)
     young, old = (simulate(VIDEO, path, BBR, packets=1_400_000, seed=1, connection_time=age) for age in (60.0, 7200.0))
     assert young.mean < 0.85 * old.mean
-    again = simulate(VIDEO, path, BBR, packets=1_400_000, seed=1, connection_time=60.0)
-    assert (again.mean, again.counts) == (young.mean, young.counts)
+    once, again = (simulate(VIDEO, path, BBR, packets=200_000, seed=1, connection_time=60.0) for _ in range(2))
+    assert (again.mean, again.counts) == (once.mean, once.counts)
     for age in (1, 1e7, float("nan"), "1 h"):
         with pytest.raises(InvalidValueError, match="connection_time"):
             simulate(VOICE, PATH, BBR, connection_time=age)
@@ -302,7 +302,7 @@ def test_reno_and_cubic_use_a_single_connection():
 
 
 def test_transports_are_compared_beside_bbr():
-    plain = td.compare(td.Flow(1448, 0.020, write_jitter=0), PATH, BBR, duration=200).rows[0]
+    plain = td.compare(td.Flow(1448, 0.020, write_jitter=0), PATH, BBR, duration=200, ways=["udp"]).rows[0]
     assert "bbr" in plain.contender.title
     assert plain.predicted.mean == pytest.approx(plain.result.delays.mean, rel=0.05)
     assert plain.result.delays.quantile(0.95) == pytest.approx(0.098, abs=0.01)
@@ -316,7 +316,7 @@ def test_the_command_line_takes_bbr(capsys):
     assert json.loads(capsys.readouterr().out)["p95"] < 0.12
 
 
-def test_advice_names_bbr_where_the_flow_takes_much_of_the_fair_rate():
+def test_advice_names_bbr_where_the_flow_takes_much_of_the_fair_rate(no_search):
     def rule(flow, path, stack=None):
         found = td.guideline(flow, path, stack, td.Target(0.2))
         return next(rule for rule in found.recommendations if rule.key == "bbr")

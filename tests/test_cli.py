@@ -380,7 +380,7 @@ def test_an_ss_recording_brings_its_segment_size_too(tmp_path):
     assert read_scenario(several).path.rtt == read_ss(EXAMPLES / "ss-several.txt", "10.0.3.2:5003").rtt
 
 
-def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridden(run):
+def test_the_report_carries_the_interval_of_a_measurement_unless_it_was_overridden(no_search, run):
     def reported(*options):
         status, printed, errors = run("report", "--ping", EXAMPLES / "ping-clean.txt", "--app", "voip", *options)
         assert (status, errors) == (0, "")
@@ -579,7 +579,7 @@ def test_a_warning_is_one_line_without_a_place_in_the_source(run):
     ("name", "start"),
     [("r.md", "# "), ("r.html", "<!DOCTYPE html>"), ("r.json", "{"), ("r.txt", ""), ("[r].MD", "# ")],
 )
-def test_the_suffix_chooses_the_format(run, tmp_path, name, start):
+def test_the_suffix_chooses_the_format(no_search, run, tmp_path, name, start):
     assert run("report", *VOIP, "-o", name) == (0, "", "")
     text = (tmp_path / name).read_text()
     assert text.lower().startswith(start.lower())
@@ -588,7 +588,7 @@ def test_the_suffix_chooses_the_format(run, tmp_path, name, start):
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_format_goes_before_the_suffix_and_the_terminal_gets_the_same(run, tmp_path):
+def test_a_format_goes_before_the_suffix_and_the_terminal_gets_the_same(no_search, run, tmp_path):
     assert run("report", *VOIP, "-o", "r.html", "--format", "json") == (0, "", "")
     in_file = (tmp_path / "r.html").read_text()
     assert run("report", *VOIP, "--format", "json") == (0, in_file, "")
@@ -596,7 +596,7 @@ def test_a_format_goes_before_the_suffix_and_the_terminal_gets_the_same(run, tmp
     assert run("report", *VOIP, "--format", "markdown")[1].startswith("# ")
 
 
-def test_the_text_report_shows_the_numbers(run):
+def test_the_text_report_shows_the_numbers(no_search, run):
     status, printed, errors = run("report", *VOIP)
     assert (status, errors) == (0, "")
     assert "140 ms" in printed
@@ -620,7 +620,7 @@ def test_an_output_that_cannot_be_written_is_refused(run, tmp_path, command):
     assert {path.name for path in tmp_path.iterdir()} == {"file", f"directory{suffix}"}
 
 
-def test_a_write_protected_file_is_not_replaced(run, tmp_path, monkeypatch):
+def test_a_write_protected_file_is_not_replaced(no_search, run, tmp_path, monkeypatch):
     kept = tmp_path / "r.json"
     kept.write_text("kept")
     monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("replaced"))
@@ -639,7 +639,7 @@ def test_a_write_protected_file_is_not_replaced(run, tmp_path, monkeypatch):
     assert kept.read_text() == "kept"
 
 
-def test_a_file_is_replaced_at_once_or_not_at_all(run, tmp_path, monkeypatch):
+def test_a_file_is_replaced_at_once_or_not_at_all(no_search, run, tmp_path, monkeypatch):
     (tmp_path / "r.json").write_text("old")
     (tmp_path / "link.json").symlink_to("r.json")
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
@@ -654,7 +654,7 @@ def test_a_file_is_replaced_at_once_or_not_at_all(run, tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_pipe_is_written_to_and_stays_a_pipe(run, tmp_path):
+def test_a_pipe_is_written_to_and_stays_a_pipe(no_search, run, tmp_path):
     pipe = tmp_path / "pipe.json"
     os.mkfifo(pipe)
     received = []

@@ -24,7 +24,7 @@ def examples(printed):
 
 
 @pytest.mark.parametrize("command", [[], ["report"], ["predict"], ["solve"]])
-def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
+def test_every_example_of_the_help_runs_as_written(run, brief_simulations, tmp_path, command):
     with process(*command, "--help", stdout=subprocess.PIPE) as started:
         printed, errors = started.communicate()
     assert (started.returncode, errors) == (0, "")
@@ -33,7 +33,8 @@ def test_every_example_of_the_help_runs_as_written(run, tmp_path, command):
     assert len(found) >= 3
     (tmp_path / "examples").symlink_to(EXAMPLES)
     for arguments in found:
-        status, _, errors = run(*arguments)
+        with brief_simulations():
+            status, _, errors = run(*arguments)
         assert status == 0, arguments
         assert all(line.startswith("warning: ") for line in errors.splitlines()), arguments
         if "-o" in arguments or "--chart" in arguments:

@@ -1,5 +1,6 @@
 """The kernels that come with an installation: used where they are right and safe, and compiled anew elsewhere."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -10,7 +11,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from numba.core import config
 
+from tcpdelay.chain.linux.delays import delay_bins
 from tcpdelay.compiling import stored_kernels
 
 ROOT = Path(__file__).parents[1]
@@ -89,17 +92,6 @@ def run(packages, code, *arguments, **environment):
     return done.stdout, done.stderr
 
 
-@pytest.fixture
-def changed(installation):
-    """A copy of the installation that a test may change."""
-    folder = installation / "tcpdelay" / "compiled_kernels"
-    kept = installation / "kept"
-    shutil.copytree(folder, kept)
-    yield folder
-    shutil.rmtree(folder)
-    kept.rename(folder)
-
-
 @pytest.fixture(scope="module")
 def played(installation, tmp_path_factory):
     """What the code `CALL` prints where it uses the kernels of the installation."""
@@ -173,7 +165,18 @@ def edited(name, value):
 
 
 def kernel_file(folder):
-    return folder / "quality.player._play.kernel"
+    return folder / "chain.linux.delays.delay_bins.kernel"
+
+
+def of_another_build(folder):
+    content = bytearray(kernel_file(folder).read_bytes())
+    content[0] ^= 1
+    kernel_file(folder).write_bytes(content)
+
+
+def linked(folder):
+    elsewhere = kernel_file(folder).rename(folder.with_name("elsewhere"))
+    kernel_file(folder).symlink_to(elsewhere)
 
 
 MISMATCHES = {
@@ -190,9 +193,51 @@ MISMATCHES = {
     "a stamp that others can write": (lambda folder: (folder / "stamp.json").chmod(0o666), "others can write to "),
     "a kernel that others can write": (lambda folder: kernel_file(folder).chmod(0o646), "others can write to "),
     "a damaged stamp": (lambda folder: (folder / "stamp.json").write_text("{"), "stamp.json cannot be read"),
-    "half a kernel": (lambda folder: os.truncate(kernel_file(folder), 2000), "_play.kernel is damaged"),
+    "half a kernel": (lambda folder: os.truncate(kernel_file(folder), 2000), "delay_bins.kernel is damaged"),
+    "a kernel of another build": (of_another_build, "delay_bins.kernel is damaged"),
+    "a linked kernel": (linked, "delay_bins.kernel"),
     "no kernels": (shutil.rmtree, "this installation has no compiled kernels"),
 }
+if hasattr(os, "geteuid") and os.geteuid() == 0:
+    # Only root can give files away.
+    MISMATCHES["a kernel of another user"] = (
+        lambda folder: os.chown(kernel_file(folder), 12345, 12345),
+        "belongs to another user",
+    )
+
+
+@pytest.fixture
+def looked_up(wheel, tmp_path, monkeypatch):
+    """Return what looks a kernel up in a changed copy of the package's folder: whether it is found, and why not."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "compiled_kernels"
+    folder.mkdir(mode=0o755)
+    for file in (stored_kernels.FOLDER / "stamp.json", kernel_file(stored_kernels.FOLDER)):
+        shutil.copy2(file, folder)
+
+    def looked_up(change):
+        change(folder)
+        # A module of its own, as each process reads the stamp once.
+        spec = importlib.util.spec_from_file_location("stored_kernels_read_anew", stored_kernels.__file__)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.FOLDER = folder
+        found = module.KernelCache(delay_bins.py_func).holds_any()
+        return found, module.unusable()
+
+    return looked_up
+
+
+def test_kernels_that_fit_are_found(looked_up):
+    assert looked_up(lambda folder: None) == (True, None)
+
+
+@pytest.mark.parametrize("mismatch", MISMATCHES)
+def test_kernels_that_do_not_fit_are_not_found(looked_up, mismatch):
+    change, reason = MISMATCHES[mismatch]
+    found, said = looked_up(change)
+    assert not found
+    assert reason in said
 
 
 def falls_back(packages, cache, played, reason, **environment):
@@ -204,16 +249,6 @@ def falls_back(packages, cache, played, reason, **environment):
     (said,) = errors.splitlines()
     assert said.startswith("tcpdelay: compiling parts of ")
     assert f"{reason}" in said
-
-
-@pytest.mark.parametrize("mismatch", MISMATCHES)
-def test_kernels_that_do_not_fit_are_compiled_anew(installation, changed, tmp_path, played, mismatch):
-    change, reason = MISMATCHES[mismatch]
-    change(changed)
-    try:
-        falls_back(installation, tmp_path, played, reason)
-    finally:
-        changed.mkdir(exist_ok=True)
 
 
 def test_another_processor_compiles_its_kernels(installation, tmp_path, played):
@@ -230,25 +265,14 @@ def test_a_changed_source_has_its_kernels_compiled(installation, tmp_path, playe
         module.write_text(text)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")
-def test_kernels_of_another_user_are_not_used(installation, changed, tmp_path, played):
-    os.chown(kernel_file(changed), 12345, 12345)
-    falls_back(installation, tmp_path, played, "belongs to another user")
-
-
-def test_kernels_of_another_build_are_not_used(installation, changed, tmp_path, played):
-    # A file of an earlier build, under the stamp of this one.
-    file = kernel_file(changed)
-    content = bytearray(file.read_bytes())
-    content[0] ^= 1
-    file.write_bytes(content)
-    falls_back(installation, tmp_path, played, "_play.kernel is damaged")
-
-
-def test_a_link_is_not_followed(installation, changed, tmp_path, played):
-    elsewhere = kernel_file(changed).rename(tmp_path / "elsewhere")
-    kernel_file(changed).symlink_to(elsewhere)
-    falls_back(installation, tmp_path, played, "_play.kernel")
+def test_a_damaged_kernel_is_compiled_anew(installation, tmp_path, played):
+    kernel = installation / "tcpdelay" / "compiled_kernels" / "quality.player._play.kernel"
+    content = kernel.read_bytes()
+    os.truncate(kernel, 2000)
+    try:
+        falls_back(installation, tmp_path, played, "_play.kernel is damaged")
+    finally:
+        kernel.write_bytes(content)
 
 
 @pytest.mark.parametrize(("mode", "refused"), [(0o644, False), (0o664, True), (0o646, True), (0o600, False)])

@@ -139,12 +139,24 @@ def source(tmp_path):
 with_commands = [page for page in PAGES if shown_in(page)]
 
 
+@pytest.fixture(scope="module")
+def answers():
+    """Return status, output and errors of commands that write no file and whose output is not shown."""
+    return {}
+
+
 @pytest.mark.parametrize("page", with_commands, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_of_a_page_runs_as_written(run, source, page):
+def test_every_command_of_a_page_runs_as_written(run, source, brief_simulations, answers, page):
     for words, expected in shown_in(page):
         program, arguments = words[0].removeprefix(".venv/bin/"), words[1:]
         if program == "tcpdelay" and not UNDERSTOOD_ONLY.keys() & set(arguments):
-            status, printed, errors = run(*arguments)
+            if expected is None:
+                with brief_simulations():
+                    status, printed, errors = answers.get(tuple(arguments)) or run(*arguments)
+                if not files_written(arguments):
+                    answers[tuple(arguments)] = status, printed, errors
+            else:
+                status, printed, errors = run(*arguments)
             assert status == 0, (words, errors)
             assert printed or files_written(arguments), words
             assert "Traceback" not in errors

@@ -14,6 +14,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -176,6 +177,7 @@ class Segment(NamedTuple):
     sack: bool
 
 
+@cache
 def read_trace(file):
     """Read a trace by tshark, each connection up to its first FIN: the kernel's counters are read before that.
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from chain_structure import profile_of, solved_rows
+from chain_structure import assert_complete, profile_of, solved_rows
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.chain.linux.delays import sums
 from tcpdelay.scenario.path import Path
@@ -98,15 +98,7 @@ def test_invariants(scenario):
 @given(scenarios())
 def test_events_of_every_phase_are_complete(scenario):
     """Also of phases that the start does not lead to, and of flows that TCP cannot carry."""
-    phases, transitions = profile_of(*scenario).structure
-    first = phases["first_transition"]
-    sums_of_rows = np.add.reduceat(transitions["probability"], first[:-1][np.diff(first) > 0])
-    assert np.abs(sums_of_rows - 1).max() <= 1e-12
-    assert transitions["probability"].min() >= 0
-    assert transitions["duration"].min() >= 0
-    for target in ("target", "target_when_empty"):
-        assert transitions[target].min() >= 0
-        assert transitions[target].max() < phases.size - 1
+    assert_complete(*profile_of(*scenario).structure)
 
 
 @settings(max_examples=60)

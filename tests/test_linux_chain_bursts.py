@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 import tcpdelay.sim.simulation as simulation
-from chain_structure import profile_of
+from chain_structure import assert_complete, profile_of
 from tcpdelay.ask import UnsupportedError
 from tcpdelay.chain.linux.bursts import burst_chance, followed_losses, outage_chance, probe_time, repair_rounds
 from tcpdelay.chain.linux.parameters import linux_parameters
@@ -81,13 +81,7 @@ def test_events_of_every_phase_are_complete(burst, flow, rtt, loss, congestion_c
         phases, transitions = profile_of(flow, td.Path(rtt, loss, loss_burst=burst), stack).structure
     except UnsupportedError:
         assume(False)
-    first = phases["first_transition"]
-    sums = np.add.reduceat(transitions["probability"], first[:-1][np.diff(first) > 0])
-    assert np.abs(sums - 1).max() <= 1e-12
-    assert transitions["probability"].min() >= 0
-    assert transitions["duration"].min() >= 0
-    assert min(transitions[name].min() for name in ("target", "target_when_empty")) >= 0
-    assert max(transitions[name].max() for name in ("target", "target_when_empty")) < phases.size - 1
+    assert_complete(phases, transitions)
 
 
 def test_a_burst_of_one_is_an_independent_loss():

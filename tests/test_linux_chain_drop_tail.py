@@ -8,7 +8,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from chain_structure import profile_of
+from chain_structure import assert_complete, profile_of
 from tcpdelay.ask import UnsupportedError
 from tcpdelay.chain.linux.bursts import burst_chance, burst_length, followed_losses, outage_chance, times_after_rest
 from tcpdelay.chain.linux.detection import (
@@ -75,15 +75,9 @@ def test_the_losses_in_an_open_window_are_complete(flow, rtt, loss, window):
 def test_events_of_every_phase_are_complete(flow, rtt, loss, congestion_control, bottleneck):
     stack = td.Stack.linux(congestion_control=congestion_control)
     phases, transitions = profile_of(flow, correlated(rtt, loss, bottleneck=bottleneck), stack).structure
-    first = phases["first_transition"]
-    sums = np.add.reduceat(transitions["probability"], first[:-1][np.diff(first) > 0])
-    assert np.abs(sums - 1).max() <= 1e-12
-    assert transitions["probability"].min() >= 0
-    assert transitions["duration"].min() >= 0
-    targets = np.stack([transitions["target"], transitions["target_when_empty"]])
-    assert targets.min() >= 0
-    assert targets.max() < phases.size - 1
+    assert_complete(phases, transitions)
     # The solver allows one event per phase that stays in it.
+    first, targets = phases["first_transition"], np.stack([transitions["target"], transitions["target_when_empty"]])
     for phase in range(phases.size - 1):
         assert np.any(targets[:, first[phase] : first[phase + 1]] == phase, axis=0).sum() <= 1
 

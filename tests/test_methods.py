@@ -17,6 +17,13 @@ REORDERED = td.Path(rtt=0.100, loss=0.02, reordering=0.01)
 CALL = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
 
 
+@pytest.fixture
+def quick(monkeypatch):
+    """Simulate fewer packets than a search or a report does."""
+    monkeypatch.setattr("tcpdelay.models.predict.COMPARED_PACKETS", 20_000)
+    monkeypatch.setattr("tcpdelay.sim.simulation.MOST_PACKETS", 20_000)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -70,7 +77,7 @@ def test_margins_of_a_simulated_report_agree_with_the_search(reordered):
 
 
 @pytest.mark.parametrize("options", [("--reordering", "1%"), ("--ack-loss", "5%"), ("--bad-time", "40ms")])
-def test_solve_simulates_what_the_chain_refuses(run, options):
+def test_solve_simulates_what_the_chain_refuses(run, quick, options):
     status, printed, _ = run("solve", "rtt", "--loss", "1%", "--app", "voip", *options, "--format", "json")
     assert status == 0
     found = json.loads(printed)
@@ -82,7 +89,7 @@ def test_solve_simulates_what_the_chain_refuses(run, options):
 
 
 @pytest.mark.parametrize("question", ["playout", "interval", "split", "connections", "sensitivity", "frontier", "loss"])
-def test_every_question_takes_a_method(run, question):
+def test_every_question_takes_a_method(run, quick, question):
     more = {"frontier": ("--rtts", "60ms"), "interval": ("--bitrate", "64kbit/s")}.get(question, ())
     options = CALL if question != "interval" else CALL[:4]
     for method in ("chain", "simulation"):

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from flow_counts import assert_counted
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network import linux
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -237,13 +238,8 @@ def test_every_packet_is_counted_once(stack, multiple, extra, loss, capacity, se
     path = SharedPath(0.02, loss=loss)
     sources = [Bulk(path=path, stack=stack, min_buf=MinBuf(multiple, extra)), Bulk(path=path, stack=stack)]
     flow = simulate_network(sources, Bottleneck(2e6, capacity), duration=20, warm_up=2, seed=seed).flows[0]
-    assert flow.offered == flow.delivered + flow.lost + flow.unfinished
+    assert_counted(flow, path)
     assert flow.lost == 0
-    if flow.delays is None:
-        return
-    parts = (flow.sender_delay, flow.network_delay, flow.receiver_delay)
-    assert min(parts) >= 0
-    assert sum(parts) == pytest.approx(flow.delays.mean, rel=1e-9, abs=1e-9)
 
 
 @pytest.mark.parametrize(

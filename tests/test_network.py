@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
+from flow_counts import assert_counted
 from tcpdelay.accuracy.throughput import padhye_rate, square_root_rate
 from tcpdelay.sim.batches import DIGITS
 from tcpdelay.sim.engine import advance, new_connection
@@ -121,20 +122,12 @@ def test_every_packet_is_counted_once(sources, link, seed):
     warm_up, duration = 3.0, 15.0
     result = simulate_network(sources, link, duration=duration, warm_up=warm_up, seed=seed)
     for source, flow in zip(sources, result.flows, strict=True):
-        assert flow.offered == flow.delivered + flow.lost + flow.unfinished
-        assert min(flow.lost, flow.unfinished, flow.retransmissions, flow.marks) >= 0
-        assert flow.segments_sent == flow.segments_lost + flow.segments_dropped + flow.segments_carried
+        assert_counted(flow, source.path)
         assert flow.lost == 0 or isinstance(source.stack, Udp)
         if isinstance(source, ConstantRate):
             interval = round(source.flow.interval * 1e6) / 1e6
             writes = round(source.start * 1e6) / 1e6 + np.arange(math.ceil(16 / interval)) * interval
             assert abs(flow.offered - np.sum((writes >= warm_up) & (writes < duration))) <= 1
-        if flow.delays is not None:
-            assert flow.delays.values.min() >= source.path.there - 1e-6
-            parts = (flow.sender_delay, flow.network_delay, flow.receiver_delay)
-            assert min(parts) >= 0
-            assert sum(parts) == pytest.approx(flow.delays.mean, rel=1e-9, abs=1e-9)
-            assert flow.network_delay >= source.path.there - 1e-6
     queue = result.queue
     assert 0 <= queue.utilization <= 1 + 1e-9
     assert 0 <= queue.mean_length <= link.capacity + 1e-9
@@ -177,7 +170,7 @@ def test_bulk_flows_fill_the_link_and_share_it(stack, discipline):
     path = SharedPath(0.02, return_jitter=0.002)
     sources = [Bulk(path=path, stack=stack, start=0.1 * number) for number in range(5)]
     link = Bottleneck(10e6, 100, discipline=discipline, min_th=10, max_th=40, max_p=0.1)
-    result = simulate_network(sources, link, duration=3000, warm_up=50, seed=1)
+    result = simulate_network(sources, link, duration=1000, warm_up=50, seed=1)
     assert result.fairness > 0.95
     assert result.queue.utilization > 0.95
     payload = stack.mss / (stack.mss + sources[0].header_size)
@@ -185,7 +178,7 @@ def test_bulk_flows_fill_the_link_and_share_it(stack, discipline):
     assert total == pytest.approx(result.queue.utilization * link.rate * payload, rel=0.01)
 
 
-@pytest.mark.parametrize(("loss", "duration"), [(0.001, 20_000), (0.003, 10_000), (0.01, 5000), (0.03, 5000)])
+@pytest.mark.parametrize(("loss", "duration"), [(0.001, 5000), (0.003, 5000), (0.01, 5000), (0.03, 5000)])
 @pytest.mark.parametrize("recovery", ["reno", "newreno", "sack"])
 def test_the_rate_is_that_of_padhye_and_mathis(recovery, loss, duration):
     stack = Classic(recovery=recovery, mss=1000, receiver_window=2000, tick=0.01, rto_min=0.2)
@@ -211,7 +204,7 @@ def test_phases_of_exact_paths_decide_who_loses():
     for jitter in (0.0, 0.01):
         paths = [SharedPath(0.02 + 0.0007 * number, return_jitter=jitter) for number in range(5)]
         sources = [Bulk(path=path, stack=stack) for path in paths]
-        fairness.append(simulate_network(sources, link, duration=1000, warm_up=50).fairness)
+        fairness.append(simulate_network(sources, link, duration=500, warm_up=50).fairness)
     assert fairness[0] < 0.6
     assert fairness[1] > 0.95
 
@@ -370,9 +363,9 @@ def test_memory_does_not_grow_with_time():
     source = Bulk(path=PATH, stack=LINUX)
     network = started([source], Bottleneck(1e7, 100), until=1e6)
     delays = SlicedDelays()
-    for until in (200, 2000):
+    for until in (100, 1000):
         network.advance(until, delays)
-    assert network.flows[0].packets_written > 1.2e6
+    assert network.flows[0].packets_written > 6e5
     assert delays.current_slice[0].size < 500_000
 
 

@@ -1,7 +1,6 @@
 """The interface of transports: a transport that is defined in this file runs in the engine as it is."""
 
 import ast
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -194,28 +193,3 @@ def test_another_process_compiles_nothing():
         subprocess.run([sys.executable, "-c", CACHED], capture_output=True, text=True, check=True) for _ in range(2)
     ]
     assert runs[1].stdout.split() == ["0", "0", "0"]
-
-
-INTERPRETED = """
-import tcpdelay as td
-from tcpdelay.sim.network.stacks import Scp
-path = td.SharedPath(0.05)
-flows = [(td.Flow(500, 0.020), Scp()), (td.Flow(500, 0.001), td.Udp())]
-sources = [td.ConstantRate(flow=flow, path=path, stack=stack) for flow, stack in flows]
-result = td.simulate_network(sources, td.Bottleneck(3e6, 20), duration=2)
-print([(flow.delivered, flow.lost, flow.delays.mean) for flow in result.flows])
-"""
-
-
-def test_kernels_give_the_same_results_without_compilation():
-    results = [
-        subprocess.run(
-            [sys.executable, "-c", INTERPRETED],
-            capture_output=True,
-            text=True,
-            check=True,
-            env=os.environ | {"NUMBA_DISABLE_JIT": disabled},
-        ).stdout
-        for disabled in "01"
-    ]
-    assert results[0] == results[1] != ""

@@ -529,9 +529,7 @@ def test_settings_of_a_kernel_are_refused(arguments, message):
         simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), packets=2000, **arguments)
 
 
-def test_what_does_not_model_it_says_so():
-    with pytest.raises(ValueError, match="delivery must be 'stream_per_message' or 'datagram' in the chain of QUIC"):
-        td.predict_delay(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), method="chain")
+def test_each_implementation_names_its_congestion_controls():
     with pytest.raises(ValueError, match="congestion_control must be 'newreno' with quic-go, got 'cubic'"):
         td.Stack.quic("quic-go", "cubic")
     with pytest.raises(ValueError, match="congestion_control must be 'newreno' or 'cubic' with aioquic, got 'bbr'"):

@@ -17,17 +17,35 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-@pytest.fixture(scope="module")
-def metadata(tmp_path_factory):
-    """Return the metadata of the wheel."""
+def build(source, target, folder):
+    """Return a distribution of a source tree."""
     pytest.importorskip("hatchling")
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as opened:
-        (name,) = [name for name in opened.namelist() if name.endswith("METADATA")]
-        return message_from_bytes(opened.read(name), policy=default)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    with zipfile.ZipFile(build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel):
+    """Return the metadata of the wheel."""
+    (name,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
+    return message_from_bytes(wheel.read(name), policy=default)
+
+
+def test_the_wheel_holds_the_package_alone(wheel):
+    files = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert {name.split("/")[0] for name in files} == {"tcpdelay"}
+    assert {name for name in files if name.endswith(".py")} == {
+        str(file.relative_to(ROOT)) for file in (ROOT / "tcpdelay").rglob("*.py")
+    }
+    assert {"tcpdelay/py.typed", "tcpdelay/__init__.pyi"} <= files
 
 
 def test_the_readme_of_the_wheel_needs_no_other_file(metadata):
@@ -95,20 +113,12 @@ def test_a_release_is_tested_on_three_systems():
 
 
 def test_the_source_distribution_is_small_and_builds_the_same_wheel(tmp_path):
-    pytest.importorskip("hatchling")
-
-    def build(source, target):
-        command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(tmp_path / target)]
-        subprocess.run(command, cwd=source, check=True, capture_output=True)
-        (built,) = (tmp_path / target).iterdir()
-        return built
-
-    packed = build(ROOT, "sdist")
+    packed = build(ROOT, "sdist", tmp_path / "sdist")
     assert packed.stat().st_size < 2_000_000
     with tarfile.open(packed) as opened:
         opened.extractall(tmp_path, filter="data")
     unpacked = tmp_path / packed.name.removesuffix(".tar.gz")
-    with zipfile.ZipFile(build(unpacked, "wheel")) as wheel:
+    with zipfile.ZipFile(build(unpacked, "wheel", tmp_path / "wheel")) as wheel:
         files = {name for name in wheel.namelist() if not name.partition("/")[0].endswith(".dist-info")}
         metadata = next(name for name in wheel.namelist() if name.endswith("METADATA"))
         assert "pip install tcpdelay" in wheel.read(metadata).decode()

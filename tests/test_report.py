@@ -244,7 +244,7 @@ def test_what_to_do_follows_the_verdict(findings, output_format):
 
 
 @pytest.mark.parametrize(("name", "about"), [("voip", False), ("opus", True)])
-def test_calls_are_rated_and_marked_where_that_is_approximate(name, about):
+def test_calls_are_rated_and_marked_where_that_is_approximate(no_search, name, about):
     found = guideline(path=Path(0.100, 0.02), application=application(name))
     quality = voice_quality(found.distribution, found.call.codec, found.target.limit)
     report = found.to_markdown()
@@ -253,7 +253,7 @@ def test_calls_are_rated_and_marked_where_that_is_approximate(name, about):
     assert found.call.best.mos >= quality.mos
 
 
-def test_wideband_speech_is_not_rated_by_a_narrowband_codec():
+def test_wideband_speech_is_not_rated_by_a_narrowband_codec(no_search):
     found = guideline(path=Path(0.100, 0.02), application=application("voice-agent"))
     assert found.call is None
     assert "g711" not in found.to_markdown()
@@ -331,7 +331,7 @@ def test_all_formats_show_the_same_loss_curve(findings):
 @pytest.mark.parametrize(
     ("name", "value", "assumed"), [("window_validation", False, "on"), ("delayed_ack", True, "off")]
 )
-def test_an_ignored_field_is_reported_beside_the_answer(name, value, assumed):
+def test_an_ignored_field_is_reported_beside_the_answer(no_search, name, value, assumed):
     found = guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02), Stack.linux(**{name: value}))
     words = f"the chain does not model {name.replace('_', ' ')} and assumes that it is {assumed}"
     assert any(note.startswith(words) for note in found.notes)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path as File
 
 import numpy as np
@@ -31,6 +32,7 @@ from tcpdelay.units import format_time
 ROOT = File(__file__).parents[1]
 VOIP = Flow(174, 0.020)
 LARGE = Flow(1448, 0.020)
+LINUX = Stack.linux()
 
 REQUIRED = {
     *("nagle", "delayed-ack", "sack", "limited-transmit", "window-validation", "byte-counting", "initial-window"),
@@ -66,7 +68,9 @@ def margins_of_the_only_rule_with_one(request):
         request.getfixturevalue("no_search")
 
 
-def advice(flow, path, stack=None):
+@cache
+def advice(flow, path, stack=LINUX):
+    """Return a guideline without a search for margins, and its rules by their keys."""
     found = guideline(flow, path, stack, Target(0.2), method="chain")
     return found, {rule.key: rule for rule in found.recommendations}
 
@@ -140,7 +144,8 @@ def test_playout_rules_give_the_late_fraction_at_the_published_delays():
 
 
 def test_a_flow_that_fails_is_told_a_bitrate_that_works():
-    found, rules = advice(LARGE, Path(0.100, 0.02))
+    # With the search for margins, which the others do without.
+    found, rules = advice.__wrapped__(LARGE, Path(0.100, 0.02))
     assert found.verdict == "fails"
     effect = rules["bitrate"].effect
     assert effect.without > 0.2 >= effect.with_rule
@@ -233,8 +238,9 @@ def test_the_simulated_effect_of_bbr_starts_from_simulated_delays():
     assert effect.without != found.quantile
 
 
-def test_the_effect_of_bbr_starts_from_the_delay_of_a_simulated_verdict():
-    found = guideline(Flow(3000, 0.040), Path(0.080, 0.01), target=Target(0.2), method="simulation")
+def test_the_effect_of_bbr_starts_from_the_delay_of_a_simulated_verdict(brief_simulations):
+    with brief_simulations():
+        found = guideline(Flow(3000, 0.040), Path(0.080, 0.01), target=Target(0.2), method="simulation")
     effect = next(rule.effect for rule in found.recommendations if rule.key == "bbr")
     assert found.answer.method == "simulation"
     assert (effect.basis, effect.without) == ("simulation", found.quantile)
@@ -431,7 +437,7 @@ def test_an_effect_that_meets_the_target_comes_before_one_that_does_not():
     ],
 )
 def test_a_playout_delay_is_no_gain_if_too_many_packets_are_late(flow, path, target, reason):
-    found = guideline(flow, path, target=target)
+    found = guideline(flow, path, target=target, method="chain")
     (rule,) = (rule for rule in found.recommendations if rule.key == "playout-loss")
     assert rule.place == "little gain"
     assert rule.why.startswith(reason)

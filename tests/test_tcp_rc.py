@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from flow_counts import assert_counted
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -217,15 +218,9 @@ def test_every_packet_is_delivered_or_lost_once(
         sources.append(Bulk(path=SharedPath(0.02), stack=Classic()))
     result = simulate_network(sources, Bottleneck(2e6, 20), duration=20, warm_up=2, seed=seed)
     flow = result.flows[0]
-    assert flow.offered == flow.delivered + flow.lost + flow.unfinished
-    assert min(flow.lost, flow.delivered, flow.unfinished) >= 0
+    assert_counted(flow, path)
     # What was never lost is never forged, as nothing is overtaken. A segment has bytes of four packets at most.
     assert flow.lost <= 4 * (flow.segments_lost + flow.segments_dropped)
-    if flow.delays is not None:
-        parts = (flow.sender_delay, flow.network_delay, flow.receiver_delay)
-        assert min(parts) >= 0
-        assert sum(parts) == pytest.approx(flow.delays.mean, rel=1e-9, abs=1e-9)
-        assert flow.delays.values.min() >= 0.03
 
 
 @pytest.mark.parametrize("recovery", ["reno", "sack"])

@@ -116,7 +116,7 @@ def test_what_the_chain_refuses_is_simulated():
     assert judge(scenario, td.Target(0.200), "chain").verdict == "uncertain"
 
 
-def test_a_report_says_what_leaves_it_open_and_simulates_on_request():
+def test_a_report_says_what_leaves_it_open_and_simulates_on_request(no_search):
     agent, path = application("voice-agent"), td.Path(rtt=0.100, loss=0.025)
     chain = td.guideline(path=path, application=agent, method="chain")
     assert (chain.verdict, chain.settled, chain.distribution.method) == ("uncertain", False, "chain")
@@ -132,7 +132,7 @@ def test_a_report_says_what_leaves_it_open_and_simulates_on_request():
 
 
 @pytest.mark.parametrize("loss", [0.003, 0.02])
-def test_a_report_has_the_figures_of_a_prediction(monkeypatch, loss):
+def test_a_report_has_the_figures_of_a_prediction(no_search, monkeypatch, loss):
     """Without a report's own number of packets: frames of 16 684 bytes, of which all is simulated."""
     monkeypatch.setattr(simulation, "MOST_SEGMENTS", 100_000)
     flow, path, target = td.Flow(16_684, 1 / 30), td.Path(rtt=0.060, loss=loss), td.Target(2.0, 0.999)
