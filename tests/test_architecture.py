@@ -63,8 +63,8 @@ BUDGETS = {
         "testbed": 6700,
         "proxy": 800,
         "study": 9345,
-        "advice": 1870,
-        "report": 6090,
+        "advice": 1873,
+        "report": 5967,
     },
     **{"cli": 6105, "__main__": 50},
 }
@@ -94,7 +94,6 @@ SHARED_FILE_NAMES = {
     *("speech", "video"),  # the source, its chain, and the quality of its playback
     "path",  # of a scenario, of a simulated connection
     "analysis",  # of packet captures, and the report on it
-    "playout",  # the question, and the advice on it
     *("transports", "explorer", "validation"),  # the question, and the report on it
     "guideline",  # the advice as data, and the report on it
     "specification",  # of a sweep, of a campaign of the testbed

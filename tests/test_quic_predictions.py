@@ -13,7 +13,7 @@ import tcpdelay as td
 from tcpdelay.accuracy.errors import QUIC_ERROR
 from tcpdelay.accuracy.validity import ValidityWarning, beyond_validation
 from tcpdelay.advice.judged_delays import OtherTransport, TransportComparison, other_transports
-from tcpdelay.advice.playout import timeout_playout
+from tcpdelay.advice.rules import timeout_playout
 from tcpdelay.ask import Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.verdict import judge

@@ -22,7 +22,7 @@ from tcpdelay.capture.path_sample import PathSample, PathWindow, SsQuery
 from tcpdelay.capture.ss import read_ss
 from tcpdelay.cli.watch import metrics_server
 from tcpdelay.http_service import Address
-from tcpdelay.report.watch import prometheus_metrics
+from tcpdelay.report.analysis import prometheus_metrics
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss.parquet"

@@ -36,6 +36,7 @@ from tcpdelay.report.analysis import (
     Expected,
     analysis_text,
     capture_record,
+    captured_delays,
     captures_text,
     draw_analyses,
     draw_captures,
@@ -192,6 +193,8 @@ def analyze(
     if report:
         with argument_errors("--report"):
             each = [find_guideline(found.source(), found.estimate(), found.stack(), target, app) for found in analyses]
+        captured = map(captured_delays, analyses, expected)
+        each = [replace(one, captured=delays) for one, delays in zip(each, captured, strict=True)]
         if len(each) == 1:
             findings = each[0]
         else:

@@ -39,7 +39,7 @@ from tcpdelay.units import parse_fraction, parse_time
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tcpdelay.report.playout_page import TitledTable
+    from tcpdelay.report.answers import TitledTable
 
 Format = Literal["text", "markdown", "html", "json", "csv"]
 RTTS, LOSSES = "20ms,50ms,100ms,200ms,300ms", "0.1%,0.5%,1%,2%,5%"
@@ -123,7 +123,7 @@ def _table(
     max_memory: float | None,
 ) -> TitledTable:
     """Return the table of one application over one stack."""
-    from tcpdelay.report.playout_page import TitledTable
+    from tcpdelay.report.answers import TitledTable
     from tcpdelay.study.playout import playout_table
 
     source, stack, target = read_source(options, NO_SOURCE)
@@ -144,7 +144,7 @@ def _table(
 
 def _rendered(titled: Sequence[TitledTable], chosen: Format, command: str) -> str:
     """Return the tables in a format, with the command that made them."""
-    from tcpdelay.report.playout_page import long_table, to_markdown, to_page, to_text
+    from tcpdelay.report.answers import long_table, to_markdown, to_page, to_text
 
     render: dict[Format, Callable[[], str]] = {
         "text": lambda: to_text(titled),

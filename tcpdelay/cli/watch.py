@@ -313,13 +313,13 @@ class _Output:
 
     def show(self, seen: Observation, watched: WatchedPath) -> None:
         """Show what is known now."""
-        from tcpdelay.report.watch import watch_line
+        from tcpdelay.report.analysis import watch_line
 
         print(watch_line(seen, watched), flush=True)
 
     def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
         """Show the summary."""
-        from tcpdelay.report.watch import summary_text
+        from tcpdelay.report.analysis import summary_text
 
         print(f"\n{summary_text(seen, watched, samples)}", end="", flush=True)
 
@@ -331,12 +331,12 @@ class _JsonLines(_Output):
     """A JSON object per line."""
 
     def show(self, seen: Observation, watched: WatchedPath) -> None:
-        from tcpdelay.report.watch import json_line, watch_record
+        from tcpdelay.report.analysis import json_line, watch_record
 
         print(json_line("sample", watch_record(seen, watched.target)), flush=True)
 
     def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
-        from tcpdelay.report.watch import json_line, summary_record
+        from tcpdelay.report.analysis import json_line, summary_record
 
         print(json_line("summary", summary_record(seen, watched, samples)), flush=True)
 
@@ -351,7 +351,7 @@ class _Screen(_Output):
         self._live = Live(console=Console(), auto_refresh=False, transient=True)
 
     def show(self, seen: Observation, watched: WatchedPath) -> None:
-        from tcpdelay.report.watch import watch_table
+        from tcpdelay.report.analysis import watch_table
 
         self._live.start()
         self._live.update(watch_table(seen, watched), refresh=True)
@@ -404,7 +404,7 @@ def _watch(
                 taken += 1
                 output.show(seen, watched)
                 if publish is not None:
-                    from tcpdelay.report.watch import prometheus_metrics, watch_record
+                    from tcpdelay.report.analysis import prometheus_metrics, watch_record
 
                     publish(prometheus_metrics(watch_record(seen, watched.target)))
         except KeyboardInterrupt:
