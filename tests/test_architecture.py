@@ -63,7 +63,7 @@ BUDGETS = {
         "testbed": 6700,
         "proxy": 800,
         "study": 9345,
-        "advice": 1873,
+        "advice": 1864,
         "report": 5967,
     },
     **{"cli": 6105, "__main__": 50},

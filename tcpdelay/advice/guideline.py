@@ -158,16 +158,8 @@ class SourceFindings(JudgedDelays):
     messages = "messages"
     recorded = (
         *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
-        *(
-            "alternatives",
-            "compared",
-            "expected_error",
-            "notes",
-            "ignored",
-            "loss_curve",
-            "transports",
-            "simulated_because",
-        ),
+        *("alternatives", "compared", "expected_error", "notes", "ignored", "loss_curve", "transports"),
+        "simulated_because",
     )
 
     @property

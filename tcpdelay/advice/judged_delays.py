@@ -276,7 +276,6 @@ def recommendation(rule: Rule, situation: Situation) -> Recommendation:
     """Return the recommendation of one rule in a situation; the effect is computed only if the rule holds."""
     applies = rule.holds(situation)
     settings = rule.settings.filled_in(math.ceil(situation.load), situation.whole_packets, situation.lower_rate)
-    linux, macos, windows, browser = settings.texts
     effect = rule.effect(situation) if applies else None
     place, why = _place(rule, situation, applies, effect)
     return Recommendation(
@@ -289,10 +288,10 @@ def recommendation(rule: Rule, situation: Situation) -> Recommendation:
         place=place,
         why=why,
         status=rule.status,
-        setting=linux,
-        macos=macos,
-        windows=windows,
-        browser=browser,
+        setting=settings.linux,
+        macos=settings.macos,
+        windows=settings.windows,
+        browser=settings.browser,
         evidence=rule.evidence,
         effect=effect,
     )
