@@ -64,7 +64,7 @@ BUDGETS = {
         "proxy": 800,
         "study": 9345,
         "advice": 1864,
-        "report": 5967,
+        "report": 5973,
     },
     **{"cli": 6105, "__main__": 50},
 }

@@ -193,8 +193,10 @@ def analyze(
     if report:
         with argument_errors("--report"):
             each = [find_guideline(found.source(), found.estimate(), found.stack(), target, app) for found in analyses]
-        captured = map(captured_delays, analyses, expected)
-        each = [replace(one, captured=delays) for one, delays in zip(each, captured, strict=True)]
+        if output is not None or chosen != "text":
+            # In text, the analysis stands above the report and says the same of the captured delays.
+            captured = map(captured_delays, analyses, expected)
+            each = [replace(one, captured=delays) for one, delays in zip(each, captured, strict=True)]
         if len(each) == 1:
             findings = each[0]
         else:

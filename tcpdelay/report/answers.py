@@ -657,11 +657,11 @@ def to_text(titled: Sequence[TitledTable]) -> str:
 
 def long_table(titled: Sequence[TitledTable]) -> ResultTable:
     """Return a table with a row for each cell, for CSV and JSON, with the units in the names."""
-    rows = [_record(each, cell) for each in titled for row in each.table.rows for cell in row]
+    rows = [_playout_record(each, cell) for each in titled for row in each.table.rows for cell in row]
     return ResultTable("playout", TITLE, [Column(key, key) for key in rows[0]], rows)
 
 
-def _record(titled: TitledTable, cell: PlayoutCell) -> dict[str, Cell]:
+def _playout_record(titled: TitledTable, cell: PlayoutCell) -> dict[str, Cell]:
     target = titled.table.scenario.target
     assert target is not None
     return {

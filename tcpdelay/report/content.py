@@ -394,26 +394,31 @@ def _without_delays(guideline: JudgedDelays) -> str:
 
 def content(found: Findings | SourceFindings) -> Content:
     """Return the content of the report on findings."""
-    of_source = isinstance(found, SourceFindings)
+    explanation = phrases.verdict(found)
+    source: list[Section] = []
+    experience: list[Section] = []
+    playout: list[Section] = []
+    if isinstance(found, SourceFindings):
+        source = [Section("source", "What is sent", tables=(_source_table(found.source),))]
+    else:
+        experience, playout = _experience(found), _playout_section(found)
+        explanation += map(phrases.sentence, _assumptions(found))
+        explanation += [phrases.expected_error(found)] if found.answer.answered else []
     sections = [
         _advice_section(found),
         *_transport_section(found),
         Section("scenario", "Scenario", tables=(scenario_table(found),)),
-        *([Section("source", "What is sent", tables=(_source_table(found.source),))] if of_source else []),
+        *source,
         *_path_sections(found),
         _delays_section(found),
-        *([] if of_source else _experience(found)),
+        *experience,
         _margins(found),
         *_parts_section(found),
-        *([] if of_source else _playout_section(found)),
+        *playout,
         *_alternatives_section(found),
         _rules_section(found),
         _trust(found),
     ]
-    explanation = phrases.verdict(found)
-    if not of_source:
-        explanation += map(phrases.sentence, _assumptions(found))
-        explanation += [phrases.expected_error(found)] if found.answer.answered else []
     return Content(
         verdict=found.verdict,
         headline=phrases.headline(found),
@@ -581,7 +586,8 @@ def _rules_section(guideline: JudgedDelays) -> Section:
 
 def _trust(found: Findings | SourceFindings) -> Section:
     """Return the expected error, what it does not cover, and the remaining notes."""
-    said, tables, assumed = [phrases.expected_error_in_full(found)], (), _assumptions(found)
+    said, assumed = [phrases.expected_error_in_full(found)], _assumptions(found)
+    tables: tuple[Table, ...] = ()
     if isinstance(found, SourceFindings):
         said.append(f"Left out, because they are for a flow of constant rate: {', '.join(NOT_FOR_SOURCES)}.")
         notes = (*found.notes, *assumed)
