@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tcpdelay import guideline
 from tcpdelay.capture.estimate import PathEstimate
-from tcpdelay.report.markdown import print_content
+from tcpdelay.report.document import print_content
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.target import Target

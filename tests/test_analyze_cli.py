@@ -155,6 +155,7 @@ def test_the_report_is_that_of_the_measured_path(run):
     assert "Flow              174 B every 20 ms, 69.6 kbit/s" in printed
     assert "Measured by         pcap" in printed
     assert "95 % of the packets within 40 ms" in printed
+    assert printed.count("95 % by chance") == 1
 
 
 def test_the_report_is_written_in_every_format(run, tmp_path):
@@ -169,6 +170,9 @@ def test_the_report_is_written_in_every_format(run, tmp_path):
         assert "packet size      174 B always" in analysed
         assert file.read_text().startswith(begin)
         assert run(SENDER, "--report", "--format", output_format) == (0, file.read_text(), "")
+        assert file.read_text().count("95 % by chance") == (suffix != ".json")
+    captured = json.loads(file.read_text())["captured"]
+    assert captured["by_chance"][1] <= captured["by_chance"][0] <= captured["by_chance"][2]
     analysis = tmp_path / "analysis.csv"
     assert run(SENDER, "-o", analysis) == (0, "", "")
     assert run(SENDER, "--format", "csv")[1] == analysis.read_text()

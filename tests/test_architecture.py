@@ -91,7 +91,6 @@ SHARED_FILE_NAMES = {
     *("speech", "video"),  # the source, its chain, and the quality of its playback
     "path",  # of a scenario, of a simulated connection
     "analysis",  # of packet captures, and the report on it
-    "playout",  # the question, and the advice on it
     *("transports", "explorer", "validation"),  # the question, and the report on it
     "guideline",  # the advice as data, and the report on it
     "specification",  # of a sweep, of a campaign of the testbed

@@ -8,7 +8,7 @@ import math
 import pytest
 
 import tcpdelay as td
-from tcpdelay.report.playout_page import TitledTable, notes, to_markdown, to_page
+from tcpdelay.report.answers import TitledTable, notes, to_markdown, to_page
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.playout import PlayoutCell, playout_table
 

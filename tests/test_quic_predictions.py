@@ -13,11 +13,11 @@ import tcpdelay as td
 from tcpdelay.accuracy.errors import QUIC_ERROR
 from tcpdelay.accuracy.validity import ValidityWarning, beyond_validation
 from tcpdelay.advice.judged_delays import OtherTransport, TransportComparison, other_transports
-from tcpdelay.advice.playout import timeout_playout
+from tcpdelay.advice.rules import timeout_playout
 from tcpdelay.ask import Requested
 from tcpdelay.models.predict import predict
 from tcpdelay.models.verdict import judge
-from tcpdelay.report.content import change_of_transport
+from tcpdelay.report.content import change_of_transport, error_of
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 from tcpdelay.scenario.stack import QUIC_PACKETS
 from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
@@ -232,6 +232,12 @@ def test_a_transport_whose_simulation_has_not_settled_is_named():
     words, _ = change_of_transport(TransportComparison(delay, 0.5, "fails", (other,), refusal), TARGET)
     assert words.startswith("QUIC datagrams would not help: each neither changes the verdict")
     assert words.endswith("The simulation of QUIC streams has not settled.")
+
+
+def test_an_error_that_is_not_known_is_not_printed():
+    assert error_of(Interval(0.3, 0.2, 0.35)) == "±100 ms"
+    for unknown in (Interval(0.05, 0.05, 0.05), Interval(0.05, math.nan, math.nan), Interval(*3 * [math.inf])):
+        assert error_of(unknown) == ""
 
 
 def test_a_path_that_quic_is_not_simulated_on_is_named():

@@ -207,7 +207,7 @@ def test_reports_load_no_more_than_they_need():
     script = """
 import sys
 from tcpdelay import guideline
-import tcpdelay.report.markdown
+import tcpdelay.report.document
 found = guideline(rtt=0.1, loss=0, packet_size=174, interval=0.02)
 found.to_markdown()
 assert "matplotlib" not in sys.modules

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from report_cases import Page, as_text, markdown_rows
-from tcpdelay.report.markdown import escape
+from tcpdelay.report.document import escape
 
 HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
 

@@ -13,9 +13,8 @@ from tcpdelay.ask import NotSettledError
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict, simulator
 from tcpdelay.models.verdict import Judgement, judge
-from tcpdelay.report.against import differences_table
 from tcpdelay.report.content import content
-from tcpdelay.report.guideline import compare_guidelines
+from tcpdelay.report.guideline import compare_guidelines, differences_table
 from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

@@ -11,7 +11,6 @@ import tcpdelay as td
 from tcpdelay.advice.guideline import NOT_FOR_SOURCES
 from tcpdelay.advice.rules import APPLICATION_RULES, TCP_RULES
 from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count
-from tcpdelay.report.source_content import source_charts, source_content
 from tcpdelay.scenario.scenario import Scenario
 
 PATH = td.Path(rtt=0.060, loss=0.005)
@@ -146,8 +145,8 @@ def test_a_source_that_tcp_cannot_carry():
     assert (found.verdict, found.quantile) == ("fails", math.inf)
     assert found.content().headline == "Does not work: TCP cannot carry this flow"
     assert json.loads(found.to_json())["delay"]["p95"] is None
-    assert set(source_charts(found)) == {"source", "margins"}
-    assert "50 Mbit/s" in " ".join(source_content(found).explanation)
+    assert set(found.charts()) == {"source", "margins"}
+    assert "50 Mbit/s" in " ".join(found.content().explanation)
 
 
 def test_refusals_are_one_line(video):
@@ -163,7 +162,7 @@ def test_refusals_are_one_line(video):
 
 
 def test_the_page_has_a_chart_of_the_source_and_of_each_kind(video):
-    charts = source_charts(video)
+    charts = video.charts()
     assert {key: len(drawn) for key, drawn in charts.items()} == {"source": 1, "margins": 1, "delays": 2, "parts": 1}
     assert "key frame" in charts["source"][0].svg
     assert "key frame" in charts["delays"][1].svg

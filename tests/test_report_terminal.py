@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from report_cases import CASES, as_text
-from tcpdelay.report.markdown import print_content
+from tcpdelay.report.document import print_content
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

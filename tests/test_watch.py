@@ -22,7 +22,7 @@ from tcpdelay.capture.get_stats import read_reports, stream_samples
 from tcpdelay.capture.ss import SsQuery, read_ss
 from tcpdelay.cli.watch import metrics_server
 from tcpdelay.http_service import Address
-from tcpdelay.report.watch import prometheus_metrics
+from tcpdelay.report.analysis import prometheus_metrics
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 CAPTURES = Path(__file__).parents[1] / "validation" / "captures" / "random-loss.parquet"

@@ -33,7 +33,7 @@ from tcpdelay.declare import bounds
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.models.predict import predict
 from tcpdelay.report.content import content
-from tcpdelay.report.markdown import print_content
+from tcpdelay.report.document import print_content
 from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

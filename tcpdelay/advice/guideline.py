@@ -10,7 +10,7 @@ from typing import Any
 
 from tcpdelay.accuracy.validity import ValidatedRange, beyond_validation, validated_range
 from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
-from tcpdelay.advice.playout import PlayoutBuffer, playout_buffers
+from tcpdelay.advice.rules import PlayoutBuffer, playout_buffers
 from tcpdelay.ask import Answer, Model, NotSettledError, Requested, solved_once
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import DelayDistribution
@@ -158,16 +158,8 @@ class SourceFindings(JudgedDelays):
     messages = "messages"
     recorded = (
         *("source", "path", "stack", "target", "works", "late_range", "parts", "verdict", "margins", "recommendations"),
-        *(
-            "alternatives",
-            "compared",
-            "expected_error",
-            "notes",
-            "ignored",
-            "loss_curve",
-            "transports",
-            "simulated_because",
-        ),
+        *("alternatives", "compared", "expected_error", "notes", "ignored", "loss_curve", "transports"),
+        "simulated_because",
     )
 
     @property
@@ -203,16 +195,12 @@ class SourceFindings(JudgedDelays):
         return {"source": source, "by_kind": by_kind}
 
 
+@solved_once()
 def source_findings(request: GuidelineRequest) -> SourceFindings:
     """Simulate a source whose rate is not constant, and return the findings: verdict, margins and recommendations."""
     if request.method == "chain":
         allowed = "be 'simulation' or 'auto' for a source whose rate is not constant"
         raise InvalidValueError("method", request.method, allowed)
-    with solved_once():
-        return _source_findings(request)
-
-
-def _source_findings(request: GuidelineRequest) -> SourceFindings:
     scenario, target, on_progress = request.scenario, request.target, request.on_progress
     model = model_to_compare(scenario, "simulation", on_progress)
     requested = Requested(parts=True, target=target, on_progress=on_progress)

@@ -15,15 +15,7 @@ from pydantic_core import to_jsonable_python
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.rules import APPLICATION_RULES, QUIC_RULES, TCP_RULES
-from tcpdelay.ask import (
-    WHOLE_DISTRIBUTION,
-    Answer,
-    DelayParts,
-    Model,
-    NotSettledError,
-    Requested,
-    settled_record,
-)
+from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, DelayParts, Model, NotSettledError, Requested, settled_record
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
@@ -284,7 +276,6 @@ def recommendation(rule: Rule, situation: Situation) -> Recommendation:
     """Return the recommendation of one rule in a situation; the effect is computed only if the rule holds."""
     applies = rule.holds(situation)
     settings = rule.settings.filled_in(math.ceil(situation.load), situation.whole_packets, situation.lower_rate)
-    linux, macos, windows, browser = settings.texts
     effect = rule.effect(situation) if applies else None
     place, why = _place(rule, situation, applies, effect)
     return Recommendation(
@@ -297,10 +288,10 @@ def recommendation(rule: Rule, situation: Situation) -> Recommendation:
         place=place,
         why=why,
         status=rule.status,
-        setting=linux,
-        macos=macos,
-        windows=windows,
-        browser=browser,
+        setting=settings.linux,
+        macos=settings.macos,
+        windows=settings.windows,
+        browser=settings.browser,
         evidence=rule.evidence,
         effect=effect,
     )
@@ -334,6 +325,15 @@ def recommendations(situation: Situation) -> list[Recommendation]:
 
 NO_PARTS = DelayParts(math.nan, math.nan, math.nan, math.nan)
 """Parts of the mean delay where there are no delays."""
+
+
+@dataclass(frozen=True)
+class CapturedDelays:
+    """The 95th percentile of the delays of a capture, and what chance makes of it on the measured path."""
+
+    p95: float  # In the capture [s]
+    by_chance: Interval  # In simulations as long as the capture: median, lowest and highest [s]
+    messages: int  # Number of messages in the capture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -376,6 +376,7 @@ class JudgedDelays:
     transports: TransportComparison | None = None
     estimate: PathEstimate | None = None  # The measurement from which the path was made
     path_preset: PathPreset | None = None  # The preset from which the path was made
+    captured: CapturedDelays | None = None  # The delays of the capture from which path and source were made
 
     messages: ClassVar[str] = "packets"
     """The word for what arrives."""
@@ -384,12 +385,7 @@ class JudgedDelays:
 
     @classmethod
     def of(
-        cls,
-        request: GuidelineRequest,
-        judgement: Judgement,
-        answer: Answer,
-        model: AnsweredBy | Model,
-        **others: Any,
+        cls, request: GuidelineRequest, judgement: Judgement, answer: Answer, model: AnsweredBy | Model, **others: Any
     ) -> Self:
         """Compute the fields of this class from the verdict and its answer, and return the findings.
 
@@ -519,7 +515,7 @@ class JudgedDelays:
         """
         record = {name: getattr(self, name) for name in self.recorded}
         record |= {"delay": self.delay_record(), **self.other_entries(), "estimate": self.estimate}
-        record["path_preset"] = self.path_preset
+        record |= {"path_preset": self.path_preset, "captured": self.captured}
         plain: dict[str, Any] = to_jsonable_python(record, inf_nan_mode="null", fallback=np.ndarray.tolist)
         return plain
 

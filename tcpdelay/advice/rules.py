@@ -1,15 +1,23 @@
-"""The rules of the guideline: for TCP, for the application, and for QUIC; their texts are in `rules.toml`."""
+"""The rules of the guideline, with texts in `rules.toml`, and the playout delays that hide one loss or one timeout.
+
+References
+----------
+.. [1] Brosh, Baset, Misra, Rubenstein, Schulzrinne, "The Delay-Friendliness of TCP for Real-Time Traffic", IEEE/ACM
+   Transactions on Networking, 2010, section VII: L + RTT + 3/f, and 4 RTT for a timeout.
+.. [2] RFC 9002, section 6.2.1: the probe timeout (PTO) of QUIC; 1 ms is its granularity (section 6.1.2).
+.. [3] RFC 6298: the retransmission timeout is the smoothed round-trip time plus its variation; Linux adds at least
+   TCP_RTO_MIN to the smoothed round-trip time (tcp_set_rto, __tcp_set_rto).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path as File
 from typing import Any, NamedTuple
 
 from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION
-from tcpdelay.advice.playout import fast_retransmit_playout, timeout_in_words, timeout_playout
 from tcpdelay.advice.rule import (
     NO_EFFECT,
     NO_EVIDENCE,
@@ -24,13 +32,17 @@ from tcpdelay.advice.rule import (
     has,
     never,
 )
+from tcpdelay.ask import Answer
 from tcpdelay.chain.linux.parameters import is_sparse
 from tcpdelay.declare import bounds
 from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, simulator
+from tcpdelay.models.verdict import late_range
 from tcpdelay.scenario.kernels import RTO_MIN_OPTION, is_at_least
+from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux, Quic
-from tcpdelay.sim.tcp.constants import DELAYED_ACK_MIN, INITIAL_WINDOW
+from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, KnownTcp, Linux, NewReno2008, Quic
+from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.tcp.constants import DELAYED_ACK_MIN, DUPLICATE_THRESHOLD, INITIAL_WINDOW, SECOND
 from tcpdelay.store import read_toml
 from tcpdelay.study.search import at_bitrate
 from tcpdelay.units import format_fraction, format_rate, format_time
@@ -78,7 +90,7 @@ NUMBERS = {
     **{name: f"{{{name}}}" for name in ("load", "segment", "lower_rate")},
 }
 """Numbers of the model, and names, in the texts of the rules."""
-TEXTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = read_toml(Path(__file__).with_name("rules.toml"))
+TEXTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = read_toml(File(__file__).with_name("rules.toml"))
 
 
 def _rules(group: str, level: Level, codes: Mapping[str, Code], browser: str = NOT_THERE) -> tuple[Rule, ...]:
@@ -94,6 +106,92 @@ def _rules(group: str, level: Level, codes: Mapping[str, Code], browser: str = N
         fields: dict[str, Any] = {"level": level, "evidence": NO_EVIDENCE, **texts}
         rules.append(Rule(key=key, settings=settings, **fields, **code._asdict()))
     return tuple(rules)
+
+
+# The playout delays that hide single losses.
+
+
+@dataclass(frozen=True)
+class PlayoutBuffer:
+    """A playout delay [s] that hides one kind of loss, and the share of packets that are late with this delay."""
+
+    masks: str
+    formula: str
+    delay: float
+    late_fraction: float
+    late_range: tuple[float, float]  # Smallest and largest share that the expected error of the prediction allows
+
+
+def fast_retransmit_playout(flow: Flow, path: Path) -> float:
+    """Return the playout delay [s] that hides one loss detected by three duplicate ACKs: L + RTT + 3/f."""
+    return path.forward_delay + path.rtt + DUPLICATE_THRESHOLD * flow.interval
+
+
+def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
+    """Return the playout delay [s] that hides one retransmission timeout of a stack.
+
+    For Linux it is RTT + RTO, where the timeout RTO is at least RTT + `rto_min`. For the published chain it is the
+    first timeout, by default 4 RTT. For QUIC it is L + PTO: without jitter the probe timeout PTO is RTT + 1 ms +
+    `max_ack_delay`, and its probe carries the oldest data in flight.
+    """
+    if isinstance(stack, NewReno2008):
+        return stack.first_timeout(path.rtt)
+    if isinstance(stack, Quic):
+        return path.forward_delay + path.rtt + _beyond_rtt(stack)
+    return 2 * path.rtt + stack.rto_min
+
+
+def _beyond_rtt(stack: Quic) -> float:
+    """Return the time [s] that the probe timeout adds to the RTT: the granularity, and the announced delay of ACKs."""
+    # Imported here, because it imports Numba, which takes a second.
+    from tcpdelay.sim.quic.recovery import GRANULARITY
+
+    announced = IMPLEMENTATIONS[stack.implementation].settings(stack.max_ack_delay)["max_ack_delay"]
+    return (GRANULARITY + announced) / SECOND
+
+
+def timeout_in_words(stack: KnownStack) -> str:
+    """Return the retransmission timeout of a stack in a sentence."""
+    if isinstance(stack, NewReno2008):
+        timeout = "4 RTT" if stack.initial_timeout is None else format_time(stack.initial_timeout)
+        return f"The first retransmission timeout (RTO) of this TCP of 2008 is {timeout}."
+    if isinstance(stack, Quic):
+        return f"The probe timeout (PTO) of QUIC is RTT + {format_time(_beyond_rtt(stack))} without jitter."
+    return f"The retransmission timeout (RTO) of Linux is at least RTT + {format_time(stack.rto_min)}."
+
+
+def playout_buffers(answer: Answer) -> tuple[PlayoutBuffer, ...]:
+    """Return the playout delays that hide single losses, each with its late fraction; none hides a lost datagram."""
+    flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
+    delays = answer.require()
+    if isinstance(stack, Quic) and stack.delivery == "datagram":
+        return ()
+    if isinstance(stack, Quic):
+        buffers = [
+            ("a loss that three later packets show", "L + RTT + 3/f", fast_retransmit_playout(flow, path)),
+            ("one probe timeout", "L + PTO", timeout_playout(path, stack)),
+        ]
+    else:
+        buffers = _buffers_of_tcp(flow, path, stack)
+    return tuple(
+        PlayoutBuffer(masks, formula, delay, delays.late_fraction(delay), late_range(answer, delay))
+        for masks, formula, delay in buffers
+    )
+
+
+def _buffers_of_tcp(flow: Flow, path: Path, stack: KnownTcp) -> list[tuple[str, str, float]]:
+    """Return what each playout delay over TCP hides, its formula, and the delay [s]."""
+    published = stack if isinstance(stack, NewReno2008) else NewReno2008()
+    linux = stack if isinstance(stack, Linux) else Linux()
+    return [
+        ("one fast retransmit", "L + RTT + 3/f", fast_retransmit_playout(flow, path)),
+        (
+            "one timeout, TCP of 2008",
+            "4 RTT" if published.initial_timeout is None else "RTO",
+            timeout_playout(path, published),
+        ),
+        ("one timeout, Linux today", "RTT + RTO", timeout_playout(path, linux)),
+    ]
 
 
 # The rules for TCP.
@@ -279,8 +377,7 @@ APPLICATION_RULES = _rules(
         "playout-loss": Code(lambda s: s.played_out, lambda s: s.played_after(fast_retransmit_playout(s.flow, s.path))),
         "playout-timeout": Code(lambda s: s.played_out, _longer_playout, lambda s: timeout_in_words(s.stack)),
         "split": Code(
-            lambda s: s.flow.packet_size >= 2,
-            lambda s: s.split(2) if s.flow.interval >= 2 * MIN_INTERVAL else None,
+            lambda s: s.flow.packet_size >= 2, lambda s: s.split(2) if s.flow.interval >= 2 * MIN_INTERVAL else None
         ),
         "parallel": Code(always, lambda s: s.spread(2) if 2 * s.flow.interval <= MAX_INTERVAL else None),
         "segment-ratio": Code(_uneven, _whole_packets),
@@ -302,13 +399,11 @@ APPLICATION_RULES = _rules(
 
 
 def _delivery(s: Situation) -> str:
-    """Return how messages travel now."""
     assert isinstance(s.stack, Quic)
     return s.stack.delivery
 
 
 def _max_ack_delay(s: Situation) -> float:
-    """Return the longest delay of an ACK [s]."""
     assert isinstance(s.stack, Quic)
     return s.stack.max_ack_delay
 

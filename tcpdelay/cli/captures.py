@@ -47,6 +47,7 @@ from tcpdelay.report.analysis import (
     Expected,
     analysis_text,
     capture_record,
+    captured_delays,
     captures_text,
     draw_analyses,
     draw_captures,
@@ -197,6 +198,10 @@ def analyze(
             each = [
                 find_guideline(found.source(), found.estimate(), found.stack(), target, asked.app) for found in analyses
             ]
+        if asked.output is not None or chosen != "text":
+            # In text, the analysis stands above the report and says the same of the captured delays.
+            captured = map(captured_delays, analyses, expected)
+            each = [replace(one, captured=delays) for one, delays in zip(each, captured, strict=True)]
         if len(each) == 1:
             findings = each[0]
         else:

@@ -69,7 +69,7 @@ from tcpdelay.units import parse_fraction, parse_time
 
 if TYPE_CHECKING:
     from tcpdelay.delays import DelayDistribution
-    from tcpdelay.report.playout_page import TitledTable
+    from tcpdelay.report.answers import TitledTable
     from tcpdelay.report.region_charts import Edge
     from tcpdelay.scenario.path_presets import PathPreset
     from tcpdelay.scenario.sources.message_stream import Source
@@ -340,7 +340,7 @@ arrives, less the one-way delay. "solve playout" answers for one path.
 )
 def playout(options: ScenarioOptions, context: typer.Context, asked: PlayoutTables) -> None:
     """Make a table of playout buffers by round-trip time and loss, for each application and congestion control."""
-    from tcpdelay.report.playout_page import long_table, to_markdown, to_page, to_text
+    from tcpdelay.report.answers import long_table, to_markdown, to_page, to_text
 
     chosen = asked.checked_format(PlayoutFormat)
     # None stands for an option that was not given: the other options then say what is sent, or over which TCP.
@@ -363,7 +363,7 @@ def playout(options: ScenarioOptions, context: typer.Context, asked: PlayoutTabl
 
 def _playout_table(options: ScenarioOptions, asked: PlayoutTables) -> TitledTable:
     """Return the table of one application over one stack."""
-    from tcpdelay.report.playout_page import TitledTable
+    from tcpdelay.report.answers import TitledTable
     from tcpdelay.study.playout import playout_table
 
     source, stack, target = read_source(options)

@@ -117,7 +117,7 @@ def write_report(findings: Findings, chosen: Format, output: Path | None) -> Non
         return
     from rich.console import Console
 
-    from tcpdelay.report.markdown import print_content
+    from tcpdelay.report.document import print_content
 
     page = io.StringIO()
     in_file = Console(file=page, width=FILE_WIDTH, force_terminal=False, color_system=None)

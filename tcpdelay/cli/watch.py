@@ -271,14 +271,14 @@ class _Output:
 
     def show(self, seen: Observation, watched: WatchedPath) -> None:
         """Show what is known now."""
-        from tcpdelay.report.watch import json_line, watch_line, watch_record
+        from tcpdelay.report.analysis import json_line, watch_line, watch_record
 
         record = watch_record(seen, watched.target)
         print(json_line("sample", record) if self._in_json else watch_line(seen, watched), flush=True)
 
     def end(self, seen: Observation, watched: WatchedPath, samples: int) -> None:
         """Show the summary."""
-        from tcpdelay.report.watch import json_line, summary_record, summary_text
+        from tcpdelay.report.analysis import json_line, summary_record, summary_text
 
         record = summary_record(seen, watched, samples)
         text = f"{json_line('summary', record)}\n" if self._in_json else f"\n{summary_text(seen, watched, samples)}"
@@ -299,7 +299,7 @@ class _Screen(_Output):
         self._live = Live(console=Console(), auto_refresh=False, transient=True)
 
     def show(self, seen: Observation, watched: WatchedPath) -> None:
-        from tcpdelay.report.watch import watch_table
+        from tcpdelay.report.analysis import watch_table
 
         self._live.start()
         self._live.update(watch_table(seen, watched), refresh=True)
@@ -346,7 +346,7 @@ def _watch(
                 taken += 1
                 output.show(seen, watched)
                 if publish is not None:
-                    from tcpdelay.report.watch import prometheus_metrics, watch_record
+                    from tcpdelay.report.analysis import prometheus_metrics, watch_record
 
                     publish(prometheus_metrics(watch_record(seen, watched.target)))
         except KeyboardInterrupt:

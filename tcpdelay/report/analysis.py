@@ -1,25 +1,42 @@
-"""Analyses of connections and captures of the testbed, as records, text and charts."""
+"""What was measured, as records, text and charts: connections, captures of the testbed, watched paths."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.report.result_table import attributes, facts_text, interval_cells
-from tcpdelay.scenario.target import REPORTED_QUANTILES
-from tcpdelay.units import NEVER_SETTLES, format_fraction, format_rate, format_time, quantile_name
+from pydantic_core import to_jsonable_python
+
+from tcpdelay.report.result_table import UNKNOWN as DASH
+from tcpdelay.report.result_table import attributes, facts_table, facts_text, interval_cells, with_interval
+from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.statistics import Interval
+from tcpdelay.units import (
+    NEVER_SETTLES,
+    format_delay,
+    format_duration,
+    format_fraction,
+    format_rate,
+    format_size,
+    format_time,
+    quantile_name,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from prometheus_client import CollectorRegistry
+    from rich.table import Table
 
+    from tcpdelay.advice.judged_delays import CapturedDelays
+    from tcpdelay.advice.watched_path import Observation, WatchedPath
     from tcpdelay.capture.flow_capture import FlowCapture
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.quality.experience import Call
-    from tcpdelay.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -99,25 +116,42 @@ def analysis_text(analysis: ConnectionAnalysis, expected: Expected = UNKNOWN) ->
         f"{analysis.payload} bytes in {format_time(analysis.duration)}\n"
     )
     notes = "".join(f"note: {note}\n" for note in (*analysis.notes, *expected.notes))
-    return heading + disagreement(analysis, expected) + facts_text(facts) + notes
+    captured = captured_delays(analysis, expected)
+    contradiction = disagreement(captured) if captured is not None else ""
+    return heading + (contradiction and f"{contradiction}\n") + facts_text(facts) + notes
 
 
-def disagreement(analysis: ConnectionAnalysis, expected: Expected) -> str:
-    """Return a line that the measured delays contradict the model; empty if chance explains the difference."""
-    by_chance = expected.by_chance
-    if by_chance is None or analysis.delays is None:
-        return ""
+def captured_delays(analysis: ConnectionAnalysis, expected: Expected) -> CapturedDelays | None:
+    """Return the measured 95th percentile, and its range by chance; None if one of them is not known."""
+    from tcpdelay.advice.judged_delays import CapturedDelays
+
+    if expected.by_chance is None or analysis.delays is None:
+        return None
+    return CapturedDelays(analysis.delays.quantile(0.95), expected.by_chance, analysis.messages)
+
+
+def disagreement(captured: CapturedDelays) -> str:
+    """Return in words that the measured delays contradict the model; empty if chance explains the difference."""
     from tcpdelay.study.validation.predictions import SAME_DELAY
 
-    measured = analysis.delays.quantile(0.95)
-    if by_chance.low - SAME_DELAY <= measured <= by_chance.high + SAME_DELAY:
+    measured, (_, low, high) = captured.p95, captured.by_chance
+    if low - SAME_DELAY <= measured <= high + SAME_DELAY:
         return ""
-    shorter = measured < by_chance.low
+    shorter = measured < low
     return (
         f"The measured 95th percentile, {format_time(measured)}, is {'shorter' if shorter else 'longer'} than in "
-        f"simulations of this path, {format_time(by_chance.low)} to {format_time(by_chance.high)}. "
-        f"{REASONS_IF_SHORTER if shorter else REASONS_IF_LONGER}\n"
+        f"simulations of this path, {format_time(low)} to {format_time(high)}. "
+        f"{REASONS_IF_SHORTER if shorter else REASONS_IF_LONGER}"
     )
+
+
+def by_chance_row(captured: CapturedDelays) -> tuple[str, str]:
+    """Return the range of the 95th percentile by chance as a row of a table."""
+    from tcpdelay.study.validation.predictions import MOST_MESSAGES, SIMULATED_CAPTURES
+
+    low, high = format_time(captured.by_chance.low), format_time(captured.by_chance.high)
+    each = f"{SIMULATED_CAPTURES} simulations of {min(captured.messages, MOST_MESSAGES)} messages"
+    return "95 % by chance", f"within {low} to {high}, in {each}"
 
 
 def _time(seconds: float) -> str:
@@ -181,10 +215,7 @@ def _tcp_rows(analysis: ConnectionAnalysis) -> list[tuple[str, str]]:
     known = "" if analysis.mss_known else " at least; the handshake is not in the capture"
     window = analysis.smallest_receive_window
     return [
-        (
-            "retransmitted",
-            f"{analysis.retransmissions} packets, {analysis.spurious_retransmissions} of them spurious",
-        ),
+        ("retransmitted", f"{analysis.retransmissions} packets, {analysis.spurious_retransmissions} of them spurious"),
         ("duplicate ACKs", f"{analysis.duplicate_acks}"),
         ("segment size", f"{analysis.mss} B{known}"),
         (
@@ -219,34 +250,25 @@ def _delay_rows(analysis: ConnectionAnalysis, expected: Expected) -> list[tuple[
     delays = analysis.delays
     if delays is None or analysis.delay_kind is None:
         return [("delay", f"not known: {analysis.delay_measured}")]
-    figures: list[tuple[str, Callable[[DelayDistribution], float]]] = [
-        ("mean", lambda found: found.mean),
-        ("jitter", lambda found: found.jitter),
-        *((f"{format_fraction(q)} within", partial(_quantile, q)) for q in REPORTED_QUANTILES),
-    ]
     rows = [("delay", f"{analysis.delay_kind}: {analysis.delay_measured}")]
-    for name, figure in figures:
-        predicted = "" if expected.delays is None else f", predicted {format_time(figure(expected.delays))}"
-        rows.append((name, format_time(figure(delays)) + predicted))
-    if (by_chance := expected.by_chance) is not None:
-        from tcpdelay.study.validation.predictions import MOST_MESSAGES, SIMULATED_CAPTURES
-
-        low, high = format_time(by_chance.low), format_time(by_chance.high)
-        each = f"{SIMULATED_CAPTURES} simulations of {min(analysis.messages, MOST_MESSAGES)} messages"
-        rows.append(("95 % by chance", f"within {low} to {high}, in {each}"))
+    measured, predicted = _figures(delays), {} if expected.delays is None else _figures(expected.delays)
+    for name, figure in measured.items():
+        rows.append((name, f"{figure}, predicted {predicted[name]}" if predicted else figure))
+    if (captured := captured_delays(analysis, expected)) is not None:
+        rows.append(by_chance_row(captured))
     if expected.measured_call is not None:
         at_limit = expected.measured_call.at_limit
         call = expected.predicted_call
-        predicted = "" if call is None else f", predicted {call.at_limit.mos:.2f}"
+        also = "" if call is None else f", predicted {call.at_limit.mos:.2f}"
         played = format_time(at_limit.playout_delay)
-        rows.append(
-            ("MOS", f"{at_limit.mos:.2f}{predicted}, of {expected.measured_call.codec.name} played after {played}")
-        )
+        rows.append(("MOS", f"{at_limit.mos:.2f}{also}, of {expected.measured_call.codec.name} played after {played}"))
     return rows
 
 
-def _quantile(probability: float, delays: DelayDistribution) -> float:
-    return delays.quantile(probability)
+def _figures(delays: DelayDistribution) -> dict[str, str]:
+    """Return mean, jitter and quantiles by name, with their units."""
+    quantiles = {f"{format_fraction(q)} within": format_time(delays.quantile(q)) for q in REPORTED_QUANTILES}
+    return {"mean": format_time(delays.mean), "jitter": format_time(delays.jitter), **quantiles}
 
 
 def capture_record(capture: FlowCapture) -> dict[str, Any]:
@@ -331,7 +353,6 @@ def _capture_text(row: dict[str, Any]) -> str:
 
 
 def _kind_text(row: dict[str, Any], kind: str) -> str:
-    """Return the figures of one kind of message as text."""
     low, high = row["p95_low_by_kind"][kind], row["p95_high_by_kind"][kind]
     between = "" if math.isnan(low) else f" ({format_time(low)} to {format_time(high)})"
     mean, p95 = format_time(row["mean_by_kind"][kind]), format_time(row["p95_by_kind"][kind])
@@ -386,3 +407,172 @@ def draw_analyses(found: Sequence[tuple[ConnectionAnalysis, DelayDistribution]])
         curves += [(f"{way}measured, {analysis.delay_kind}", analysis.delays), (f"{way}predicted", predicted)]
     first = found[0][0]
     return draw_curves(curves, f"{first.sender} {'and' if len(found) > 1 else 'to'} {first.receiver}")
+
+
+# What is known of a watched path: as a record, as a line, as a table for a terminal, and for Prometheus.
+
+_PROMETHEUS = {
+    "rtt": ("rtt_seconds", "Mean round-trip time of the window."),
+    "rtt_low": ("rtt_low_seconds", "Lower end of the 95 % interval of the round-trip time."),
+    "rtt_high": ("rtt_high_seconds", "Upper end of the 95 % interval of the round-trip time."),
+    "sent": ("window_packets_sent", "Segments or packets sent in the window."),
+    "lost": ("window_packets_lost", "Segments or packets lost in the window."),
+    "loss": ("loss_ratio", "Loss of the window."),
+    "loss_low": ("loss_low_ratio", "Lower end of the 95 % interval of the loss."),
+    "loss_high": ("loss_high_ratio", "Upper end of the 95 % interval of the loss."),
+    "bitrate": ("acknowledged_bits_per_second", "Rate of acknowledged payload."),
+    "backlog": ("backlog_bytes", "Payload in the send buffer that is not acknowledged."),
+    "unsent": ("unsent_bytes", "Payload in the send buffer that has not been sent."),
+    "congestion_window": ("congestion_window_segments", "Congestion window."),
+    "jitter": ("jitter_seconds", "Interarrival jitter that the receiver reports."),
+    "predicted_mean": ("predicted_mean_seconds", "Predicted mean delay over TCP."),
+    "predicted_quantile": ("predicted_quantile_seconds", "Predicted quantile of the target over TCP."),
+    "predicted_low": ("predicted_quantile_low_seconds", "This quantile at the best end of the path's intervals."),
+    "predicted_high": ("predicted_quantile_high_seconds", "This quantile at the worst end of the path's intervals."),
+    "late_fraction": ("predicted_late_ratio", "Predicted share of packets later than the limit."),
+    "measured_mean": ("measured_mean_seconds", "Mean delay by the backlog of the connection."),
+    "measured_quantile": ("measured_quantile_seconds", "Quantile of the target by the backlog of the connection."),
+    "limit": ("limit_seconds", "Limit of the target."),
+    "quantile": ("target_ratio", "Share of packets that must arrive within the limit."),
+}
+"""Name and help of the metric of each number in a record."""
+_PREFIX = "tcpdelay_"
+
+
+def watch_record(seen: Observation, target: Target) -> dict[str, Any]:
+    """Return what is known as one record, in seconds, bytes, bit/s and fractions; None if it is not known."""
+    estimate, sample, outlook, measured = seen.estimate, seen.sample, seen.outlook, seen.measured
+    loss_low, loss_high = (None, None) if estimate is None else estimate.loss_interval
+    rtt_low, rtt_high = (None, None) if estimate is None else estimate.rtt_interval or (None, None)
+    best, worst = (None, None) if outlook is None else outlook.quantile_range
+    delays = None if outlook is None else outlook.answer.distribution
+    error = None if outlook is None else outlook.answer.expected_error
+    record: dict[str, Any] = {
+        "time": sample.time,
+        "elapsed": seen.elapsed,
+        "source": sample.source,
+        "rtt": estimate and estimate.rtt,
+        "rtt_low": rtt_low,
+        "rtt_high": rtt_high,
+        "sent": estimate and estimate.sent,
+        "lost": estimate and estimate.lost,
+        "loss": estimate and estimate.loss,
+        "loss_low": loss_low,
+        "loss_high": loss_high,
+        "bitrate": seen.rate,
+        "backlog": sample.backlog,
+        "unsent": sample.unsent,
+        "congestion_window": sample.congestion_window,
+        "jitter": sample.jitter,
+        "predicted_mean": delays and delays.mean,
+        "predicted_quantile": delays and delays.quantile(target.quantile),
+        "predicted_low": best,
+        "predicted_high": worst,
+        **{f"predicted_{quantile_name(each)}": delays and delays.quantile(each) for each in REPORTED_QUANTILES},
+        "late_fraction": delays and delays.late_fraction(target.limit),
+        "expected_error_p95_p90": error and error.p90,
+        **interval_cells("measured_mean", None if measured is None else measured.mean),
+        **interval_cells("measured_quantile", None if measured is None else measured.quantile),
+        "limit": target.limit,
+        "quantile": target.quantile,
+        "verdict": seen.verdict,
+        "advice": seen.advice,
+    }
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in record.items()}
+
+
+def json_line(event: str, record: Mapping[str, Any]) -> str:
+    """Return a record as one line of JSON that begins with its event; an infinite number becomes null."""
+    return json.dumps({"event": event, **to_jsonable_python(dict(record), inf_nan_mode="null")}, allow_nan=False)
+
+
+def prometheus_metrics(record: Mapping[str, Any]) -> CollectorRegistry:
+    """Return what is known of a record as metrics for Prometheus; verdict and advice are gauges of 1 with a label."""
+    # Imported here, because only --prometheus needs it.
+    from prometheus_client import CollectorRegistry, Gauge
+
+    found = CollectorRegistry()
+    for key, (name, meaning) in _PROMETHEUS.items():
+        if record.get(key) is not None:
+            Gauge(_PREFIX + name, meaning, registry=found).set(record[key])
+    for key, meaning in (("verdict", "The verdict on TCP."), ("advice", "The advice for the flow.")):
+        if key in record:
+            Gauge(_PREFIX + key, meaning, [key], registry=found).labels(record[key]).set(1)
+    return found
+
+
+def watch_facts(seen: Observation, watched: WatchedPath) -> list[tuple[str, str]]:
+    """Return what is known as facts for people: names and texts with units and intervals."""
+    target, estimate, sample = watched.target, seen.estimate, seen.sample
+    name = quantile_name(target.quantile)
+    facts = [("watched for", format_duration(max(seen.elapsed, 0.0)))]
+    if estimate is None:
+        facts.append(("path", "not known yet: no packet arrived, or no round-trip time is known"))
+    else:
+        times = Interval(estimate.rtt, *(estimate.rtt_interval or (estimate.rtt, estimate.rtt)))
+        loss = with_interval(Interval(estimate.loss, *estimate.loss_interval), format_fraction)
+        facts += [
+            ("round-trip time", with_interval(times, format_time)),
+            ("loss", f"{estimate.lost} of {estimate.sent}: {loss}"),
+        ]
+    if seen.rate is not None:
+        facts.append(("acknowledged", format_rate(seen.rate)))
+    if sample.backlog is not None:
+        unsent = f", {format_size(sample.unsent)} not sent yet" if sample.unsent else ""
+        facts.append(("backlog", f"{format_size(sample.backlog)}{unsent}"))
+    if sample.jitter is not None:
+        facts.append(("jitter at the receiver", format_time(sample.jitter)))
+    facts.append((f"predicted {name} over TCP", _predicted(seen, target)))
+    if seen.measured is not None:
+        facts.append((f"measured {name}", with_interval(seen.measured.quantile, format_time)))
+        facts.append(("measured mean", with_interval(seen.measured.mean, format_time)))
+    facts.append(("target", f"{format_fraction(target.quantile)} within {format_time(target.limit)}"))
+    facts.append(("verdict on TCP", seen.verdict))
+    facts.append(("advice", seen.advice))
+    return facts
+
+
+def _predicted(seen: Observation, target: Target) -> str:
+    """Return the predicted quantile, with those at the ends of the path's intervals."""
+    if seen.outlook is None:
+        return DASH
+    delays = seen.outlook.answer.distribution
+    if delays is None:
+        return f"no answer: {seen.outlook.answer.refusal}"
+    ends = seen.outlook.quantile_range
+    value = format_delay(delays.quantile(target.quantile))
+    shown = [DASH if math.isnan(end) else format_delay(end) for end in ends]
+    return value if len(set(shown)) == 1 else f"{value} ({shown[0]} to {shown[1]})"
+
+
+def watch_table(seen: Observation, watched: WatchedPath) -> Table:
+    """Return what is known as a table for a terminal."""
+    return facts_table(watch_facts(seen, watched))
+
+
+def watch_line(seen: Observation, watched: WatchedPath) -> str:
+    """Return what is known in one line."""
+    facts = dict(watch_facts(seen, watched))
+    clock = datetime.fromtimestamp(seen.sample.time).strftime("%H:%M:%S")
+    name = quantile_name(watched.target.quantile)
+    if seen.estimate is None:
+        return f"{clock}  {facts['path']}; {seen.verdict}"
+    parts = [
+        f"RTT {facts['round-trip time']}",
+        f"loss {facts['loss']}",
+        f"predicted {name} {facts[f'predicted {name} over TCP']}",
+    ]
+    if seen.measured is not None:
+        parts.append(f"measured {name} {facts[f'measured {name}']}")
+    return f"{clock}  {'; '.join(parts)}; {seen.verdict}; advice: {seen.advice}"
+
+
+def summary_record(seen: Observation, watched: WatchedPath, samples: int) -> dict[str, Any]:
+    """Return the summary of a watch as a record: what is known at its end, and what happened before."""
+    return {"samples": samples, "changes_of_advice": watched.changes, **watch_record(seen, watched.target)}
+
+
+def summary_text(seen: Observation, watched: WatchedPath, samples: int) -> str:
+    """Return the summary of a watch for people."""
+    facts = [("samples", str(samples)), *watch_facts(seen, watched), ("changes of advice", str(watched.changes))]
+    return facts_text(facts)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tcpdelay.accuracy.errors import in_words
+from tcpdelay.advice.guideline import NOT_FOR_SOURCES, Findings, SourceFindings
 from tcpdelay.ask import assumptions
 from tcpdelay.declare import declarations
 from tcpdelay.report import phrases
+from tcpdelay.report.analysis import by_chance_row, disagreement
+from tcpdelay.report.document import Advice, Content, Section, Table
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import WARNING, PathPreset
 from tcpdelay.scenario.stack import transport_name
 from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NEVER_SETTLES,
+    TOO_FEW,
     format_delay,
     format_fraction,
     format_fraction_range,
@@ -29,13 +31,14 @@ from tcpdelay.units import (
 )
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays, TransportComparison
     from tcpdelay.advice.rule import Place, Recommendation
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.video import VideoPlayout
+    from tcpdelay.scenario.source import Flow
+    from tcpdelay.scenario.sources.message_stream import Source
     from tcpdelay.scenario.target import Target
     from tcpdelay.statistics import Interval
 
@@ -80,9 +83,12 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
 
 
 def error_of(delay: Interval) -> str:
-    """Return the distance from a delay [s] to the farther end of its interval."""
+    """Return the distance from a delay [s] to the farther end of its interval; nothing if it is not known.
+
+    Where nearly all simulated delays are equal, so are both ends: the simulation then does not show the error.
+    """
     farther = max(delay.high - delay.value, delay.value - delay.low)
-    return f"±{format_time(farther)}" if math.isfinite(delay.value) else ""
+    return f"±{format_time(farther)}" if math.isfinite(farther) and farther > 0 else ""
 
 
 NOT_COMPUTED = "not computed"
@@ -96,27 +102,12 @@ SHOWN_FIELDS = (*LOSS_FIELDS, "rtt", "one_way_delay", "bottleneck")
 BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in bytes"}
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of formatted cells under named columns."""
-
-    columns: tuple[str, ...]  # Headings
-    rows: tuple[tuple[str, ...], ...]  # Cells; the first cell of a row names the row
-    numeric: tuple[int, ...] = ()  # Columns of numbers, aligned right
-    emphasis: int | None = None  # The row on which the verdict rests
-
-    @property
-    def headed(self) -> bool:
-        """Whether the columns need headings; the two columns of names and values need none."""
-        return len(self.columns) > 2
-
-
-def scenario_table(found: JudgedDelays, *sent: tuple[str, str]) -> Table:
-    """Return the scenario: rows on what is `sent`, the path, the demand and the transport."""
+def scenario_table(found: JudgedDelays) -> Table:
+    """Return the scenario: a flow of constant rate, the path, the demand and the transport."""
     path, target = found.path, found.target
     one_way = format_time(path.forward_delay)
     rows = (
-        *sent,
+        *([_flow_row(found.flow)] if isinstance(found, Findings) else []),
         ("Round-trip time", f"{format_time(path.rtt)}, of which {one_way} from sender to receiver"),
         ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
         *other_fields(path),
@@ -127,11 +118,8 @@ def scenario_table(found: JudgedDelays, *sent: tuple[str, str]) -> Table:
     return Table(("Scenario", "Value"), rows)
 
 
-def flow_scenario_table(guideline: Findings) -> Table:
-    """Return the scenario of a flow of constant rate."""
-    flow = guideline.flow
-    sent = f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"
-    return scenario_table(guideline, ("Flow", sent))
+def _flow_row(flow: Flow) -> tuple[str, str]:
+    return "Flow", f"{flow.packet_size} B every {format_time(flow.interval)}, {format_rate(flow.bitrate)}"
 
 
 def other_fields(path: Path) -> list[tuple[str, str]]:
@@ -172,6 +160,8 @@ def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
         rows.append(("Segment size", f"{estimate.mss} B"))
     if estimate.congestion_window is not None:
         rows.append(("Congestion window", f"{estimate.congestion_window} segments"))
+    if guideline.captured is not None:
+        rows += [("95 % within", format_time(guideline.captured.p95)), by_chance_row(guideline.captured)]
     return Table(("Measured", "Value"), tuple(rows))
 
 
@@ -388,48 +378,7 @@ NOT_TO_DO: dict[Place, str] = {
 """Titles of the rules with nothing to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One recommendation in words; `elsewhere` has the names and settings of systems other than Linux."""
-
-    title: str
-    status: str
-    reason: str
-    condition: str
-    effect: str | None
-    setting: str
-    elsewhere: tuple[tuple[str, str], ...]
-    evidence: str
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One section of a report: its heading, and its parts in the order of the fields."""
-
-    key: str  # Stable name
-    title: str  # Heading
-    paragraphs: tuple[str, ...] = ()  # Text
-    tables: tuple[Table, ...] = ()  # Figures
-    advice: tuple[Advice, ...] = ()  # What to do, the largest effect first
-    # Titles of lists that are of less interest, each with its items.
-    folded: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    points: tuple[str, ...] = ()  # Items of a list
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """The content of a report."""
-
-    verdict: Verdict
-    # headline, explanation: The verdict in words, and the sentences that explain the verdict.
-    headline: str
-    explanation: tuple[str, ...]
-    key_figures: tuple[tuple[str, str], ...]  # Labels and values of the most important figures
-    sections: tuple[Section, ...]  # The other parts of the report in reading order
-    transport: str = "TCP"  # The transport, "TCP" or "QUIC"
-
-
-def without_delays(guideline: JudgedDelays) -> str:
+def _without_delays(guideline: JudgedDelays) -> str:
     """Return in a sentence why a report has no delays."""
     carrier = transport_name(guideline.stack)
     if guideline.answer.answered:
@@ -443,78 +392,111 @@ def without_delays(guideline: JudgedDelays) -> str:
     )
 
 
-def content(guideline: Findings) -> Content:
-    """Return the content of the report on `guideline`."""
-    load = load_table(guideline)
-    sections = [
-        advice_section(guideline),
-        *transport_section(guideline),
-        Section("scenario", "Scenario", tables=(flow_scenario_table(guideline),)),
-        *path_sections(guideline),
-        delays_section(guideline),
-        *_experience(guideline),
-        _margins(guideline),
-    ]
-    if not guideline.endless:
-        # Lost datagrams make the mean delay infinite, which then has no parts.
-        parts = (parts_table(guideline),) if math.isfinite(guideline.mean) else ()
-        sections.append(Section("parts", "Where the delay comes from", (LOAD_REMARK,), (*parts, load)))
-        if guideline.playout:
-            remarks = PLAYOUT_REMARK, *playout_error(guideline)
-            sections.append(Section("playout", "Playout buffers", remarks, (playout_table(guideline),)))
+def content(found: Findings | SourceFindings) -> Content:
+    """Return the content of the report on findings."""
+    explanation = phrases.verdict(found)
+    source: list[Section] = []
+    experience: list[Section] = []
+    playout: list[Section] = []
+    if isinstance(found, SourceFindings):
+        source = [Section("source", "What is sent", tables=(_source_table(found.source),))]
     else:
-        sections.append(Section("parts", "Load of the flow", (LOAD_REMARK,), (load,)))
-    sections += alternatives_section(guideline)
+        experience, playout = _experience(found), _playout_section(found)
+        explanation += map(phrases.sentence, _assumptions(found))
+        explanation += [phrases.expected_error(found)] if found.answer.answered else []
+    sections = [
+        _advice_section(found),
+        *_transport_section(found),
+        Section("scenario", "Scenario", tables=(scenario_table(found),)),
+        *source,
+        *_path_sections(found),
+        _delays_section(found),
+        *experience,
+        _margins(found),
+        *_parts_section(found),
+        *playout,
+        *_alternatives_section(found),
+        _rules_section(found),
+        _trust(found),
+    ]
     return Content(
-        verdict=guideline.verdict,
-        headline=phrases.headline(guideline),
-        explanation=(
-            *phrases.verdict(guideline),
-            *map(phrases.sentence, _assumptions(guideline)),
-            *([phrases.expected_error(guideline)] if guideline.answer.answered else []),
-        ),
-        key_figures=key_figures(guideline),
-        sections=(*sections, rules_section(guideline), _trust(guideline)),
-        transport=transport_name(guideline.stack),
+        verdict=found.verdict,
+        headline=phrases.headline(found),
+        explanation=tuple(explanation),
+        key_figures=key_figures(found),
+        sections=tuple(sections),
+        transport=transport_name(found.stack),
     )
 
 
-def path_sections(found: JudgedDelays) -> list[Section]:
+def _path_sections(found: JudgedDelays) -> list[Section]:
     """Return the sections on the preset of the path, and on its measurement, if there are such."""
     sections = []
     if found.path_preset is not None:
         sections.append(preset_section(found.path_preset, found.path))
     if found.estimate is not None:
-        sections.append(Section("measured", "What was measured", tables=(measured_table(found, found.estimate),)))
+        contradiction = disagreement(found.captured) if found.captured is not None else ""
+        paragraphs = (contradiction,) if contradiction else ()
+        table = measured_table(found, found.estimate)
+        sections.append(Section("measured", "What was measured", paragraphs, (table,)))
     return sections
 
 
-def delays_section(found: JudgedDelays, remarks: tuple[str, ...] = (), *tables: Table) -> Section:
-    """Return the section on the delays, or why there are none; remarks and further tables go with the delays."""
+def _delays_section(found: Findings | SourceFindings) -> Section:
+    """Return the section on the delays, and on those of each kind of a source's messages, or why there are none."""
     if found.endless:
-        return Section("delays", "Delays", (without_delays(found),))
-    return Section("delays", "Delays", remarks, (delays_table(found), *tables))
+        return Section("delays", "Delays", (_without_delays(found),))
+    if isinstance(found, Findings) or not found.by_kind:
+        return Section("delays", "Delays", tables=(delays_table(found),))
+    return Section("delays", "Delays", _remark_on_kinds(found), (delays_table(found), _kinds_table(found)))
 
 
-def _assumptions(guideline: Findings) -> tuple[str, ...]:
+def _parts_section(found: Findings | SourceFindings) -> list[Section]:
+    """Return the section on the parts of the mean delay, and on the load of a flow of constant rate."""
+    # Lost datagrams make the mean delay infinite, which then has no parts.
+    parts = (parts_table(found),) if math.isfinite(found.mean) else ()
+    if isinstance(found, Findings):
+        title = "Load of the flow" if found.endless else "Where the delay comes from"
+        return [Section("parts", title, (LOAD_REMARK,), (*parts, load_table(found)))]
+    return [Section("parts", "Where the delay comes from", tables=parts)] if parts else []
+
+
+def _playout_section(found: Findings) -> list[Section]:
+    """Return the section on the playout delays that hide single losses; nothing without delays or such a delay."""
+    if found.endless or not found.playout:
+        return []
+    remarks = PLAYOUT_REMARK, *playout_error(found)
+    return [Section("playout", "Playout buffers", remarks, (playout_table(found),))]
+
+
+def _assumptions(found: JudgedDelays) -> tuple[str, ...]:
     """Return in words the assumptions for the fields that the model ignored."""
-    return assumptions(guideline.answer.method, guideline.ignored)
+    return assumptions(found.answer.method, found.ignored)
 
 
-def _margins(guideline: Findings) -> Section:
+def _margins(found: Findings | SourceFindings) -> Section:
     """Return the margin of each quantity, and the delay at other losses."""
-    paragraphs, tables = ["Each margin holds if the other quantities do not change."], [margins_table(guideline)]
-    ranges = ranges_table(guideline)
-    if ranges.rows:
-        paragraphs[0] += " “Within the error” is what holds whatever the expected error of the chain."
-        tables.append(ranges)
-    if guideline.simulated_because:
-        paragraphs[0] += " Simulated margins have no range: it would take two to three times as many simulations."
-    if guideline.loss_curve.loss.size:
-        tables.append(loss_table(guideline))
-    if guideline.loss_curve.critical is not None:
-        critical = format_fraction(guideline.loss_curve.critical)
-        paragraphs.append(f"{transport_name(guideline.stack)} cannot carry the flow with a loss of {critical} or more.")
+    remark, tables = "Each margin holds if the other quantities do not change.", [margins_table(found)]
+    if isinstance(found, SourceFindings):
+        remark += (
+            " With the bitrate, all sizes change and the times stay. Each value is simulated with "
+            f"{found.compared} messages, all with the same random numbers; margins are searched to 2 %."
+        )
+        if all(margin.quantity != "bitrate" for margin in found.margins):
+            remark += " This class of sources cannot be scaled, so there is no margin of the bitrate."
+    else:
+        ranges = ranges_table(found)
+        if ranges.rows:
+            remark += " “Within the error” is what holds whatever the expected error of the chain."
+            tables.append(ranges)
+        if found.simulated_because:
+            remark += " Simulated margins have no range: it would take two to three times as many simulations."
+    curve = found.loss_curve
+    tables += [loss_table(found)] if curve.loss.size else []
+    paragraphs = [remark]
+    if curve.critical is not None:
+        critical = format_fraction(curve.critical)
+        paragraphs.append(f"{transport_name(found.stack)} cannot carry the flow with a loss of {critical} or more.")
     return Section("margins", "Margins", tuple(paragraphs), tuple(tables))
 
 
@@ -529,7 +511,7 @@ def _experience(guideline: Findings) -> list[Section]:
     return sections
 
 
-def alternatives_section(guideline: JudgedDelays) -> list[Section]:
+def _alternatives_section(guideline: JudgedDelays) -> list[Section]:
     """Return the predictions at the ends of the measured intervals, and of the preset's kind; nothing without both."""
     if not guideline.alternatives:
         return []
@@ -551,8 +533,7 @@ def alternatives_section(guideline: JudgedDelays) -> list[Section]:
     return [Section("alternatives", title, remarks, (table,))]
 
 
-def advice_section(guideline: JudgedDelays, remark: str = "") -> Section:
-    """Return the section with the recommendations; `remark` is added to the sentences about their effects."""
+def _advice_section(guideline: Findings | SourceFindings) -> Section:
     target, rules, carrier = guideline.target, guideline.recommendations, transport_name(guideline.stack)
     advice = tuple(_advice(rule, target, carrier) for rule in rules if rule.place == "do")
     if advice:
@@ -563,7 +544,7 @@ def advice_section(guideline: JudgedDelays, remark: str = "") -> Section:
         opening = (
             f"The largest effect on {quantile_name(target.quantile)} comes first; effects under a condition come last. "
             f"Each effect is for one change alone: {computed}“up to” is a bound that the protocol sets."
-            f"{remark}"
+            f"{_remark_on_effects(guideline)}"
         )
         if not (guideline.works or any(_reaches(rule, target) for rule in rules)):
             opening += " No single change is computed to meet the target."
@@ -572,7 +553,7 @@ def advice_section(guideline: JudgedDelays, remark: str = "") -> Section:
     return Section("advice", "Do this" if advice else "What to do", (opening,), advice=advice)
 
 
-def transport_section(guideline: JudgedDelays) -> list[Section]:
+def _transport_section(guideline: JudgedDelays) -> list[Section]:
     """Return the section on a change of the transport; none over QUIC and the TCP of 2008."""
     compared = guideline.transports
     if compared is None:
@@ -588,10 +569,12 @@ def transport_section(guideline: JudgedDelays) -> list[Section]:
         ),
         numeric=(1, 2, 3),
     )
+    if any(math.isfinite(other.quantile.value) and not error_of(other.quantile) for other in compared.others):
+        words += ("Where no error is given, nearly all simulated delays are equal, and its size is not known.",)
     return [Section("transport", "Another transport", words, (table,) if compared.others else ())]
 
 
-def rules_section(guideline: JudgedDelays) -> Section:
+def _rules_section(guideline: JudgedDelays) -> Section:
     """Return for all other rules why there is nothing to do."""
     target, rules, carrier = guideline.target, guideline.recommendations, transport_name(guideline.stack)
     folded = (
@@ -601,34 +584,32 @@ def rules_section(guideline: JudgedDelays) -> Section:
     return Section("rules", "Other rules", folded=tuple((title, points) for title, points in folded if points))
 
 
-def _trust(guideline: Findings) -> Section:
-    """Return the expected error, the range in which the model was checked, and the remaining notes."""
-    # The table shows which inputs are outside the range; the explanation of the verdict has the assumptions.
-    said = (*guideline.validity.exceeded_by(guideline.flow, guideline.path), *_assumptions(guideline))
-    notes = tuple(phrases.sentence(note) for note in guideline.notes if note not in said)
-    source = phrases.sentence(f"the model was checked against {guideline.validity.source}")
-    error = phrases.sentence(f"expected error: {in_words(guideline.expected_error, guideline.target.quantile)}")
-    return Section("trust", "How far to trust this", (error, source), (validity_table(guideline),), points=notes)
+def _trust(found: Findings | SourceFindings) -> Section:
+    """Return the expected error, what it does not cover, and the remaining notes."""
+    said, assumed = [phrases.expected_error_in_full(found)], _assumptions(found)
+    tables: tuple[Table, ...] = ()
+    if isinstance(found, SourceFindings):
+        said.append(f"Left out, because they are for a flow of constant rate: {', '.join(NOT_FOR_SOURCES)}.")
+        notes = (*found.notes, *assumed)
+    else:
+        said.append(phrases.sentence(f"the model was checked against {found.validity.source}"))
+        # The table shows which inputs are outside the range; the explanation of the verdict has the assumptions.
+        known = (*found.validity.exceeded_by(found.flow, found.path), *assumed)
+        notes, tables = tuple(note for note in found.notes if note not in known), (validity_table(found),)
+    points = tuple(map(phrases.sentence, notes))
+    return Section("trust", "How far to trust this", tuple(said), tables, points=points)
 
 
-def key_figures(guideline: Findings) -> tuple[tuple[str, str], ...]:
+def key_figures(found: JudgedDelays) -> tuple[tuple[str, str], ...]:
     """Return labels and values of the most important figures: quantile, limit, late packets, and a call's score."""
-    figures = delay_figures(guideline)
-    if guideline.call is None:
-        return figures
-    limit = format_time(guideline.target.limit)
-    return (*figures, (f"MOS, played after {limit}", phrases.score(guideline.call, guideline.call.at_limit)))
-
-
-def delay_figures(guideline: JudgedDelays) -> tuple[tuple[str, str], ...]:
-    """Return labels and values of the target's quantile, its limit and the late packets."""
-    target = guideline.target
-    delay = "grows for ever" if math.isinf(guideline.quantile) else phrases.settled(format_time, guideline.quantile)
+    target, call = found.target, getattr(found, "call", None)
+    delay = "grows for ever" if math.isinf(found.quantile) else phrases.settled(format_time, found.quantile)
     limit = format_time(target.limit)
     return (
         (f"{quantile_name(target.quantile)} delay", delay),
         ("limit", limit),
-        (f"later than {limit}", phrases.settled(format_fraction, guideline.late_fraction)),
+        (f"later than {limit}", phrases.settled(format_fraction, found.late_fraction)),
+        *([(f"MOS, played after {limit}", phrases.score(call, call.at_limit))] if call is not None else []),
     )
 
 
@@ -641,7 +622,6 @@ def _reaches(rule: Recommendation, target: Target) -> bool:
 
 
 def _advice(rule: Recommendation, target: Target, carrier: str) -> Advice:
-    """Return a recommendation in words."""
     return Advice(
         title=rule.title,
         status=phrases.STATUS[rule.status],
@@ -652,3 +632,46 @@ def _advice(rule: Recommendation, target: Target, carrier: str) -> Advice:
         elsewhere=(("macOS", rule.macos), ("Windows", rule.windows), ("Browser", rule.browser)),
         evidence=rule.evidence,
     )
+
+
+# What is said of sources whose rate is not constant.
+
+
+def _remark_on_effects(found: Findings | SourceFindings) -> str:
+    """Return in a sentence from which delay the effects start, if the delays of the report are a source's chain's."""
+    if isinstance(found, Findings) or found.answer.method != "chain":
+        return ""
+    name = quantile_name(found.target.quantile)
+    return f" The simulated {name} is {format_delay(found.unchanged)} here, the chain's {format_delay(found.quantile)}."
+
+
+def _source_table(source: Source) -> Table:
+    kinds = f" of the kinds {' and '.join(source.kinds)}" if len(source.kinds) > 1 else ""
+    rows = (
+        ("Source", repr(source)),
+        ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
+        ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
+        ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),
+    )
+    return Table(("Source", "Value"), rows)
+
+
+def _kinds_table(found: SourceFindings) -> Table:
+    target = found.target
+    shares = sorted({0.5, 0.95, target.quantile})
+    rows = []
+    for kind, delays in found.by_kind.items():
+        shown = (format_known_time(found.quantile_of_kind(kind, share)) for share in shares)
+        late = format_fraction(delays.late_fraction(target.limit))
+        rows.append((kind, format_time(delays.mean), *shown, late))
+    columns = ("Kind", "Mean", *map(quantile_name, shares), f"Later than {format_time(target.limit)}")
+    return Table(columns, tuple(rows), numeric=tuple(range(1, len(columns))))
+
+
+def _remark_on_kinds(found: SourceFindings) -> tuple[str, ...]:
+    """Return in a sentence why the quantile of some kind of message is missing; nothing if none is missing."""
+    quantiles = [found.quantile_of_kind(kind, found.target.quantile) for kind in found.by_kind]
+    if not any(map(math.isnan, quantiles)):
+        return ()
+    name = quantile_name(found.target.quantile)
+    return (f"“{TOO_FEW}”: the simulation has fewer than ten messages of this kind beyond {name}.",)

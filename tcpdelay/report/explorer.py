@@ -103,7 +103,6 @@ def _speech() -> str:
 
 
 def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
-    """Return the page's data of one application."""
     application, known = surfaces.application, knots(surfaces)
     stored = {name: values for name, values in known._asdict().items() if name != "mos" or application.name in CODECS}
     return {

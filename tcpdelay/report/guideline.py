@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args, overload
 
@@ -13,6 +14,10 @@ from tcpdelay.advice.judged_delays import GuidelineRequest, JudgedDelays
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.models.verdict import Verdict
+from tcpdelay.report import phrases
+from tcpdelay.report.content import content, key_figures, scenario_table
+from tcpdelay.report.document import Content, Section, Table, in_markdown
+from tcpdelay.report.result_table import html_table
 from tcpdelay.scenario.applications import APPLICATIONS, Application
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.path_presets import PathPreset
@@ -20,13 +25,13 @@ from tcpdelay.scenario.scenario import checked_arguments, scenario_from_options
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.sources.message_stream import Source
 from tcpdelay.scenario.stack import Stack, StackName
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
+from tcpdelay.scenario.target import DEFAULT_LIMIT, REPORTED_QUANTILES, Target
+from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.capture.estimate import PathEstimate
-    from tcpdelay.report.content import Content, Section
     from tcpdelay.report.html import Chart
 
 
@@ -46,8 +51,6 @@ class Reported(ABC):
 
     def to_markdown(self) -> str:
         """Return the report in Markdown."""
-        from tcpdelay.report.markdown import in_markdown
-
         return in_markdown(self.content())
 
     def to_html(self) -> str:
@@ -58,14 +61,28 @@ class Reported(ABC):
 
     def _repr_html_(self) -> str:
         """Return headline, explanation and key figures as a table for notebooks; `to_html` has the whole report."""
-        from tcpdelay.report.notebook import html_table
-
         report = self.content()
         return html_table(report.headline, ("", ""), report.key_figures, " ".join(report.explanation))
 
 
+class ReportedFindings(Reported):
+    """Findings on a flow or another source, with their report."""
+
+    def content(self) -> Content:
+        """Return the content of the report."""
+        assert isinstance(self, Findings | SourceFindings)
+        return content(self)
+
+    def charts(self, suffix: str = "") -> dict[str, list[Chart]]:
+        """Return the charts of the report, by the key of their section; a suffix makes their names unique in a page."""
+        from tcpdelay.report.html import charts
+
+        assert isinstance(self, Findings | SourceFindings)
+        return charts(self, suffix)
+
+
 @dataclass(frozen=True)
-class Guideline(Reported, Findings):
+class Guideline(ReportedFindings, Findings):
     """Findings on a flow of constant rate, with their reports.
 
     The fields are those of `tcpdelay.advice.guideline.Findings` and `tcpdelay.advice.judged_delays.JudgedDelays`.
@@ -75,22 +92,9 @@ class Guideline(Reported, Findings):
         """Draw the delays and the limit with the parameters of `DelayDistribution.plot`."""
         return self.distribution.plot(ax, **{"thresholds": {"limit": self.target.limit}, **options})
 
-    def content(self) -> Content:
-        """Return the content of the report."""
-        from tcpdelay.report.content import content
-
-        return content(self)
-
-    def charts(self, suffix: str = "") -> dict[str, list[Chart]]:
-        """Return the charts of the report, by the key of their section; a suffix makes their names unique in a page."""
-        from tcpdelay.report.html import charts
-        from tcpdelay.report.phrases import verdict
-
-        return charts(self, verdict(self), suffix)
-
 
 @dataclass(frozen=True)
-class SourceGuideline(Reported, SourceFindings):
+class SourceGuideline(ReportedFindings, SourceFindings):
     """Findings on a source whose rate is not constant, with their reports.
 
     The fields are those of `tcpdelay.advice.guideline.SourceFindings` and
@@ -102,18 +106,6 @@ class SourceGuideline(Reported, SourceFindings):
         from tcpdelay.report.charts import plot_later
 
         return plot_later(self, ax)
-
-    def content(self) -> Content:
-        """Return the content of the report."""
-        from tcpdelay.report.source_content import source_content
-
-        return source_content(self)
-
-    def charts(self, suffix: str = "") -> dict[str, list[Chart]]:
-        """Return the charts of the report, by the key of their section; a suffix makes their names unique in a page."""
-        from tcpdelay.report.source_content import source_charts
-
-        return source_charts(self, suffix)
 
 
 # The type of the result depends on the source only; the implementation below declares the other parameters.
@@ -221,23 +213,57 @@ class GuidelineComparison(Reported, Changes):
         The findings on each.
     """
 
+    @property
+    def _named(self) -> tuple[tuple[str, Findings], ...]:
+        return ("before", self.before), ("after", self.after)
+
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw both distributions into the given axes, by default the current axes of pyplot."""
-        from tcpdelay.report.against import plot_both
+        from tcpdelay.report.charts import current_axes, plot_distribution
 
-        return plot_both(self, ax)
+        ax = current_axes(ax)
+        limit = {"limit": self.after.target.limit}
+        for name, found in self._named:
+            if math.isfinite(found.mean):
+                marks = {} if name == "before" and math.isfinite(self.after.mean) else limit
+                plot_distribution(found.distribution, ax, kind="cdf", label=name, thresholds=marks)
+        return ax
 
     def content(self) -> Content:
         """Return the content of the report on the differences."""
-        from tcpdelay.report.against import changes_content
-
-        return changes_content(self)
+        before, after = self.before, self.after
+        differences = differences_table(self)
+        nothing = ("Nothing: both scenarios are the same.",)
+        notes = [phrases.sentence(f"{name}: {note}") for name, found in self._named for note in found.notes]
+        inside = "Both scenarios are inside the range in which their models were checked."
+        return Content(
+            verdict=after.verdict,
+            headline=_headline(before, after),
+            explanation=(
+                f"Before: {phrases.headline(before)}. After: {phrases.headline(after)}.",
+                phrases.expected_error(after).replace("; see the end", ", after the change"),
+            ),
+            key_figures=key_figures(after),
+            sections=(
+                Section("differences", "What differs", *(((), (differences,)) if differences.rows else (nothing,))),
+                Section("delays", "Delays before and after", tables=(_delays_table(self),)),
+                Section("margins", "Margins before and after", tables=(_margins_table(self),)),
+                Section("trust", "How far to trust this", tuple(notes or [inside])),
+            ),
+        )
 
     def charts(self) -> dict[str, list[Chart]]:
         """Return the chart of both distributions, by the key of its section; none if TCP carries neither flow."""
-        from tcpdelay.report.against import changes_charts
+        from tcpdelay.report.html import chart
 
-        return changes_charts(self)
+        if not any(math.isfinite(found.mean) for _, found in self._named):
+            return {}
+        described = "; ".join(
+            f"{name}: half arrive within {phrases.settled(format_time, found.quantile_of(0.5))}, "
+            f"{phrases.headline(found)}"
+            for name, found in self._named
+        )
+        return {"delays": [chart("cdf-chart", "Arrived by then, before and after", described, self.plot)]}
 
 
 def compare_guidelines(before: JudgedDelays, after: JudgedDelays) -> GuidelineComparison:
@@ -271,6 +297,96 @@ def compare_guidelines(before: JudgedDelays, after: JudgedDelays) -> GuidelineCo
     return GuidelineComparison(before, after)
 
 
+# The figures of two scenarios side by side.
+
+COLUMNS = ("Before", "After", "Change")
+
+
+def _headline(before: Findings, after: Findings) -> str:
+    """Return the target's quantile before and after, and the difference."""
+    names = [quantile_name(found.target.quantile) for found in (before, after)]
+    first, second = (phrases.settled(format_delay, found.quantile) for found in (before, after))
+    start = f"{names[0]} {first} → {'' if names[0] == names[1] else names[1] + ' '}{second}"
+    return f"{start}, {_sooner(before.quantile, after.quantile)}"
+
+
+def _sooner(before: float, after: float) -> str:
+    if math.isnan(before) or math.isnan(after):
+        return "not comparable"
+    if format_time(before) == format_time(after):
+        return "no change"
+    if math.isinf(before) or math.isinf(after):
+        return "TCP can then carry it" if math.isinf(before) else "TCP can then no longer carry it"
+    return f"{format_time(abs(after - before))} {'sooner' if after < before else 'later'}"
+
+
+def differences_table(changes: Changes) -> Table:
+    """Return the rows in which the two scenarios differ."""
+    # A table has a row of its own for each field that the chain refuses.
+    tables = [{row[0]: row[1] for row in scenario_table(found).rows} for found in (changes.before, changes.after)]
+    names = dict.fromkeys([*tables[0], *tables[1]])
+    rows = tuple((name, *(table.get(name, "–") for table in tables)) for name in names)
+    rows = tuple(row for row in rows if row[1] != row[2])
+    return Table(("Scenario", "Before", "After"), rows)
+
+
+def _delays_table(changes: Changes) -> Table:
+    rows = tuple(_delays(changes.before, changes.after))
+    name = quantile_name(changes.before.target.quantile)
+    emphasis = next((i for i, row in enumerate(rows) if row[0] == name), None)
+    return Table(("Delay", *COLUMNS), rows, numeric=(1, 2, 3), emphasis=emphasis)
+
+
+def _delays(before: Findings, after: Findings) -> Iterator[tuple[str, ...]]:
+    yield _row("mean", before.mean, after.mean, format_time)
+    yield _row("jitter", before.jitter, after.jitter, format_time)
+    for q in sorted({*REPORTED_QUANTILES, before.target.quantile, after.target.quantile}):
+        yield _row(quantile_name(q), before.quantile_of(q), after.quantile_of(q), format_time)
+    limit = after.target.limit
+    shares = before.late_after(limit), after.late_after(limit)
+    yield _row(f"later than {format_time(limit)}", *shares, format_fraction)
+    if before.call is not None and after.call is not None:
+        scores = before.call.best.mos, after.call.best.mos
+        yield ("best MOS", *map("{:.2f}".format, scores), f"{scores[1] - scores[0]:+.2f}")
+    if before.video is not None and after.video is not None:
+        stalls = (before.video.stalls_per_minute, after.video.stalls_per_minute)
+        yield _row("stalls per minute, at most", *stalls, "{:.2g}".format)
+
+
+def _row(name: str, before: float, after: float, formatted: Callable[[float], str]) -> tuple[str, ...]:
+    """Return the row of one figure: its name, its values before and after, and the change."""
+    return (
+        name,
+        *(NEVER_SETTLES if math.isinf(value) else phrases.settled(formatted, value) for value in (before, after)),
+        _ratio(before, after),
+    )
+
+
+def _ratio(before: float, after: float) -> str:
+    """Return the change from `before` to `after` in percent; a dash if the ratio has no meaning."""
+    if not (0 < before < math.inf and 0 <= after < math.inf):
+        return "–"
+    change = after / before - 1
+    if abs(change) < 5e-4:
+        return "none"
+    if change >= 1:
+        return f"{float(f'{after / before:.2g}'):g} times"
+    return f"{100 * change:+.2g} %"
+
+
+def _margins_table(changes: Changes) -> Table:
+    """Return the edges of loss, round-trip time and bitrate, and the utilization, before and after."""
+    rows: list[tuple[str, ...]] = []
+    pairs = zip(changes.before.margins, changes.after.margins, strict=True)
+    for before, after in pairs:
+        change = "–" if before.edge is None or after.edge is None else _ratio(before.edge, after.edge)
+        name = f"{phrases.QUANTITY[before.quantity]}, up to"
+        rows.append((name, phrases.format_edge(before), phrases.format_edge(after), change))
+    utilizations = changes.before.utilization, changes.after.utilization
+    rows.append(("Utilization", *map(format_fraction, utilizations), _ratio(*utilizations)))
+    return Table(("Works with", *COLUMNS), tuple(rows), numeric=(1, 2, 3))
+
+
 @dataclass(frozen=True)
 class TwoWayGuideline(Reported):
     """The guidelines for both directions of a connection."""
@@ -282,8 +398,6 @@ class TwoWayGuideline(Reported):
 
     def content(self) -> Content:
         """Return the content of the report: the worse verdict, and the sections of both directions."""
-        from tcpdelay.report.content import Content
-
         first, second = self.ends
         reports = [("forward", self.forward.content()), ("backward", self.backward.content())]
         # From the best verdict to the worst.

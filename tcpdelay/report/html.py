@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tcpdelay.advice.guideline import SourceFindings
 from tcpdelay.report import phrases
 from tcpdelay.report.chart_labels import LABEL_SIZE
 from tcpdelay.report.charts import (
@@ -29,11 +30,11 @@ from tcpdelay.report.charts import (
     plot_later,
     plot_quantile_against_loss,
 )
-from tcpdelay.units import format_fraction, format_time, quantile_name
+from tcpdelay.units import format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
-    from tcpdelay.advice.judged_delays import JudgedDelays
-    from tcpdelay.report.content import Content
+    from tcpdelay.advice.guideline import Findings
+    from tcpdelay.report.document import Content
 
 
 INK = "#1b1b1f"
@@ -133,41 +134,59 @@ def as_page(report: Content, charts: dict[str, list[Chart]]) -> str:
     return environment().get_template("report.html.j2").render(report=report, charts=charts)
 
 
-def charts(guideline: JudgedDelays, explanation: Sequence[str], suffix: str = "") -> dict[str, list[Chart]]:
+SHOWN_MESSAGES = 600
+"""Mean number of messages that the chart of the source shows."""
+SHORTEST, LONGEST = 0.5, 60.0
+"""Shortest and longest time that the chart of the source shows [s]."""
+
+
+def charts(found: Findings | SourceFindings, suffix: str = "") -> dict[str, list[Chart]]:
     """Return the charts of each section, without the charts of the delays if there are none or they never settle."""
-    target, parts, messages = guideline.target, guideline.parts, guideline.messages
+    target, parts, messages = found.target, found.parts, found.messages
     limit, quantile = format_time(target.limit), quantile_name(target.quantile)
     drawn: dict[str, list[Chart]] = {}
+    if isinstance(found, SourceFindings):
+        source = found.source
+        duration = min(max(SHOWN_MESSAGES / source.message_rate, SHORTEST), LONGEST)
+        drawn["source"] = [
+            chart(
+                f"source-chart{suffix}",
+                "Size of each message",
+                f"The messages of the first {format_time(duration)}: {format_rate(source.mean_bitrate)} in the mean, "
+                f"{format_rate(source.peak_bitrate)} in the busiest second.",
+                lambda ax: source.plot(ax, duration=duration),
+            )
+        ]
     # There is no curve where no loss around the scenario has a finite delay.
-    if guideline.loss_curve.loss.size:
+    if found.loss_curve.loss.size:
         drawn["margins"] = [
             chart(
                 f"loss-chart{suffix}",
                 f"{quantile} delay against loss",
-                f"The {quantile} delay rises with the loss. {' '.join(explanation)}".replace("`", ""),
-                lambda ax: plot_quantile_against_loss(guideline, ax),
+                f"The {quantile} delay rises with the loss. {' '.join(phrases.verdict(found))}".replace("`", ""),
+                lambda ax: plot_quantile_against_loss(found, ax),
             )
         ]
-    if guideline.endless:
+    if found.endless:
         return drawn
-    distribution, marks = guideline.distribution, {"limit": target.limit}
-    timeouts = f", timeouts {format_time(parts.timeouts)}" if guideline.tells_timeouts else ""
+    distribution, marks = found.distribution, {"limit": target.limit}
+    timeouts = f", timeouts {format_time(parts.timeouts)}" if found.tells_timeouts else ""
     drawn["delays"] = [
         chart(
             f"shares-chart{suffix}",
             "Distribution of the delay",
             f"Half of the {messages} arrive within {format_time(distribution.quantile(0.5))}, "
-            f"{format_fraction(target.quantile)} within {format_time(guideline.quantile)}.",
+            f"{format_fraction(target.quantile)} within {format_time(found.quantile)}.",
             lambda ax: plot_distribution(distribution, ax, thresholds=marks),
         ),
         chart(
             f"survival-chart{suffix}",
-            f"{messages.capitalize()} that come later{', by kind' if guideline.by_kind else ''}",
-            f"{format_fraction(guideline.late_fraction)} of the {messages} come later than {limit}.",
-            lambda ax: plot_later(guideline, ax),
+            f"{messages.capitalize()} that come later{', by kind' if found.by_kind else ''}",
+            f"{format_fraction(found.late_fraction)} of the {messages} come later than {limit}.",
+            lambda ax: plot_later(found, ax),
         ),
     ]
-    if math.isinf(guideline.mean):
+    if math.isinf(found.mean):
         return drawn
     drawn["parts"] = [
         chart(
@@ -175,7 +194,7 @@ def charts(guideline: JudgedDelays, explanation: Sequence[str], suffix: str = ""
             "Parts of the mean delay",
             f"Network {format_time(parts.network)}, backlog {format_time(parts.backlog)}, "
             f"head of line {format_time(parts.head_of_line)}{timeouts}.",
-            lambda ax: plot_delay_parts(guideline, ax),
+            lambda ax: plot_delay_parts(found, ax),
             height=BAR_HEIGHT + PART_HEIGHT * sum(delay > 0 for delay in astuple(parts)),
         )
     ]

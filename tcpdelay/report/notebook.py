@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
+from tcpdelay.report.result_table import html_table
 from tcpdelay.scenario.target import REPORTED_QUANTILES
-from tcpdelay.units import NOT_CARRIED, format_fraction, format_known_time, format_time, quantile_name
+from tcpdelay.units import NOT_CARRIED, format_known_time, quantile_name
 
 if TYPE_CHECKING:
     from tcpdelay.delays import DelayDistribution
-    from tcpdelay.study.boundary import WorkingBoundary
-
-
-def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
-    """Return a table of formatted cells; the first cell of a row names the row."""
-    headings = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
-        for first, *cells in rows
-    )
-    below = f"<p>{escape(note)}</p>" if note else ""
-    head = f"<thead><tr>{headings}</tr></thead>" if any(columns) else ""
-    return f"<table><caption>{escape(caption)}</caption>{head}<tbody>{body}</tbody></table>{below}"
 
 
 def distribution_html(distribution: DelayDistribution, method: str) -> str:
@@ -37,25 +23,3 @@ def distribution_html(distribution: DelayDistribution, method: str) -> str:
 
 def _carried(distribution: DelayDistribution) -> str:
     return distribution.unsettled_note if distribution.sustainable else NOT_CARRIED
-
-
-def boundary_html(boundary: WorkingBoundary) -> str:
-    """Return both sides of a boundary at each of its points."""
-    target = boundary.target
-    demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"
-    formats, names = [format_time, format_fraction], ["round-trip time", "loss"]
-    if boundary.searched == "rtt":
-        formats, names = formats[::-1], names[::-1]
-    at, searched = formats
-    rows = [
-        (
-            at(point),
-            "–" if works != works else searched(works),
-            "–" if fails != fails else searched(fails),
-        )
-        for point, works, fails in zip(
-            boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), strict=True
-        )
-    ]
-    columns = (names[0], f"{names[1]}: works up to", f"{names[1]}: fails from")
-    return html_table(f"Boundary of the working region, {demand}", columns, rows)

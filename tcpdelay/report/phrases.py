@@ -6,21 +6,15 @@ import math
 import re
 from typing import TYPE_CHECKING
 
-from tcpdelay.accuracy.errors import WRONG_CALL
+from tcpdelay.accuracy.errors import WRONG_CALL, in_words
 from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION
+from tcpdelay.advice.guideline import SourceFindings
 from tcpdelay.ask import NotSettledError
 from tcpdelay.declare import declarations
 from tcpdelay.models.predict import COMPARED_PACKETS
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.scenario.stack import Linux, Quic, transport_name
-from tcpdelay.units import (
-    NOT_SETTLED,
-    format_fraction,
-    format_fraction_range,
-    format_rate,
-    format_time,
-    quantile_name,
-)
+from tcpdelay.units import NOT_SETTLED, format_fraction, format_fraction_range, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,22 +82,45 @@ def cannot_carry(stack: Stack) -> str:
     return f"{transport_name(stack)} cannot carry this flow"
 
 
-def verdict(guideline: Findings) -> list[str]:
+def verdict(found: Findings | SourceFindings) -> list[str]:
     """Return the sentences that explain the headline; the first compares the target's quantile with its limit."""
-    target, answer = guideline.target, guideline.answer
-    by_model = "" if guideline.settled else f" by the {answer.method}"
+    target, answer = found.target, found.answer
+    share, limit = format_fraction(target.quantile), format_time(target.limit)
+    if isinstance(found, SourceFindings):
+        endless = (
+            f"{share} of the messages should arrive within {limit}, but the delay never settles: messages pile up in "
+            f"the send buffer for as long as the source sends its {format_rate(found.source.mean_bitrate)}."
+        )
+        return [
+            *outcome(found, (endless,)),
+            *(_latest_kind(found) if math.isfinite(found.quantile) else []),
+            "These delays are the chain's; delays by kind, margins, effects and delays at other losses are simulated."
+            if answer.method == "chain"
+            else "The rate of this source is not constant, so all figures are simulated.",
+            *doubts(found),
+        ]
+    by_model = "" if found.settled else f" by the {answer.method}"
     endless = (
-        f"{format_fraction(target.quantile)} of the packets should arrive within {format_time(target.limit)}, but"
-        f"{by_model} the delay never settles: packets pile up in the send buffer for as long as the flow sends."
+        f"{share} of the packets should arrive within {limit}, but{by_model} the delay never settles: packets pile up "
+        "in the send buffer for as long as the flow sends."
     )
-    sentences = outcome(guideline, (endless, _capacity(guideline)))
-    if math.isfinite(guideline.quantile) and not answer.sustainable:
+    sentences = outcome(found, (endless, _capacity(found)))
+    if math.isfinite(found.quantile) and not answer.sustainable:
         sentences.append(
             "But TCP cannot carry this flow: the figures depend on where the published chain cuts off its backlog."
         )
     if answer.method == "simulation":
-        sentences.append(_simulated(guideline))
-    return sentences + doubts(guideline)
+        sentences.append(_simulated(found))
+    return sentences + doubts(found)
+
+
+def _latest_kind(found: SourceFindings) -> list[str]:
+    """Return in a sentence which kind of message is late most often; nothing if no message is late."""
+    late = {kind: delays.late_fraction(found.target.limit) for kind, delays in found.by_kind.items()}
+    kind = max(late, key=lambda each: late[each], default="")
+    if not late.get(kind):
+        return []
+    return [f"Of the kind “{kind}”, {format_fraction(late[kind])} come later than the limit."]
 
 
 def outcome(judged: JudgedDelays, endless: Sequence[str]) -> list[str]:
@@ -239,7 +256,6 @@ def effect(found: Effect | None, target: Target, carrier: str = "TCP") -> str | 
 
 
 def _effect(found: Effect, target: Target, carrier: str) -> str | None:
-    """Return the effect of a rule in words, without its condition."""
     if found.basis == "unknown":
         return f"not computed: {found.reason}"
     if found.basis == "none":
@@ -360,6 +376,11 @@ def code_spans(text: str) -> list[tuple[str, bool]]:
         spans += [(text[end : match.start()], False), (match[1] or match[2], True)]
         end = match.end()
     return [(part, code) for part, code in [*spans, (text[end:], False)] if part]
+
+
+def expected_error_in_full(found: JudgedDelays) -> str:
+    """Return all that is known of the model's error in a sentence, for the end of the report."""
+    return sentence(f"expected error: {in_words(found.expected_error, found.target.quantile)}")
 
 
 def expected_error(guideline: Findings) -> str:

@@ -136,7 +136,6 @@ def _quantile_facts(delays: DelayDistribution, target: Target, verb: str = "come
 
 
 def _late_fact(delays: DelayDistribution, target: Target) -> tuple[str, str]:
-    """Return the share of late packets as a fact for people."""
     return f"later than {format_time(target.limit)}", format_fraction(delays.late_fraction(target.limit))
 
 
@@ -174,7 +173,6 @@ def not_settled_record(
 
 
 def _figures(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
-    """Return the predicted figures as entries of a record."""
     return {
         "mean": distribution.mean,
         "jitter": distribution.jitter,
@@ -341,12 +339,10 @@ def relay_text(source: Source, first: Leg, second: Leg, target: Target, result: 
 
 
 def _transport(leg: Leg) -> str:
-    """Return the transport of a leg in one word."""
     return "tcp" if isinstance(leg[1], Linux) else "udp"
 
 
 def _leg_in_words(leg: Leg) -> str:
-    """Return transport and path of a leg in words."""
     path = leg[0]
     return f"{_transport(leg).upper()}, round-trip time {format_time(path.rtt)}, loss {format_fraction(path.loss)}"
 

@@ -21,14 +21,14 @@ from tcpdelay.report.chart_labels import (
 )
 from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
 from tcpdelay.report.prediction import source_in_words
-from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.result_table import Cell, Column, ResultTable, html_table
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.statistics import share_interval
 from tcpdelay.study.boundary import WorkingBoundary
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.rows import COUNTED, group_order
-from tcpdelay.units import format_time, quantile_name
+from tcpdelay.units import format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -193,6 +193,24 @@ def plot_boundaries(boundaries: Mapping[str, WorkingBoundary], ax: Axes | None =
     _axes(ax, rtts, losses[np.isfinite(losses)])
     _legend(ax)
     return ax
+
+
+def boundary_html(boundary: WorkingBoundary) -> str:
+    """Return both sides of a boundary at each of its points."""
+    target = boundary.target
+    demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"
+    formats, names = [format_time, format_fraction], ["round-trip time", "loss"]
+    if boundary.searched == "rtt":
+        formats, names = formats[::-1], names[::-1]
+    at, searched = formats
+    rows = [
+        (at(point), *("–" if np.isnan(side) else searched(side) for side in (works, fails)))
+        for point, works, fails in zip(
+            boundary.at.tolist(), boundary.works_up_to.tolist(), boundary.fails_from.tolist(), strict=True
+        )
+    ]
+    columns = (names[0], f"{names[1]}: works up to", f"{names[1]}: fails from")
+    return html_table(f"Boundary of the working region, {demand}", columns, rows)
 
 
 def _require_boundaries(given: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
 import math
@@ -136,6 +137,18 @@ def as_text(*parts: RenderableType, width: int = FILE_WIDTH) -> str:
     return "\n".join(line.rstrip() for line in page.getvalue().splitlines()).rstrip("\n") + "\n"
 
 
+def html_table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> str:
+    """Return a table of formatted cells for notebooks; the first cell of a row names the row."""
+    headings = "".join(f'<th scope="col">{html.escape(column)}</th>' for column in columns)
+    body = ""
+    for first, *cells in rows:
+        figures = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        body += f'<tr><th scope="row">{html.escape(first)}</th>{figures}</tr>'
+    below = f"<p>{html.escape(note)}</p>" if note else ""
+    head = f"<thead><tr>{headings}</tr></thead>" if any(columns) else ""
+    return f"<table><caption>{html.escape(caption)}</caption>{head}<tbody>{body}</tbody></table>{below}"
+
+
 def _text(value: Cell) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else printable(str(value))
 
@@ -220,7 +233,7 @@ class ResultTable:
 
     def to_markdown(self) -> str:
         """Return the columns for people as a table in Markdown."""
-        from tcpdelay.report.markdown import escape
+        from tcpdelay.report.document import escape
 
         lines = [[column.heading for column in self.columns]]
         rules = ["---" if column.kind == "text" else "---:" for column in self.columns]
@@ -241,7 +254,6 @@ class ResultTable:
             console.print(part)
 
     def _parts(self, *, transposed: bool) -> list[RenderableType]:
-        """Return the table and its note."""
         from rich.text import Text
 
         columns = [[column.heading, *(column.shown(row) for row in self.rows)] for column in self.columns]

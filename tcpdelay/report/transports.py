@@ -12,9 +12,17 @@ from tcpdelay.delays import carried_in_words
 from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
 from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
 from tcpdelay.report.html import environment, inline_svg
-from tcpdelay.report.notebook import html_table
 from tcpdelay.report.prediction import scenario_in_words, scenario_record
-from tcpdelay.report.result_table import Cell, Column, ResultTable, as_text, attributes, facts_table, interval_cells
+from tcpdelay.report.result_table import (
+    Cell,
+    Column,
+    ResultTable,
+    as_text,
+    attributes,
+    facts_table,
+    html_table,
+    interval_cells,
+)
 from tcpdelay.scenario.path_presets import WARNING
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
@@ -114,7 +122,6 @@ def _note(comparison: Comparison) -> str:
 
 
 def _cells(comparison: Comparison, row: Carried) -> dict[str, Cell]:
-    """Return the figures of one contender."""
     result, call = row.result, comparison.call(row)
     late, settled = comparison.missed(row), not comparison.unsettled(row)
     delays = result.delays if result.sustainable and settled else None
@@ -372,12 +379,7 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     """Draw the delays of each contender: a bar from the smallest to the 95th percentile, a line on to the 99th."""
     ax = current_axes(ax)
     limit = comparison.target.limit
-    label = partial(
-        ax.annotate,
-        xycoords=ax.get_yaxis_transform(),
-        textcoords="offset points",
-        fontsize=LABEL_SIZE,
-    )
+    label = partial(ax.annotate, xycoords=ax.get_yaxis_transform(), textcoords="offset points", fontsize=LABEL_SIZE)
     tidy(ax)
     ax.set_xscale("log")
     reach = []

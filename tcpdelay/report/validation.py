@@ -108,7 +108,6 @@ class Results:
         return "\n\n".join(parts) + "\n"
 
     def _pages(self) -> dict[str, str]:
-        """Return the tables of the report in Markdown by name."""
         return {table.name: table.to_page() for table in self.tables if table.name not in self.long_tables}
 
 

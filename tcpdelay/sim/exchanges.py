@@ -205,6 +205,7 @@ def simulate_exchanges(
         values / SECOND + answer_time,
         counts / counted,
         path.rtt + answer_time,
+        method="simulation",
         request=DelayDistribution.from_samples(requests / SECOND, path.forward_delay),
         response=DelayDistribution.from_samples(responses / SECOND, back.forward_delay),
         answer_time=answer_time,

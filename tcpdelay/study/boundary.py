@@ -86,7 +86,7 @@ class WorkingBoundary:
 
     def _repr_html_(self) -> str:
         """Return both sides of the boundary as a table for notebooks."""
-        return str(drawn("notebook.boundary_html", self))
+        return str(drawn("region_charts.boundary_html", self))
 
     def path(self, point: int, value: float) -> Path:
         """Return the path at a point, with a `value` of the searched parameter."""

@@ -261,7 +261,8 @@ def simulate_relay(
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
     delivered = fates.only(counted & (fates.second != NOT_READ))
     batches = _batches(delivered.first + delivered.second)
-    known = {"settled": batches is not None and batches.is_settled(quantile), "carried": carried}
+    settled = batches is not None and batches.is_settled(quantile)
+    known = {"settled": settled, "carried": carried, "method": "simulation"}
     overall = _relayed(fates.only(counted), first, second, quantile, unlimited, known)
     kinds = source.kinds if len(source.kinds) > 1 else ()
     of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}

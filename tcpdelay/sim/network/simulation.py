@@ -216,7 +216,7 @@ def _flow_result(
     overflows = network.dispatchers[flow.dispatcher - 1].overflows if flow.dispatcher else flow.overflows
     read = bool(delays.histogram(number)[0].size)
     settled = not overflows and (not read or delays.is_settled(number, 0.95))
-    known = {"one_way_delay": source.path.there, "settled": settled, "carried": carried}
+    known = {"one_way_delay": source.path.there, "settled": settled, "carried": carried, "method": "simulation"}
     messages = _message_result(delays, number, (flow.offered, flow.lost, flow.gap_bytes), known)
     share = 1 / (SECOND * messages.delivered) if messages.delivered else float("nan")
     scheduled = source.flow if isinstance(source, ConstantRate) and flow.application == SCHEDULED else None

@@ -1,8 +1,9 @@
-"""The report in Markdown, and on a terminal."""
+"""A report as a document: verdict, sections, tables and advice; in Markdown, and on a terminal."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,66 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from rich.console import Console, RenderableType
 
-    from tcpdelay.report.content import Advice, Content, Section, Table
+    from tcpdelay.models.verdict import Verdict
 
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of formatted cells under named columns."""
+
+    columns: tuple[str, ...]  # Headings
+    rows: tuple[tuple[str, ...], ...]  # Cells; the first cell of a row names the row
+    numeric: tuple[int, ...] = ()  # Columns of numbers, aligned right
+    emphasis: int | None = None  # The row on which the verdict rests
+
+    @property
+    def headed(self) -> bool:
+        """Whether the columns need headings; the two columns of names and values need none."""
+        return len(self.columns) > 2
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One recommendation in words; `elsewhere` has the names and settings of systems other than Linux."""
+
+    title: str
+    status: str
+    reason: str
+    condition: str
+    effect: str | None
+    setting: str
+    elsewhere: tuple[tuple[str, str], ...]
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section of a report: its heading, and its parts in the order of the fields."""
+
+    key: str  # Stable name
+    title: str  # Heading
+    paragraphs: tuple[str, ...] = ()  # Text
+    tables: tuple[Table, ...] = ()  # Figures
+    advice: tuple[Advice, ...] = ()  # What to do, the largest effect first
+    # Titles of lists that are of less interest, each with its items.
+    folded: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    points: tuple[str, ...] = ()  # Items of a list
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The content of a report."""
+
+    verdict: Verdict
+    # headline, explanation: The verdict in words, and the sentences that explain the verdict.
+    headline: str
+    explanation: tuple[str, ...]
+    key_figures: tuple[tuple[str, str], ...]  # Labels and values of the most important figures
+    sections: tuple[Section, ...]  # The other parts of the report in reading order
+    transport: str = "TCP"  # The transport, "TCP" or "QUIC"
+
+
+# The report in Markdown.
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|&]|(?<!\w)_|_(?!\w))")
 _BLOCK_START = re.compile(r"^([#+=~-]|\d+(?=[.)](?:\s|$)))")
