@@ -170,8 +170,6 @@ WORK_OF_SEGMENT = 4
 """Work of sending a segment, in units of `SECONDS_PER_WORK`; the event that sends it is counted separately."""
 SCANNED_PER_WORK = 128
 """Segments in flight that an event looks through in a unit of work, while some are lost or SACKed."""
-SKIPPED_PER_WORK = 16
-"""Segments that are sent in a unit of work in undisturbed time."""
 
 
 def advance(
@@ -201,8 +199,9 @@ def _advance(c: Any, wire: Any, packets: int, most: int) -> int:
     while c.packets_read < packets and c.packets_written < c.messages_known and work < most:
         sent, skipped = c.segments_sent, c.skipped
         process_next(c, wire, packets)
+        # In undisturbed time a segment, with its ACK, takes a unit.
         skipped = c.skipped - skipped
-        work += 1 + WORK_OF_SEGMENT * (c.segments_sent - sent - skipped) + skipped // SKIPPED_PER_WORK
+        work += 1 + WORK_OF_SEGMENT * (c.segments_sent - sent - skipped) + skipped
         if c.lost_out or c.sacked_out:
             work += (c.next_segment - c.first_segment) // SCANNED_PER_WORK
     return int(work)
