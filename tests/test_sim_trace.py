@@ -38,7 +38,7 @@ def test_each_loss_is_repaired():
         assert np.any((later["start"] <= loss["start"]) & (loss["start"] < later["end"]))
 
 
-def test_a_leap_leaves_the_trace_complete():
+def test_undisturbed_time_leaves_the_trace_complete():
     events = traced(packets=5000, loss=0.001).events
     sent = events[events["kind"] == "sent"]
     whole = sent[sent["end"] - sent["start"] == FLOW.packet_size]

@@ -29,9 +29,7 @@ from tcpdelay.sim.records import (
     EVENT,
     JITTER_TABLE,
     MASK,
-    MOST_EVENTS,
     NEVER,
-    OPEN,
     RING,
     SEGMENT,
     SNAPSHOT,
@@ -42,13 +40,14 @@ from tcpdelay.sim.records import (
     Wire,
 )
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
 from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.pacing import check_application_limited
 from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
-from tcpdelay.sim.tcp.window import ACKNOWLEDGED, SENT, in_slow_start, note_at, restart_after_idle
+from tcpdelay.sim.tcp.undisturbed import is_undisturbed, pass_undisturbed
+from tcpdelay.sim.tcp.window import restart_after_idle
 from tcpdelay.sim.writes import AnsweredSchedule, WriteSchedule, message_record, resume_writing, write_next
 
 TIE_BREAK = 1
@@ -88,7 +87,7 @@ def new_connection(
         "bbr": int(bbr),
         # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
         "window_validation": int(stack.window_validation and not bbr),
-        "leaping": int(not bbr and is_exact(source)),
+        "leaping": 1,
         # The handshake delivers the first segment.
         "delivered": int(bbr),
         # In earlier captures the whole path delay was spent in a queue of the sender's host, unless there was jitter.
@@ -171,12 +170,6 @@ WORK_OF_SEGMENT = 4
 """Work of sending a segment, in units of `SECONDS_PER_WORK`; the event that sends it is counted separately."""
 SCANNED_PER_WORK = 128
 """Segments in flight that an event looks through in a unit of work, while some are lost or SACKed."""
-SKIPPED_PER_WORK = 16
-"""Packets that are skipped in a unit of work where nothing happens until a loss."""
-SHORTEST_LEAP = 4
-"""Fewest packets that one leap skips: a shorter leap takes longer than the events that it saves."""
-SETTLING_SAMPLES = 64
-"""Samples of a constant round-trip time after which the smoothed RTT no longer changes."""
 
 
 def advance(
@@ -206,8 +199,9 @@ def _advance(c: Any, wire: Any, packets: int, most: int) -> int:
     while c.packets_read < packets and c.packets_written < c.messages_known and work < most:
         sent, skipped = c.segments_sent, c.skipped
         process_next(c, wire, packets)
+        # In undisturbed time a segment, with its ACK, takes a unit.
         skipped = c.skipped - skipped
-        work += 1 + WORK_OF_SEGMENT * (c.segments_sent - sent - skipped) + skipped // SKIPPED_PER_WORK
+        work += 1 + WORK_OF_SEGMENT * (c.segments_sent - sent - skipped) + skipped
         if c.lost_out or c.sacked_out:
             work += (c.next_segment - c.first_segment) // SCANNED_PER_WORK
     return int(work)
@@ -224,7 +218,7 @@ def next_event(c: Any, wire: Any) -> int:
 
 @kernel()
 def process_next(c: Any, wire: Any, packets: int) -> None:
-    """Process the next event; where nothing happens until a loss, at most a number of packets are read."""
+    """Process the next event, or undisturbed time, in which at most a number of packets are read."""
     # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay
     acknowledgement = wire.acknowledgements[c.first_ack & MASK]
@@ -248,8 +242,8 @@ def process_next(c: Any, wire: Any, packets: int) -> None:
         if c.write_blocked:
             resume_writing(c, wire)
     else:
-        if c.leaping and _is_quiet(c, wire):
-            _leap(c, wire, min(c.until_loss - 1, packets - c.packets_read - 1))
+        if c.leaping and is_undisturbed(c, wire) and pass_undisturbed(c, wire, packets - 1):
+            return
         c.now = c.next_write
         restart_after_idle(c)
         expect_after_idle(c)
@@ -257,107 +251,6 @@ def process_next(c: Any, wire: Any, packets: int) -> None:
             check_application_limited(c)
         write_next(c, wire)
         send_new(c, wire, False)
-
-
-@kernel()
-def _is_quiet(c: Any, wire: Any) -> bool:
-    """Return whether every interval up to the next loss will be like the last interval.
-
-    This holds if the window neither limits the sender nor changes, and if one packet per interval, in a segment of its
-    own, has been sent for a whole round-trip time.
-    """
-    if (
-        c.until_loss <= SHORTEST_LEAP
-        or c.loss_burst > 1.0
-        or c.bad_time > 0.0
-        or c.correlated
-        or c.ca_state != OPEN
-        or c.is_cwnd_limited
-    ):
-        return False
-    if c.sacked_out or c.lost_out or c.retrans_out or c.tlp_high_seq or c.packet_size > c.mss or c.snd_nxt < c.written:
-        return False
-    if c.deferred or c.ack_loss > 0.0 or c.receiver_timer != NEVER or not c.application_limited_rule:
-        return False
-    if c.packets_out + 1 >= c.snd_cwnd:
-        return False
-    if in_slow_start(c) and c.snd_cwnd < 2 * c.max_packets_out:
-        return False
-    if c.packets_out != c.next_ack - c.first_ack or c.packets_out != c.rtt // c.interval:
-        return False
-    for place in range(c.packets_out):
-        segment = wire.segments[(c.next_segment - 1 - place) & MASK]
-        if segment.sent != c.next_write - (place + 1) * c.interval or segment.end - segment.start != c.packet_size:
-            return False
-    return True
-
-
-@kernel()
-def _leap(c: Any, wire: Any, packets: int) -> None:
-    """Advance the state by a number of packets whose delay is the network's delay only."""
-    if packets < SHORTEST_LEAP:
-        return
-    for number in range(c.packets_read, c.packets_read + packets):
-        wire.delays[0, number % wire.delays.shape[1]] = c.one_way_delay
-        wire.delays[1, number % wire.delays.shape[1]] = 0
-    if c.tracing:
-        _note_leap(c, wire, packets)
-    time, size = packets * c.interval, packets * c.packet_size
-    for _ in range(min(packets, SETTLING_SAMPLES)):
-        update_estimate(c, c.rtt)
-    if c.cubic_epoch and c.packets_out == 0:
-        c.cubic_epoch += time // c.tick
-    for number in range(c.first_segment, c.next_segment):
-        segment = wire.segments[number & MASK]
-        segment.start += size
-        segment.end += size
-        segment.sent += time
-        segment.delivered += packets
-    for number in range(c.first_ack, c.next_ack):
-        acknowledgement = wire.acknowledgements[number & MASK]
-        acknowledgement.arrival += time
-        acknowledgement.acknowledged += size
-        acknowledgement.echo += time
-    c.now += time
-    c.next_write += time
-    c.timer_at += time
-    c.rack_mstamp += time
-    c.last_send += time // c.tick
-    c.snd_cwnd_stamp += time // c.tick
-    c.packets_written += packets
-    c.packets_sent += packets
-    c.packets_read += packets
-    c.written += size
-    c.snd_nxt += size
-    c.snd_una += size
-    c.rcv_nxt += size
-    c.rcv_wup += size
-    c.ts_recent += time
-    c.last_ack_arrival += time
-    c.lrcvtime += time // c.tick
-    c.delivered += packets
-    c.rack_last_delivered += packets
-    c.rack_end_seq += size
-    c.cwnd_usage_seq += size
-    c.high_seq += size
-    c.rtt_seq += size
-    c.until_loss -= packets
-    c.segments_sent += packets
-    c.acks_sent += packets
-    c.skipped += packets
-
-
-@kernel()
-def _note_leap(c: Any, wire: Any, packets: int) -> None:
-    """Add the segments and ACKs that a leap skips to the packet trace, in the order of time."""
-    acknowledged = wire.acknowledgements[c.first_ack & MASK].arrival if c.packets_out else c.next_write + c.rtt
-    for number in range(packets):
-        if c.events >= MOST_EVENTS:
-            return
-        start, later = c.snd_nxt + number * c.packet_size, number * c.interval
-        note_at(c, wire, SENT, c.next_write + later, start, start + c.packet_size)
-        oldest = c.snd_una + number * c.packet_size
-        note_at(c, wire, ACKNOWLEDGED, acknowledged + later, oldest, oldest + c.packet_size)
 
 
 # The connections that carry the packets of a simulation in turn.

@@ -260,6 +260,7 @@ class Wire:
         self.random = random
         self.record: Any = records(1, kind)[0]
         self.record.next_double, self.record.random_state = generator_addresses(random)
+        self.messages: NDArray[np.void] = self.record["messages"].view(np.ndarray)
 
     @property
     def delays(self) -> NDArray[np.int64]:

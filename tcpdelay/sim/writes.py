@@ -163,21 +163,23 @@ class WriteSchedule:
         if not block.size:
             connection.messages_known, self._count = NEVER, known
             return self._count
+        ring = wire.messages
         # The receiver may still ask for the end of the last message that it has read.
-        if known + block.size > connection.packets_read - 1 + wire.record.messages.size:
+        if known + block.size > connection.packets_read - 1 + ring.size:
             self._unwritten, self.backlogged = block, True
             return int(connection.packets_read)
         self._unwritten = _NO_MESSAGES
-        places = np.arange(known, known + block.size) % wire.record.messages.size
         ends = self._end + np.cumsum(block["size"])
-        wire.record.messages["written"][places] = self._written(block)
-        wire.record.messages["end"][places] = ends
-        for name, values in self._marks(block).items():
-            wire.record.messages[name][places] = values
+        start = known % ring.size
+        before_wrap = ring.size - start
+        for name, values in {"written": self._written(block), "end": ends, **self._marks(block)}.items():
+            field = ring[name]
+            field[start : start + block.size] = values[:before_wrap]
+            field[: max(block.size - before_wrap, 0)] = values[before_wrap:]
         self._end = int(ends[-1])
         self._given.append(block)
         connection.messages_known = known + block.size
-        connection.next_write = max(self._next_write(connection, wire.record.messages[places[0]]), connection.now)
+        connection.next_write = max(self._next_write(connection, ring[start]), connection.now)
         return self._count
 
     def _marks(self, block: NDArray[np.void]) -> dict[str, NDArray[np.bool_]]:
@@ -192,7 +194,7 @@ class WriteSchedule:
 
     def _next_write(self, connection: Any, message: Any) -> int:
         """Return the time [us] at which a connection writes its next message, whose record is `message`."""
-        return int(message.written)
+        return int(message["written"])
 
     def numbered(self, first: int, following: int) -> NDArray[np.void]:
         """Return the messages from number `first` of the connection to before `following`, and forget earlier ones."""
@@ -217,10 +219,9 @@ class AnsweredSchedule(WriteSchedule):
         return np.where(block["kind"] == 1, WITH_EARLIER, np.rint(block["time"] * SECOND))
 
     def _next_write(self, connection: Any, message: Any) -> int:
-        if message.written == WITH_EARLIER:
+        if message["written"] == WITH_EARLIER:
             return int(connection.now)
         if connection.packets_read < connection.packets_written:
             return NEVER
-        else:
-            message.written += connection.last_read
-        return int(message.written)
+        message["written"] += connection.last_read
+        return int(message["written"])

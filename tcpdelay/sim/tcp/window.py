@@ -294,17 +294,11 @@ PUBLIC_EVENT = np.dtype(
 
 @kernel()
 def note(c: Any, wire: Any, kind: int, start: int, end: int) -> None:
-    """Record an event now that concerns the stream from `start` to before `end`."""
-    note_at(c, wire, kind, c.now, start, end)
-
-
-@kernel()
-def note_at(c: Any, wire: Any, kind: int, time: int, start: int, end: int) -> None:
-    """Record an event at a time [us], if the trace has begun and is not full."""
+    """Record an event now that concerns the stream from `start` to before `end`, unless the trace is full or off."""
     if not c.tracing or c.events >= MOST_EVENTS:
         return
     event = wire.events[c.events]
-    event.time, event.kind, event.start, event.end = time, kind, start, end
+    event.time, event.kind, event.start, event.end = c.now, kind, start, end
     event.cwnd, event.in_flight = c.snd_cwnd, in_flight(c)
     c.events += 1
 
