@@ -332,9 +332,8 @@ class Answer:
             return replace(self, requested=requested)
         if found is None or asked.precision != "exact" or (requested.parts and self.parts is None):
             return None
-        if (asked.packets, asked.seed) != (requested.packets, requested.seed):
-            return None
-        if self.method == "simulation" and asked.packets is None and asked.max_seconds != requested.max_seconds:
+        length, other = ((each.packets, each.seed, each.packets or each.max_seconds) for each in (asked, requested))
+        if self.method == "simulation" and length != other:
             return None
         return replace(self, requested=requested, **requested_figures(found, requested))
 

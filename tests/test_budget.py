@@ -203,7 +203,7 @@ SMALL_BUDGETS = [
     (td.Flow(20_000, 0.040), td.Path(rtt=0.1, loss=0.02), None, 0.05),
     (td.Flow(20_000, 0.040), td.Path(rtt=0.1, loss=0.02), td.Stack.linux("bbr"), 0.05),
     (td.Flow(5_000, 0.010), td.Path(rtt=0.02, loss=0.01), td.Stack.quic(), 0.05),
-    (Video(2_000_000), td.Path(rtt=0.05, loss=0.001), None, 0.1),
+    (Video(4_000_000), td.Path(rtt=0.05, loss=0.01), None, 0.05),
 ]
 
 

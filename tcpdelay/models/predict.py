@@ -233,7 +233,7 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
     outside = beyond_validation(scenario.source, scenario.path, scenario.stack)
     if outside:
         return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
-    answer = chain.answer(scenario, asked)
+    answer = predict(scenario, asked, "chain")
     if not answer.answered:
         return _simulated(scenario, asked, _no_chain(scenario, answer.refusal))
     expected = answer.expected_error

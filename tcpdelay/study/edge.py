@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from tcpdelay.accuracy.errors import WRONG_CALL
 from tcpdelay.accuracy.validity import validated_range
-from tcpdelay.ask import Model, Requested, Status, solved_once
+from tcpdelay.ask import Answer, Model, NotSettledError, Requested, Status, solved_once
 from tcpdelay.delays import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
@@ -162,6 +163,7 @@ def largest_or_none(
 
     With the method "auto", the chain's edge only begins the search if a prediction on its sides would be simulated.
     Then each value is asked of `predict`, which decides on the chain or a simulation: the edge is that of predictions.
+    Near the capacity no simulation of this length settles, and the edge stays the chain's.
     Without `simulated_range`, an edge that is simulated has no range in which the expected error places it.
     """
     model, start = model_of(axis, stack, target, method), likely_edge(axis, stack, target)
@@ -169,14 +171,25 @@ def largest_or_none(
     found = _searched(axis, stack, asked, model, start, on_progress, simulated_range)
     if method != "auto" or model != "chain":
         return found
-    # A prediction simulates until its quantile is precise: up to ten seconds for each value near the capacity.
+    # A prediction simulates until its quantile is precise: up to ten seconds for each value.
     asked = replace(asked, packets=_compared_packets(axis, stack))
     sides = [axis.place(axis.lowest), None] if found is None else [found.at, found.beyond]
-    known = (predict(Scenario(*side, stack), asked) for side in sides if side is not None)
-    if not any(answer.method == "simulation" for answer in known):
+    scenarios = [Scenario(*side, stack) for side in sides if side is not None]
+    if any(_is_near_capacity(predict(scenario, asked, "chain")) for scenario in scenarios):
+        return found
+    known = [predict(scenario, asked) for scenario in scenarios]
+    if any(answer.status == "not settled" for answer in known) or not any(a.method == "simulation" for a in known):
         return found
     start = start if found is None else found.value
-    return _searched(axis, stack, asked, method, start, on_progress, simulated_range)
+    try:
+        return _searched(axis, stack, asked, method, start, on_progress, simulated_range)
+    except NotSettledError:
+        return found
+
+
+def _is_near_capacity(answer: Answer) -> bool:
+    """Return whether the chain may be wrong about whether TCP carries a flow."""
+    return answer.expected_error is not None and answer.expected_error.p90 >= WRONG_CALL
 
 
 def _compared_packets(axis: Axis, stack: KnownStack) -> int:
