@@ -5,6 +5,7 @@ import threading
 import time
 from array import array
 from dataclasses import dataclass, field, replace
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def recorded(experiment, seed, index):
     for flow in range(experiment.flows):
         written = STARTED + interval * np.arange(size)
         read = written + np.round(1e9 * (experiment.rtt / 2 + rng.exponential(0.02, size))).astype(np.int64)
-        samples = {name: array("q", [number, 2 * number]) for number, name in enumerate(TcpInfo._fields)}
+        samples = {name: array("q", [number, 2 * number]) for number, name in enumerate(signature(TcpInfo).parameters)}
         samples |= {"time": array("q", [STARTED + 1_000_000, STARTED + 2_000_400]), "connection": array("q", [0, 1])}
         counts = {"data_sent": size, "data_dropped": 2}
         written, read = array("q", written.tolist()), array("q", read.tolist())
@@ -184,7 +185,7 @@ def test_a_capture_holds_what_was_handed_over(backend, tmp_path):
         (directory / "stalls").write_text(json.dumps([STARTED + 3_000_000, 6_000_499]))
         written = array("q", [STARTED, STARTED + 20_000_499, STARTED + 40_000_500])
         read = array("q", [STARTED + 50_000_499, NOT_READ, STARTED + 90_001_001])
-        samples = {name: array("q", [number]) for number, name in enumerate(TcpInfo._fields, start=10)}
+        samples = {name: array("q", [number]) for number, name in enumerate(signature(TcpInfo).parameters, start=10)}
         samples |= {"time": array("q", [STARTED + 1_600]), "connection": array("q", [3])}
         flow = FlowRecord(0, STARTED, EPOCH, {"TCPTimeouts": 4}, {"data_sent": 5}, written, read, samples)
         write_records(directory, 0, [flow])
@@ -207,7 +208,7 @@ def test_a_capture_holds_what_was_handed_over(backend, tmp_path):
     )
     assert run.seed == backend.sessions[0].seed
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", run.recorded)
-    number = {name: 10 + place for place, name in enumerate(TcpInfo._fields)}
+    number = {name: 10 + place for place, name in enumerate(signature(TcpInfo).parameters)}
     assert {name: values.tolist() for name, values in run.samples.items()} == {
         "time": [2],
         "connection": [3],
