@@ -48,7 +48,7 @@ def test_a_removed_working_directory_is_named(tmp_path, capsys, monkeypatch):
     def ask(*_, **__):
         Path.cwd()
 
-    monkeypatch.setattr("tcpdelay.cli.program.program", lambda: type("Asking", (), {"main": ask}))
+    monkeypatch.setattr("tcpdelay.cli.program.program", lambda *_: type("Asking", (), {"main": ask}))
     assert main(["paths"]) == 1
     assert capsys.readouterr().err == "tcpdelay: the working directory has been removed; change to another one\n"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.ask import solved_once
-from tcpdelay.models.predict import COMPARED_PACKETS, carries
+from tcpdelay.models.predict import carries
 from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.margins import margins
@@ -50,36 +50,11 @@ def test_the_prediction_agrees_on_both_sides(quantity, name, stack):
     assert edge.limited_by == "delay"
     assert value_of(quantity, *edge.at) == pytest.approx(edge.value, rel=1e-9)
     assert value_of(quantity, *edge.beyond) == pytest.approx(edge.fails, rel=1e-9)
-    # By "auto": the edge is that of the model that answers there.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", td.ValidityWarning)
-        at, beyond = (td.predict_delay(*side, stack, packets=COMPARED_PACKETS) for side in (edge.at, edge.beyond))
-    assert edge.method == at.method
-    assert edge.delay == at.quantile(target.quantile) <= target.limit
-    assert edge.delay_beyond == beyond.quantile(target.quantile) > target.limit
-    if edge.method == "chain":
-        with_stack = (*edge.at, stack)
-        assert edge.expected_error == expected_error(*with_stack)
+    assert edge.delay == predicted(edge.at, target, stack) <= target.limit
+    assert edge.delay_beyond == predicted(edge.beyond, target, stack) > target.limit
+    with_stack = (*edge.at, stack)
+    assert edge.expected_error == expected_error(*with_stack)
     assert 0 < edge.tolerance == edge.fails / edge.value - 1 <= 0.011
-
-
-def test_the_edge_is_that_of_the_predictions_outside_the_range_of_the_chain():
-    """The chain alone allows a loss at which a prediction simulates a far longer delay."""
-    path = td.Path(rtt=0.050, loss=0.02)
-    edge, chains = (
-        td.largest_loss(VOIP, path, LINUX, TARGET),
-        td.largest_loss(VOIP, path, LINUX, TARGET, method="chain"),
-    )
-    assert (edge.method, chains.method) == ("simulation", "chain")
-    assert edge.value < edge.fails < chains.value
-    assert edge.certain < edge.value < edge.impossible
-
-    def delay_at(loss):
-        found = td.predict_delay("voip", td.Path(rtt=0.050, loss=loss), packets=5 * COMPARED_PACKETS)
-        return found.quantile(0.95)
-
-    # Longer simulations may place the edge elsewhere, but within the stated range.
-    assert delay_at(edge.certain) <= TARGET.limit < min(delay_at(edge.impossible), delay_at(chains.value))
 
 
 @pytest.mark.parametrize("grow", ["segments", "size", "rate"])

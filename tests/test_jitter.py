@@ -196,12 +196,10 @@ def test_what_is_refused_with_jitter_is_said_in_one_line_and_simulated(flow, pat
 def test_searches_and_reports_take_jitter():
     path = td.Path(rtt=0.100, loss=0.01, jitter=0.005)
     target = td.Target(0.146)
-    chains = td.largest_loss(VOICE, path, target=target, method="chain")
-    simulated = td.largest_loss(VOICE, path, target=target, method="simulation")
-    assert chains.certain <= simulated.value <= chains.impossible
-    # A prediction at the edge is simulated, and so is the edge.
     found = td.largest_loss(VOICE, path, target=target)
-    assert (found.method, found.value) == (td.predict_delay(VOICE, found.at[1]).method, simulated.value)
+    assert found.method == "chain"
+    simulated = td.largest_loss(VOICE, path, target=target, method="simulation")
+    assert found.certain <= simulated.value <= found.impossible
     report = td.guideline("voip", path)
     assert report.distribution.method == "chain"
     assert report.refused == ()

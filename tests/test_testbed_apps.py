@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from event_loop_driver import MILLISECOND, Stingy, fill, open_descriptors, run_for, run_until
-from tcpdelay.testbed import apps
+from tcpdelay.testbed import flows
 from tcpdelay.testbed.event_loop import READABLE, EventLoop
 from tcpdelay.testbed.flows import (
     BULK_WRITE,
@@ -255,7 +255,7 @@ def test_intelligent_scheduling_avoids_timeouts(connect, monkeypatch):
     def state(connection):
         return SimpleNamespace(ca_state=LOSS_STATE if connection in in_timeout else 0)
 
-    monkeypatch.setattr(apps, "tcp_info", state)
+    monkeypatch.setattr(flows, "tcp_info", state)
     source = source_over(streams, intelligent=True)
     source.tick(1)
     in_timeout.add(streams[1].connection)
@@ -435,9 +435,9 @@ class FakeWorld:
         self.pauses = []
         self.sizes = []
         self.due = []
-        monkeypatch.setattr(apps, "SendingStream", lambda loop, connection: self)
-        monkeypatch.setattr(apps, "ReceivingStream", self._receiving)
-        monkeypatch.setattr(apps.time, "monotonic_ns", lambda: 0)
+        monkeypatch.setattr(flows, "SendingStream", lambda loop, connection: self)
+        monkeypatch.setattr(flows, "ReceivingStream", self._receiving)
+        monkeypatch.setattr(flows.time, "monotonic_ns", lambda: 0)
 
     def at(self, when, handler):
         self.pauses.append(when / 1e9)
@@ -488,7 +488,7 @@ def test_a_user_follows_from_the_seed(monkeypatch):
 
 
 def test_a_user_fetches_until_stopped(loop, connect, monkeypatch):
-    monkeypatch.setattr(apps, "MEAN_THINK_TIME", 0.001)
+    monkeypatch.setattr(flows, "MEAN_THINK_TIME", 0.001)
     user = WebUser(loop, lambda established: established(*connect()), 3)
     descriptors = open_descriptors()
     user.think()

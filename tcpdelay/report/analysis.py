@@ -14,7 +14,6 @@ from pydantic_core import to_jsonable_python
 from tcpdelay.report.result_table import UNKNOWN as DASH
 from tcpdelay.report.result_table import attributes, facts_table, facts_text, interval_cells, with_interval
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
-from tcpdelay.statistics import Interval
 from tcpdelay.units import (
     NEVER_SETTLES,
     format_delay,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.quality.experience import Call
+    from tcpdelay.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -503,6 +503,8 @@ def prometheus_metrics(record: Mapping[str, Any]) -> CollectorRegistry:
 
 def watch_facts(seen: Observation, watched: WatchedPath) -> list[tuple[str, str]]:
     """Return what is known as facts for people: names and texts with units and intervals."""
+    from tcpdelay.statistics import Interval
+
     target, estimate, sample = watched.target, seen.estimate, seen.sample
     name = quantile_name(target.quantile)
     facts = [("watched for", format_duration(max(seen.elapsed, 0.0)))]

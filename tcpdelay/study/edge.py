@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from tcpdelay.accuracy.errors import WRONG_CALL
 from tcpdelay.accuracy.validity import validated_range
-from tcpdelay.ask import Answer, Model, NotSettledError, Requested, Status, solved_once
+from tcpdelay.ask import Model, Requested, Status, solved_once
 from tcpdelay.delays import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
@@ -20,6 +19,7 @@ from tcpdelay.models.predict import (
     predict,
     simulator,
     supports,
+    why_simulated,
 )
 from tcpdelay.scenario.applications import flow_of, source_of, target_of
 from tcpdelay.scenario.path import Path
@@ -45,6 +45,7 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 
 Limit = Literal["delay", "capacity", "size of the chain", "not modelled", "segments in flight", "range"]
 
+CHAIN_SIZE: Limit = "size of the chain"
 NOT_MODELLED: Limit = "not modelled"
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
@@ -161,35 +162,24 @@ def largest_or_none(
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value meets it.
 
-    With the method "auto", the chain's edge only begins the search if a prediction on its sides would be simulated.
-    Then each value is asked of `predict`, which decides on the chain or a simulation: the edge is that of predictions.
-    Near the capacity no simulation of this length settles, and the edge stays the chain's.
-    Without `simulated_range`, an edge that is simulated has no range in which the expected error places it.
+    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer. Without
+    `simulated_range`, an edge that is simulated has no range in which the expected error places it.
     """
-    model, start = model_of(axis, stack, target, method), likely_edge(axis, stack, target)
-    asked = Requested(target=target)
+    asked, start = Requested(target=target), likely_edge(axis, stack, target)
+    model = model_of(axis, stack, target, method)
     found = _searched(axis, stack, asked, model, start, on_progress, simulated_range)
-    if method != "auto" or model != "chain":
+    if (
+        method != "auto"
+        or model != "chain"
+        or (found is not None and found.limited_by not in (CHAIN_SIZE, NOT_MODELLED))
+    ):
         return found
-    # A prediction simulates until its quantile is precise: up to ten seconds for each value.
-    asked = replace(asked, packets=_compared_packets(axis, stack))
-    sides = [axis.place(axis.lowest), None] if found is None else [found.at, found.beyond]
-    scenarios = [Scenario(*side, stack) for side in sides if side is not None]
-    if any(_is_near_capacity(predict(scenario, asked, "chain")) for scenario in scenarios):
+    beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
+    because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
+    if not because:
         return found
-    known = [predict(scenario, asked) for scenario in scenarios]
-    if any(answer.status == "not settled" for answer in known) or not any(a.method == "simulation" for a in known):
-        return found
-    start = start if found is None else found.value
-    try:
-        return _searched(axis, stack, asked, method, start, on_progress, simulated_range)
-    except NotSettledError:
-        return found
-
-
-def _is_near_capacity(answer: Answer) -> bool:
-    """Return whether the chain may be wrong about whether TCP carries a flow."""
-    return answer.expected_error is not None and answer.expected_error.p90 >= WRONG_CALL
+    model = simulator(COMPARED_PACKETS, because=because)
+    return _searched(axis, stack, asked, model, start, on_progress, simulated_range)
 
 
 def _compared_packets(axis: Axis, stack: KnownStack) -> int:
@@ -254,7 +244,7 @@ def _exact(quantity: Quantity, scenario: tuple[Source, Path], searched: float) -
 
 _UNANSWERED: dict[tuple[str, Status], Limit] = {
     ("chain", "unsupported"): NOT_MODELLED,
-    ("chain", "too large"): "size of the chain",
+    ("chain", "too large"): CHAIN_SIZE,
     ("simulation", "unsupported"): "segments in flight",
     ("simulation", "not settled"): "capacity",
 }
@@ -337,9 +327,8 @@ def largest_bitrate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the model that `predict_delay` asks on both sides of the edge: the chain, or the simulator
-        where the chain refuses the scenario, is too large, or is not precise. Each simulation has 200 000 messages, or
-        all messages of a source that ends earlier, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
+        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------
