@@ -11,6 +11,7 @@ from tcpdelay.report.explorer import in_range
 from tcpdelay.report.region_charts import mark_paths
 from tcpdelay.scenario import InvalidValueError
 from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, path_preset
+from tcpdelay.study.search import loss_axis
 from tcpdelay.study.transports import shared_path
 
 NAMES = (
@@ -47,6 +48,13 @@ def test_every_kind_of_path_has_a_best_and_a_worst_one_on_both_sides_of_the_pres
     if "one_way_delay" in preset.values:
         backward = preset.values["rtt"] - preset.values["one_way_delay"]
         assert [path.rtt - path.forward_delay for path in (best, worst)] == pytest.approx([backward, backward])
+
+
+@pytest.mark.parametrize("name", PATH_PRESETS)
+def test_a_search_for_the_loss_stays_below_that_of_bad_states(name):
+    # Reports of presets whose bad states lose half of the packets ended in an error.
+    axis = loss_axis(td.Flow(174, 0.020), td.Path.preset(name))
+    assert axis.place(axis.highest)[1].loss == axis.highest >= 0.49
 
 
 def test_what_is_given_beside_a_preset_is_the_same_on_every_path_of_the_kind():

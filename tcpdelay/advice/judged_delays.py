@@ -36,7 +36,7 @@ from tcpdelay.scenario.stack import Delivery, KnownStack, Linux, Quic, Stack
 from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.study.margins import Margin, margins
-from tcpdelay.study.search import bracket
+from tcpdelay.study.search import bracket, most_loss
 from tcpdelay.units import quantile_name
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ LONG_LIMIT = 200
 """Number of the flow's intervals from which a limit counts as long."""
 NEAR_EDGE = 0.8
 """Loss, relative to the edge, at which the curve of a long limit ends: near saturation, one point takes a second."""
-LOWEST, HIGHEST = 1e-5, 0.5
-"""Range of the losses of a curve."""
+LOWEST = 1e-5
+"""Smallest loss of a curve."""
 USUAL_LOSS = 0.01
 """Centre of the curve if neither the scenario nor its margin has a loss above 0."""
 BELOW, ABOVE = 6.0, 4.0
@@ -92,7 +92,7 @@ def loss_curve(
     here, edge = scenario.path.loss, margin.edge
     anchors = [loss for loss in (here, edge) if loss] or [USUAL_LOSS]
     lowest = max(LOWEST, min(anchors) / BELOW)
-    highest = max(min(HIGHEST, max(anchors) * ABOVE), max(anchors))
+    highest = max(min(most_loss(scenario.path), max(anchors) * ABOVE), max(anchors))
     source = scenario.source
     limit_is_long = isinstance(source, Flow) and target.limit >= LONG_LIMIT * source.interval
     few = limit_is_long or model != "chain"

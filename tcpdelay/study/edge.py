@@ -165,9 +165,8 @@ def largest_or_none(
     With the method "auto", the search is repeated by simulation if it ends where the chain has no answer. Without
     `simulated_range`, an edge that is simulated has no range in which the expected error places it.
     """
-    asked, start = Requested(target=target), likely_edge(axis, stack, target)
-    model = model_of(axis, stack, target, method)
-    found = _searched(axis, stack, asked, model, start, on_progress, simulated_range)
+    asked, model = Requested(target=target), model_of(axis, stack, target, method)
+    found = _searched(axis, stack, asked, model, on_progress, simulated_range)
     if (
         method != "auto"
         or model != "chain"
@@ -176,10 +175,8 @@ def largest_or_none(
         return found
     beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
     because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
-    if not because:
-        return found
     model = simulator(COMPARED_PACKETS, because=because)
-    return _searched(axis, stack, asked, model, start, on_progress, simulated_range)
+    return _searched(axis, stack, asked, model, on_progress, simulated_range) if because else found
 
 
 def _compared_packets(axis: Axis, stack: KnownStack) -> int:
@@ -192,14 +189,13 @@ def _searched(
     stack: KnownStack,
     asked: Requested,
     model: AnsweredBy | Model,
-    start: float,
     on_progress: Callable[[int, int], None] | None,
     simulated_range: bool,
 ) -> Edge | None:
     """Return the largest value on an axis that meets the target by one model; None if no value meets it."""
     target = asked.target
     assert target is not None
-    found = edge_of(axis, stack, asked, start, model, on_progress)
+    found = edge_of(axis, stack, asked, likely_edge(axis, stack, target), model, on_progress)
     if found.inside is None:
         return None
     at = axis.place(found.inside)
@@ -253,7 +249,7 @@ _UNANSWERED: dict[tuple[str, Status], Limit] = {
 
 def _limit(scenario: Scenario, asked: Requested, model: AnsweredBy | Model) -> tuple[Limit, float | None]:
     """Return why a scenario misses the target, and the target's quantile of its delay [s]."""
-    if model != "auto" and carries(scenario, model) is False:
+    if carries(scenario, model) is False:
         return "capacity", math.inf
     answer = predict(scenario, asked, model)
     if not answer.answered:

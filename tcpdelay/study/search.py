@@ -33,7 +33,7 @@ LARGEST_LOAD = 200
 """Largest number of packets per round-trip time in a search; with more packets, one chain takes too long."""
 LONGEST_INTERVAL = 1.0
 """Longest interval in a search for a packet rate [s]; the chain has been checked up to a tenth of this interval."""
-SMALLEST_LOSS, LARGEST_LOSS = 1e-6, 0.5
+SMALLEST_LOSS, LARGEST_LOSS, NEARLY = 1e-6, 0.5, 0.99
 SMALLEST_RTT = 1e-3
 """Ends of a search for a loss, and lower end of a search for a round-trip time [s]."""
 
@@ -149,9 +149,14 @@ def packet_rate_axis(flow: Flow, path: Path, stack: Stack) -> Axis:
 
 
 def loss_axis(flow: Source, path: Path) -> Axis:
-    """Return the axis of the loss, from 1e-6 to 0.5, or to the path's own loss if that is larger."""
-    highest = max(LARGEST_LOSS, checked_path(path).loss)
+    """Return the axis of the loss, from 1e-6 to `most_loss`."""
+    highest = most_loss(checked_path(path))
     return Axis("loss", lambda loss: (flow, replace(path, loss=loss)), SMALLEST_LOSS, highest, flow)
+
+
+def most_loss(path: Path) -> float:
+    """Return the largest loss of a search: 0.5, or less than in bad states, or the path's own if that is larger."""
+    return max(min(LARGEST_LOSS, NEARLY * path.bad_loss), path.loss)
 
 
 def at_rtt(path: Path, rtt: float) -> Path:
