@@ -197,7 +197,7 @@ class Connection:
         )
 
     def sample(self, time: float) -> PathSample:
-        """Return the sample of this state; `time` is that of the output [s], on any clock."""
+        """Return what the connection says of its path; `time` is when `ss` was run [s], by any clock."""
         return PathSample(
             source="ss",
             time=time,

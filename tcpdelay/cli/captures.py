@@ -1,4 +1,4 @@
-"""Captures: `tcpdelay analyze` of packets, `testbed` for those of a Linux kernel, `validate` for the models."""
+"""Commands on captures: `analyze` reads packets, `testbed` records a Linux kernel, `validate` checks the models."""
 
 from __future__ import annotations
 

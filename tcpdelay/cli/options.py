@@ -50,7 +50,7 @@ _METAVARS: Mapping[Any, str] = {
 
 
 class Option(NamedTuple):
-    """The declaration of an option; name, unit and type are those of the attribute that it is assigned to."""
+    """The declaration of an option, the value of a class attribute, which gives it its name, unit and type."""
 
     meaning: str
     shown: str | bool = True  # The default in the help: a text, or whether `default` is shown
@@ -329,7 +329,7 @@ def declared_option(declaration: Field, panel: str, more: str = "", shown: str |
 def declared_parameter(
     name: str, declaration: Field, panel: str, more: str = "", shown: str | bool | None = None
 ) -> inspect.Parameter:
-    """Return the parameter for the option of a declared field; the arguments are those of `declared_option`."""
+    """Return the option of a declared field as a parameter of a command; see `declared_option`."""
     return declared_option(declaration, panel, more, shown).parameter(name, option_type(declaration) | None, panel)
 
 

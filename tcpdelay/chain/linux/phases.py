@@ -180,7 +180,7 @@ def _first_rounds(
     by_time: bool,
     own_runs: bool,
 ) -> Records:
-    """Return the first rounds after a loss at each window: those of the largest window in `reduced` up to it."""
+    """Return the first rounds after a loss, for each window: those of the largest entry of `reduced` not above it."""
     starts, filled = reduced.size, rounds.size
     found: Records = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0
