@@ -1,4 +1,4 @@
-"""Commands on captures: `analyze` reads packets, `testbed` records a Linux kernel, `validate` checks the models."""
+"""Commands on captures: `analyze` reads them, `testbed` records a Linux kernel, `validate` checks the models."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class PathOfPrograms(VaryingLink, panel=PATH):
 
     @classmethod
     def parameters(cls) -> list[Parameter]:
-        """Return the options of the path, as parameters of a command; those of a varying link take the place of a trace."""
+        """Return the options of the path as parameters of a command; those of a varying link replace its trace."""
         found: list[Parameter] = []
         for name, declaration in declarations(EmulatedPath).items():
             if name == "trace":
