@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.throughput import connection_utilization, utilization_map
+from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import USUAL_QUANTILE, DelayDistribution, ExpectedError, Spread
 from tcpdelay.scenario.path import Path
@@ -108,56 +109,100 @@ class ErrorTable:
         if not alike.size:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
         known = self.known_quantile(quantile)
-        squares = np.square(places - self._place(features)[:, None]).sum(axis=0)
-        # Sorting the squares of all scenarios would take longer than everything else.
-        nearest = np.argpartition(squares, NEIGHBOURS)[: NEIGHBOURS + 1] if squares.size > NEIGHBOURS else slice(None)
-        distances = np.sqrt(squares[nearest])
-        weights = _tricube(distances, distances.max())
-        counted = weights > 0
-        chosen, weights = alike[nearest][counted], weights[counted]
-        found, of_mean = spread_of(self.quantiles[known][chosen], weights), spread_of(self.mean[chosen], weights)
+        at, sizes = self._place(features)[None], np.abs([self.quantiles[known][alike], self.mean[alike]])
+        (found, of_mean), counted = _nearby_errors(places, at, sizes)
         source = SIMULATIONS if carried else SIMULATED_CALLS
-        return ExpectedError(found.median, found.mean, found.p90, of_mean, int(chosen.size), source, known)
+        median, mean, p90 = found[0].tolist()
+        return ExpectedError(median, mean, p90, Spread(*of_mean[0].tolist()), int(counted[0]), source, known)
 
     def expected_of_many(
         self, features: NDArray[np.float64], cubic: bool, carried: bool, quantile: float = USUAL_QUANTILE
     ) -> NDArray[np.float64]:
         """Return the error of a quantile, as `expected` gives it, of many scenarios at once."""
-        from scipy.spatial import KDTree
-
         alike, places = self._groups[bool(cubic), bool(carried)]
-        if not (alike.size and features.size):
+        if not alike.size:
             return np.full((features.shape[0], 3), np.nan)
-        ranks = np.arange(1, min(NEIGHBOURS + 1, alike.size) + 1)
-        found, nearest = KDTree(places.T).query(self._place(features), ranks)
-        distances = np.asarray(found)
-        errors = self.quantiles[self.known_quantile(quantile)]
-        sizes, weights = np.abs(errors[alike[nearest]]), _tricube(distances, distances[:, -1:])
-        order = np.argsort(sizes, axis=1)
-        sizes, weights = np.take_along_axis(sizes, order, 1), np.take_along_axis(weights, order, 1)
-        reached = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
-        at = [np.argmax(reached >= share - REACHED, axis=1) for share in (0.5, 0.9)]
-        median, p90 = (sizes[np.arange(sizes.shape[0]), place] for place in at)
-        return np.column_stack([median, np.average(sizes, axis=1, weights=weights), p90])
+        sizes = np.abs(self.quantiles[self.known_quantile(quantile)][alike])[None]
+        found: NDArray[np.float64] = _nearby_errors(places, self._place(features), sizes)[0][0]
+        return found
 
 
-def _tricube(distances: NDArray[np.float64], farthest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the tricube weights of local regression; the largest distance sets the scale, so its weight is 0."""
-    weights = (1 - np.divide(distances, farthest, out=np.zeros_like(distances), where=farthest > 0) ** 3) ** 3
-    return np.where(weights.any(axis=-1, keepdims=True), weights, 1.0)
+@kernel()
+def _nearby_errors(
+    places: NDArray[np.float64], asked: NDArray[np.float64], sizes: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return median, mean and 90 % quantile of each row of `sizes` near each place in `asked`, and how many count.
+
+    `places` has a column for each scenario. The nearest ones count with the tricube weights of local regression; the
+    largest distance sets the scale, so that its weight is 0.
+    """
+    found, counted = np.empty((sizes.shape[0], asked.shape[0], 3)), np.zeros(asked.shape[0], np.int64)
+    most = min(NEIGHBOURS + 1, places.shape[1])
+    nearest, distances, weights = np.empty(most, np.int64), np.empty(most), np.empty(most)
+    for row in range(asked.shape[0]):
+        _find_nearest(places, asked[row], nearest, distances)
+        for i in range(most):
+            near = 1.0 - (distances[i] / distances[-1]) ** 3 if distances[-1] > 0.0 else 0.0
+            weights[i] = near**3
+            counted[row] += weights[i] > 0.0
+        if counted[row] == 0:
+            weights[:], counted[row] = 1.0, most
+        for kind in range(sizes.shape[0]):
+            _weigh(sizes[kind], nearest, weights, found[kind, row])
+    return found, counted
 
 
-_HALF_AND_MOST = np.array([0.5, 0.9]) - REACHED
+@kernel()
+def _find_nearest(
+    places: NDArray[np.float64],
+    asked: NDArray[np.float64],
+    nearest: NDArray[np.int64],
+    distances: NDArray[np.float64],
+) -> None:
+    """Write the numbers of the nearest scenarios, as many as there is room for, and their distances, ascending."""
+    held = 0
+    for scenario in range(places.shape[1]):
+        square = 0.0
+        for feature in range(asked.size):
+            square += (places[feature, scenario] - asked[feature]) ** 2
+        if held == distances.size and square >= distances[held - 1]:
+            continue
+        held = min(held + 1, distances.size)
+        place = held - 1
+        while place > 0 and distances[place - 1] > square:
+            distances[place], nearest[place] = distances[place - 1], nearest[place - 1]
+            place -= 1
+        distances[place], nearest[place] = square, scenario
+    for place in range(held):
+        distances[place] = math.sqrt(distances[place])
+
+
+@kernel()
+def _weigh(
+    sizes: NDArray[np.float64], chosen: NDArray[np.int64], weights: NDArray[np.float64], found: NDArray[np.float64]
+) -> None:
+    """Write weighted median, mean and 90 % quantile of the chosen sizes, with a tolerance for rounding."""
+    whole = mean = 0.0
+    for i in range(chosen.size):
+        whole += weights[i]
+        mean += weights[i] * sizes[chosen[i]]
+    found[0], found[1], found[2] = math.inf, mean / whole, math.inf
+    for i in range(chosen.size):
+        size, reached = sizes[chosen[i]], REACHED * whole
+        for j in range(chosen.size):
+            if sizes[chosen[j]] <= size:
+                reached += weights[j]
+        if reached >= 0.5 * whole:
+            found[0] = min(found[0], size)
+        if reached >= 0.9 * whole:
+            found[2] = min(found[2], size)
 
 
 def spread_of(errors: NDArray[np.float64], weights: NDArray[np.float64] | None = None) -> Spread:
     """Return median, mean and 90 % quantile of the sizes of errors, weighted if `weights` are given."""
-    sizes = np.abs(errors)
-    shares = np.ones(sizes.size) if weights is None else weights
-    order = np.argsort(sizes)
-    reached = np.cumsum(shares[order]) / shares.sum()
-    median, p90 = sizes[order[np.searchsorted(reached, _HALF_AND_MOST)]].tolist()
-    return Spread(median, float((sizes * shares).sum() / shares.sum()), p90)
+    found = np.empty(3)
+    _weigh(np.abs(errors), np.arange(errors.size), np.ones(errors.size) if weights is None else weights, found)
+    return Spread(*found.tolist())
 
 
 def model_spread(errors: NDArray[np.float64], sampling: NDArray[np.float64]) -> Spread:
