@@ -133,7 +133,7 @@ class DelayDistribution:
     truncated_mass : float
         Probability that the model's backlog is at its bound; 0 if the model cuts nothing off.
     method : str
-        Name of the model, such as "chain" or "simulation".
+        Name of the model, such as "chain" or "simulation"; "measurement" if the delays were measured.
     scenario : tuple of Source, Path and Stack, optional
         The predicted scenario, if this is a prediction.
     ignored : mapping of str to str
@@ -207,8 +207,8 @@ class DelayDistribution:
         return cls(np.array([np.inf]), np.array([1.0]), one_way_delay, sustainable=False)
 
     @classmethod
-    def from_samples(cls, samples: ArrayLike, one_way_delay: float) -> DelayDistribution:
-        """Return the empirical distribution of measured delays.
+    def from_samples(cls, samples: ArrayLike, one_way_delay: float, method: str = "measurement") -> DelayDistribution:
+        """Return the empirical distribution of measured or simulated delays.
 
         Parameters
         ----------
@@ -216,6 +216,8 @@ class DelayDistribution:
             Delays [s], 0 or more; at least one.
         one_way_delay : float
             Delay of the network alone [s].
+        method : str
+            What the delays come from, such as "simulation".
 
         Raises
         ------
@@ -230,7 +232,7 @@ class DelayDistribution:
         values, counts = np.unique(as_numbers("samples", samples), return_counts=True)
         if values.size == 0:
             raise InvalidValueError("samples", samples, "hold at least one delay")
-        return cls(values, counts / counts.sum(), one_way_delay, packets=int(counts.sum()))
+        return cls(values, counts / counts.sum(), one_way_delay, method=method, packets=int(counts.sum()))
 
     def described(
         self,

@@ -19,6 +19,7 @@ def results():
     call, old = (td.guideline("voip", stack=stack, **CALL) for stack in (None, Stack.newreno_2008()))
     return {
         "prediction": (td.predict_delay("voip", **CALL), "140 ms"),
+        "measured": (td.DelayDistribution.from_samples([0.05, 0.15], 0.05), "by measurement"),
         "unsustainable": (td.predict_delay(rtt=0.3, loss=0.1, packet_size=1448, interval=0.005), "cannot carry"),
         "answer": (predict(LATE), "190 ms"),
         "guideline": (call, "Works, with 59.7 ms to spare"),
@@ -29,7 +30,7 @@ def results():
     }
 
 
-NAMES = ("prediction", "answer", "guideline", "guidelines", "comparison", "boundary", "boundary in rtt")
+NAMES = ("prediction", "answer", "guideline", "guidelines", "comparison", "boundary", "boundary in rtt", "measured")
 
 
 @pytest.mark.parametrize("name", [*NAMES, "unsustainable"])

@@ -188,7 +188,7 @@ def simulate_flow(simulated: SimulatedFlow) -> DelayDistribution:
     runs, path = simulated_runs(simulated), simulated.path
     if 2 * sum(bool(np.isfinite(run).any()) for run in runs) < len(runs):
         return DelayDistribution.unsustainable(path.forward_delay)
-    return DelayDistribution.from_samples(np.concatenate(runs), path.forward_delay)
+    return DelayDistribution.from_samples(np.concatenate(runs), path.forward_delay, "simulation")
 
 
 def simulated_runs(simulated: SimulatedFlow) -> list[NDArray[np.float64]]:
