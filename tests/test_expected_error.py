@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from near_capacity import RESULTS, backlog_cases, backlog_errors
 from scoring.capture_comparison import error_in_captures
+from scoring.spreads import model_spread, spread_of
 from tcpdelay.accuracy import errors as module
 from tcpdelay.accuracy.errors import (
     BACKLOG_ERRORS,
@@ -27,8 +28,6 @@ from tcpdelay.accuracy.errors import (
     expected_error,
     features_of,
     in_words,
-    model_spread,
-    spread_of,
     statistical_error,
 )
 from tcpdelay.accuracy.validity import LINUX_RANGE, ValidityWarning

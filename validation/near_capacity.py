@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tcpdelay.accuracy.errors import BACKLOG_ERRORS, spread_of
+from scoring.spreads import spread_of
+from tcpdelay.accuracy.errors import BACKLOG_ERRORS
 from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, read_captures
 from tcpdelay.delays import ExpectedError, Spread
 from tcpdelay.models.predict import capacity

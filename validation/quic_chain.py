@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 import tcpdelay as td
-from tcpdelay.accuracy.errors import WRONG_CALL, spread_of
+from scoring.spreads import spread_of
+from tcpdelay.accuracy.errors import WRONG_CALL
 from tcpdelay.budget import TooLargeError
 from tcpdelay.chain.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
 from tcpdelay.delays import DelayDistribution

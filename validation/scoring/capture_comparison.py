@@ -10,7 +10,7 @@ from pathlib import Path as FilePath
 import numpy as np
 import pandas as pd
 
-from tcpdelay.accuracy.errors import model_spread
+from scoring.spreads import model_spread
 from tcpdelay.delays import Spread
 from tcpdelay.study.validation.captures import MeasuredDelay, measure_all
 from tcpdelay.study.validation.predictions import HALF_WIDTH

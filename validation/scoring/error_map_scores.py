@@ -11,8 +11,9 @@ from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 
 from scoring.error_map import SINGLE_SEGMENT_SIZE, MapScenario, SimulatedScenario
 from scoring.figures import INK, draw_svg
+from scoring.spreads import spread_of
 from tcpdelay.accuracy.errors import QUANTILES as HELD
-from tcpdelay.accuracy.errors import WRONG_CALL, ErrorTable, features_of, spread_of
+from tcpdelay.accuracy.errors import WRONG_CALL, ErrorTable, features_of
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.delays import Spread
 from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
