@@ -26,7 +26,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from tcpdelay.accuracy.validity import LINUX_RANGE
-from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.scenario import application
 from tcpdelay.study.execution import processors
 from tcpdelay.study.grid import Question, question
 from tcpdelay.study.tables.columns import find_sources

@@ -8,7 +8,7 @@ from pathlib import Path
 from PIL import Image
 
 from tcpdelay import guideline
-from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.scenario import application
 
 IMAGES = Path(__file__).parent / "images"
 SIZES = {

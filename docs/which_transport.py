@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from tcpdelay.accuracy.validity import ValidityWarning
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import application
 from tcpdelay.study.transports import Comparison, compare
 from tcpdelay.units import format_fraction, format_time
 

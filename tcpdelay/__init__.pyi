@@ -6,15 +6,12 @@ from .quality.player import Player
 from .quality.voice import CallTarget
 from .report.guideline import Guideline, GuidelineComparison, SourceGuideline, compare_guidelines, guideline
 from .report.region_charts import plot_boundaries, plot_region
+from .scenario.media import Speech, Utterances, Video
+from .scenario.messages import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes, Trace
 from .scenario.path import Path
-from .scenario.source import Flow
-from .scenario.sources.message_stream import Source
-from .scenario.sources.message_trace import Trace
-from .scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes
-from .scenario.sources.speech import Speech, Utterances
-from .scenario.sources.video import Video
+from .scenario.scenario import Target
+from .scenario.source import Flow, Source
 from .scenario.stack import Stack
-from .scenario.target import Target
 from .sim.exchanges import Exchanges, simulate_exchanges
 from .sim.network.bottleneck import Bottleneck, SharedPath
 from .sim.network.relay import RelayedMessages, RelayResult, simulate_relay

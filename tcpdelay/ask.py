@@ -28,9 +28,8 @@ from tcpdelay.delays import (
     ended_after,
 )
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER, Source
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.scenario import Scenario, Target
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Source
 from tcpdelay.statistics import Interval
 from tcpdelay.units import format_fraction, format_time, told_apart
 

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.declare import InvalidValueError, UnitWarning, as_numbers, bounds, is_number
 from tcpdelay.drawing import drawn
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Target
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.statistics import Interval
 from tcpdelay.units import TOO_FEW, format_fraction, quantile_name, told_apart
 

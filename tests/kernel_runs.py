@@ -38,8 +38,7 @@ from tcpdelay.chain.chains import LinuxChain, PublishedChain
 from tcpdelay.chain.quic.message_chain import quic_delays
 from tcpdelay.compiling import stored_kernels
 from tcpdelay.quality.player import Player, play
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.scenario import Scenario, Target
 from tcpdelay.sim import engine
 from tcpdelay.sim.engine import LiveConnection
 from tcpdelay.sim.network.bottleneck import MANAGED, Bottleneck, SharedPath

@@ -11,8 +11,8 @@ from tcpdelay import guideline
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.report.document import print_content
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.target import Target
 
 VOIP = Flow(174, 0.020)
 NOTHING_LOST = PathEstimate(source="ping", rtt=0.1, sent=20, lost=0, rtt_interval=(0.098, 0.102))

@@ -6,7 +6,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay import Path, Stack, Target
 from tcpdelay.scenario import InvalidValueError
-from tcpdelay.scenario.applications import APPLICATIONS, application
+from tcpdelay.scenario.scenario import APPLICATIONS, application
 
 PATH = Path(rtt=0.050, loss=0.01)
 GAME = application("game")

@@ -16,7 +16,6 @@ PACKAGE = "tcpdelay"
 ORDER = (
     "units",
     "declare",
-    "argument_types",
     "statistics",
     "drawing",
     "store",
@@ -45,7 +44,6 @@ BUDGETS = {
     **{
         "units": 255,
         "declare": 650,
-        "argument_types": 40,
         "statistics": 221,
         "drawing": 25,
         "store": 115,
@@ -53,15 +51,15 @@ BUDGETS = {
         "delays": 525,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 870, "scenario": 3782, "accuracy": 1030, "sim": 13_495, "chain": 10_190, "models": 605},
+    **{"ask": 445, "compiling": 870, "scenario": 3725, "accuracy": 1030, "sim": 13_450, "chain": 10_190, "models": 605},
     **{
-        "quality": 1270,
+        "quality": 1260,
         "capture": 5945,
-        "testbed": 6610,
+        "testbed": 6600,
         "proxy": 800,
         "study": 9306,
-        "advice": 1865,
-        "report": 5980,
+        "advice": 1860,
+        "report": 5960,
     },
     **{"cli": 5690, "__main__": 35},
 }
@@ -85,15 +83,12 @@ CHAIN_CLASSES = {
 EMPTY_NAMES = {"utils", "helpers", "common", "misc", "util", "helper"}
 SHARED_FILE_NAMES = {
     *("delays", "transitions"),  # of each chain, and the distribution itself
-    *("engine", "records", "simulation"),  # of one simulated connection, of a simulated network
-    *("recovery", "sender"),  # of TCP, of QUIC
-    "quic",  # the folders of QUIC, and QUIC over shared links
-    *("speech", "video"),  # the source, its chain, and the quality of its playback
+    *("engine", "simulation"),  # of one simulated connection, of a simulated network
+    "sender",  # of TCP, of QUIC
     "path",  # of a scenario, of a simulated connection
     "analysis",  # of packet captures, and the report on it
-    *("transports", "explorer", "validation"),  # the question, and the report on it
+    "transports",  # the question, and the report on it
     "guideline",  # the advice as data, and the report on it
-    "specification",  # of a sweep, of a campaign of the testbed
 }
 """Names of several modules, where the folder says which is meant."""
 

@@ -25,9 +25,9 @@ from scipy.stats import binomtest
 
 import tcpdelay as td
 from cli_process import process
-from tcpdelay.cli import errors as cli_errors
+from tcpdelay.cli import output as cli_output
 from tcpdelay.cli import tables
-from tcpdelay.cli.errors import ERASE_LINE
+from tcpdelay.cli.output import ERASE_LINE
 from tcpdelay.statistics import share_interval
 from tcpdelay.store import locked
 from tcpdelay.study.tables import columns as cell_values
@@ -510,8 +510,8 @@ def test_a_stated_unit_that_does_not_fit_is_named_before_the_work(run_batch, tmp
 
 def test_the_time_left_is_that_of_the_chains_after_the_first(monkeypatch):
     clock = iter([10.0, 14.0, 20.0, 21.0, 25.0])
-    monkeypatch.setattr(cli_errors.time, "monotonic", lambda: next(clock))
-    estimate = cli_errors.TimeLeft()
+    monkeypatch.setattr(cli_output.time, "monotonic", lambda: next(clock))
+    estimate = cli_output.TimeLeft()
     assert estimate.in_words(1, 9) == ""
     assert estimate.in_words(3, 9) == ", about 12 s left"
     assert estimate.in_words(9, 9) == ", about 0 s left"

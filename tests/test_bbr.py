@@ -21,7 +21,7 @@ from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.path import ALWAYS
 from tcpdelay.sim.records import LOSS, OPEN, RECOVERY, ticks_at
 from tcpdelay.sim.simulation import simulate
-from tcpdelay.sim.tcp import bbr, pacing
+from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.acknowledgement import update_estimate
 from tcpdelay.sim.tcp.window import SENT, SENT_AGAIN
@@ -115,17 +115,17 @@ def test_the_first_pacing_rate_spreads_the_initial_window_over_a_round_trip(conn
 def test_ten_segments_are_not_paced_and_a_late_segment_catches_up_by_half(connection):
     c = connection
     c.now, c.tcp_wstamp_ns, c.segments_sent = 1_000_000, 0, 8
-    pacing.schedule_next(c, 1448)
-    assert not pacing.is_paced(c)
+    bbr.schedule_next(c, 1448)
+    assert not bbr.is_paced(c)
     c.segments_sent, c.pacing_rate = 20, 1_448_000
-    pacing.schedule_next(c, 1448)
+    bbr.schedule_next(c, 1448)
     assert c.tcp_wstamp_ns == 1_001_000_000
-    assert pacing.is_paced(c)
+    assert bbr.is_paced(c)
     assert c.pacing_at == 1_001_000
     # 400 us late: the next segment follows after 600 us; 5 ms late: after half of the time.
     for late, wait in ((400, 600), (5000, 500)):
         c.now = c.tcp_wstamp_ns // 1000 + late
-        pacing.schedule_next(c, 1448)
+        bbr.schedule_next(c, 1448)
         assert c.tcp_wstamp_ns == (c.now + wait) * 1000
 
 
@@ -254,24 +254,24 @@ def test_a_rate_sample_spans_the_longer_of_sending_and_acknowledging(connection)
     c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
     c.now, c.packets_out = 1_000_000, 0
     wire.segments[0].sent, wire.segments[0].end = c.now, 1448
-    pacing.note_sending(c, wire, 0)
+    bbr.note_sending(c, wire, 0)
     c.packets_out, c.now, c.delivered = 1, 1_250_000, c.delivered + 1
-    pacing.begin_sample(c)
-    pacing.take_delivery(c, wire, 0)
-    pacing.end_sample(c, 1, 0)
+    bbr.begin_sample(c)
+    bbr.take_delivery(c, wire, 0)
+    bbr.end_sample(c, 1, 0)
     assert (c.rs_delivered, c.rs_interval) == (1, 250_000)
     # An interval below the smallest round-trip time cannot be right.
     c.now = 1_050_000
-    pacing.begin_sample(c)
-    pacing.take_delivery(c, wire, 0)
-    pacing.end_sample(c, 1, 0)
-    assert c.rs_interval == pacing.NO_SAMPLE
+    bbr.begin_sample(c)
+    bbr.take_delivery(c, wire, 0)
+    bbr.end_sample(c, 1, 0)
+    assert c.rs_interval == bbr.NO_SAMPLE
 
 
 def test_without_a_rate_nothing_is_paced(connection):
     connection.segments_sent, connection.pacing_rate = 20, 0
-    pacing.schedule_next(connection, 1448)
-    assert not pacing.is_paced(connection)
+    bbr.schedule_next(connection, 1448)
+    assert not bbr.is_paced(connection)
     assert simulate(VOICE, td.Path(rtt=0.3, loss=0.8), BBR, packets=20_000, seed=1).counts["timeouts"] > 100
 
 

@@ -29,9 +29,8 @@ from tcpdelay.report.prediction import (
     prediction_record,
     prediction_text,
 )
+from tcpdelay.scenario.media import Speech, Video
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.sources.speech import Speech
-from tcpdelay.scenario.sources.video import Video
 from tcpdelay.sim import simulation
 from tcpdelay.sim.simulation import packets_within
 

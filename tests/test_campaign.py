@@ -29,11 +29,10 @@ from tcpdelay.testbed.backends import (
     run_plan,
     write_plan,
 )
-from tcpdelay.testbed.campaign import Progress, run_campaign, targets_of
+from tcpdelay.testbed.campaign import Precision, Progress, Specification, run_campaign, targets_of
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.experiment_run import Plan
 from tcpdelay.testbed.flows import FlowRecord, TcpInfo, read_records, write_records
-from tcpdelay.testbed.specification import Precision, Specification
 from tcpdelay.testbed.workplaces import parent_of_workplaces
 
 STARTED = 5_000_000_000

@@ -11,8 +11,7 @@ import tcpdelay as td
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers
 from tcpdelay.sim.network.stacks import Classic, TimeLined
 from tcpdelay.sim.records import NEVER, RING

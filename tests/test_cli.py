@@ -16,7 +16,7 @@ from tcpdelay.capture.ping import read_ping
 from tcpdelay.capture.ss import read_ss
 from tcpdelay.cli.options import OPTIONS, ScenarioOptions
 from tcpdelay.cli.scenario import read_scenario
-from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.scenario import APPLICATIONS
 from tcpdelay.scenario.stack import DEFAULT_STACK, PROFILES, Linux, NewReno2008
 
 ROOT = Path(__file__).parents[1]

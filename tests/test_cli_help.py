@@ -9,7 +9,7 @@ import pytest
 from cli_process import process
 from tcpdelay.cli.options import OPTIONS
 from tcpdelay.cli.program import main
-from tcpdelay.scenario.applications import APPLICATIONS
+from tcpdelay.scenario.scenario import APPLICATIONS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

@@ -16,9 +16,8 @@ from cli_process import process
 from guest_requirements import require
 from tcpdelay.cli.emulation import analysed, exit_status, split_commands
 from tcpdelay.testbed.backends import UmlBackend, VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import ProgramRun
-from tcpdelay.testbed.topology import two_hosts
+from tcpdelay.testbed.topology import EmulatedPath, two_hosts
 from tcpdelay.testbed.workplaces import guests_of
 
 GUEST = VirtualTimeBackend(250)

@@ -9,7 +9,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.cli.scenario import SourceOptions
 from tcpdelay.scenario.scenario import SOURCE_FIELDS
-from tcpdelay.scenario.sources.source_settings import source_parameters
+from tcpdelay.scenario.source_settings import source_parameters
 
 PATH = ("--rtt", "60ms", "--loss", "0.5%")
 

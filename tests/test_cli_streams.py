@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli_process import ROOT, process
-from tcpdelay.cli.errors import INTERRUPTED
+from tcpdelay.cli.output import INTERRUPTED
 
 VOIP = ["--rtt", "100ms", "--loss", "2%", "--app", "voip"]
 

@@ -15,9 +15,8 @@ from tcpdelay.delays import DelayDistribution
 from tcpdelay.statistics import mean_interval, quantile_interval
 from tcpdelay.testbed import backends, campaign, virtual_kernel
 from tcpdelay.testbed.backends import SessionFailedError
-from tcpdelay.testbed.campaign import Progress
+from tcpdelay.testbed.campaign import Precision, Progress, read_specification
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.specification import Precision, read_specification
 from tcpdelay.testbed.virtual_kernel import BuiltKernel, KernelBuildError
 
 SPECIFICATION = """\

@@ -21,7 +21,7 @@ from tcpdelay.report.transports import (
     to_markdown,
     to_text,
 )
-from tcpdelay.scenario.applications import application
+from tcpdelay.scenario.scenario import application
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.study.transports import UNLIMITED, default_duration

@@ -9,8 +9,7 @@ import tcpdelay as td
 from tcpdelay.accuracy.throughput import connection_utilization, largest_rule_of_thumb_rate
 from tcpdelay.ask import Requested, solved_once
 from tcpdelay.models.predict import carries, predict, simulator
-from tcpdelay.scenario.applications import application
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, application
 
 STACKS = [td.Stack.newreno_2008(backlog_bound="grow"), td.Stack.linux(), td.Stack.linux("reno")]
 

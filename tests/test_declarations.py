@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import tcpdelay as td
-from tcpdelay.cli.errors import argument_errors, option_name
 from tcpdelay.cli.options import OPTIONS
+from tcpdelay.cli.output import argument_errors, option_name
 from tcpdelay.declare import InvalidValueError, Quantity, declarations
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic
 from tcpdelay.study.sweep.specification import PARAMETERS, read_sweep
 from tcpdelay.study.tables.columns import QUANTITIES
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.topology import EmulatedPath
 
 PACKAGE = Path(__file__).parents[1] / "tcpdelay"
 ADDED = """
@@ -55,7 +55,7 @@ from tcpdelay.study.sweep.run import sweep_runs
 from tcpdelay.study.sweep.specification import read_sweep
 from tcpdelay.study.tables.columns import QUANTITIES, Source, read_column
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.specification import read_specification
+from tcpdelay.testbed.campaign import read_specification
 
 main(["predict", "--help-all"])
 main(["predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--queueing", "3s"])
@@ -82,7 +82,7 @@ except ValueError as error:
 
 def test_a_new_field_of_the_path_needs_no_other_edit(tmp_path):
     copied = shutil.copytree(PACKAGE, tmp_path / "tcpdelay", ignore=shutil.ignore_patterns("__pycache__"))
-    declared = copied / "scenario" / "link.py"
+    declared = copied / "scenario" / "path.py"
     declared.write_text(declared.read_text().replace("\n    def _check_jitter", ADDED, 1))
     (tmp_path / "links.toml").write_text(TOPOLOGY)
     (tmp_path / "campaign.toml").write_text(CAMPAIGN)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.encapsulation import (
     ENCAPSULATIONS,
     RTMP_CHUNK,
@@ -20,10 +19,10 @@ from tcpdelay.scenario.encapsulation import (
     Encapsulation,
     encapsulation,
 )
+from tcpdelay.scenario.media import Speech, Video
+from tcpdelay.scenario.messages import Trace
+from tcpdelay.scenario.scenario import APPLICATIONS
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.speech import Speech
-from tcpdelay.scenario.sources.video import Video
 
 payloads = st.integers(1, 65_512)
 

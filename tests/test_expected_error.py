@@ -38,10 +38,9 @@ from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict, predict_delay
 from tcpdelay.models.verdict import judge
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, Target
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim import simulation
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import Interval

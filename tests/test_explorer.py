@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.voice import best_playout_delay
-from tcpdelay.report.explorer import encoded, in_words
-from tcpdelay.scenario.applications import APPLICATIONS, application
+from tcpdelay.report.html import encoded, in_words
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import APPLICATIONS, application
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.study.explorer import (
     CELL,

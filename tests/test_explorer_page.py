@@ -11,9 +11,9 @@ import pytest
 from browser_page import Elements
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.chain.delay_model import DelayModel
-from tcpdelay.report.explorer import SCRIPTS, SENTENCES, to_html
-from tcpdelay.scenario.applications import application
+from tcpdelay.report.html import SCRIPTS, SENTENCES, to_html
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import application
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.study.explorer import (
     PROBABILITIES,

@@ -13,12 +13,11 @@ from flow_counts import assert_counted
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.dispatching import UNREAD, accept, collect, discard, expected_delay, least_loaded
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.records import DELAY_BITS
 from tcpdelay.sim.network.result import SlicedDelays
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.sim.network.transport import DELAY_BITS
 from tcpdelay.sim.records import CONNECTION, LOSS, OPEN
 from tcpdelay.sim.tcp.window import restart_after_idle
 

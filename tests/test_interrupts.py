@@ -12,7 +12,7 @@ import tcpdelay as td
 from cli_process import process
 from dask_cluster import until
 from tcpdelay.budget import Budget, StoppedError, answering_until
-from tcpdelay.cli.errors import INTERRUPTED, interrupted_once
+from tcpdelay.cli.output import INTERRUPTED, interrupted_once
 from tcpdelay.study.execution import work_through
 
 PATIENCE = 15.0

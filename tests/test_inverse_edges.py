@@ -12,8 +12,7 @@ import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.ask import solved_once
 from tcpdelay.models.predict import carries
-from tcpdelay.scenario.applications import APPLICATIONS
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import APPLICATIONS, Scenario
 from tcpdelay.study.margins import margins
 from tcpdelay.study.search import bitrate_axis, bracket
 

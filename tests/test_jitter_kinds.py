@@ -26,11 +26,10 @@ from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import arrival_time
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.campaign import run_campaign
-from tcpdelay.testbed.emulated_path import EmulatedPath, Link
+from tcpdelay.testbed.campaign import Specification, run_campaign
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.queues import JitterDraw, JitteredDelays, NetemOptions, set_netem
-from tcpdelay.testbed.specification import Specification
+from tcpdelay.testbed.topology import EmulatedPath, Link
 
 TABLES = ("normal", "pareto", "paretonormal")
 DISTRIBUTIONS = ("uniform", *TABLES)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.scenario.kernels import KERNEL_RULES, NEWEST_VALIDATED, VALIDATED, version_numbers
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import KERNEL_RULES, NEWEST_VALIDATED, VALIDATED, Linux, version_numbers
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate

@@ -24,8 +24,8 @@ VARIANTS = RUNS.parents[1] / ".venv" / "stamps" / "kernels.json"
 """What `kernel_runs.py variants` has printed before the tests."""
 COMPILED_FOR_SEVERAL_RECORDS = (
     *("tcpdelay.sim.tcp.", "tcpdelay.sim.quic."),
-    *("tcpdelay.sim.engine.", "tcpdelay.sim.path.", "tcpdelay.sim.records.", "tcpdelay.sim.writes."),
-    "tcpdelay.sim.network.records.add_return_jitter",
+    *("tcpdelay.sim.engine.", "tcpdelay.sim.path.", "tcpdelay.sim.records."),
+    "tcpdelay.sim.network.transport.add_return_jitter",
 )
 """A single connection keeps a packet trace and its delays in its record, the flows of a shared link do not. QUIC has
 its acknowledgements in a record of its own."""
@@ -164,7 +164,7 @@ from tcpdelay.chain.linux import transitions
 from tcpdelay.chain.solver import stationary
 from tcpdelay.scenario import Flow, Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.scenario import Target
 scenario = Scenario(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
 # The chain alone answers for this target: a simulation would compile the simulator in addition.
 found = findings(GuidelineRequest(scenario, Target(0.25)))

@@ -17,12 +17,11 @@ from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.literature.classic import CLASSIC, heed_mark
 from tcpdelay.sim.network import result as delays_module
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.records import DELAY_BITS
 from tcpdelay.sim.network.result import SlicedDelays
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers, Web
 from tcpdelay.sim.network.stacks import Classic, Udp
+from tcpdelay.sim.network.transport import DELAY_BITS
 
 FAST = Bottleneck(1e12, 60_000)
 RTT = 0.1

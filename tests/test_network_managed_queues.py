@@ -7,16 +7,24 @@ from hypothesis import strategies as st
 
 from tcpdelay.compiling.compilation import records
 from tcpdelay.declare import InvalidValueError
+from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.sim.network.bottleneck import LINK, MANAGED, Bottleneck, SharedPath, prepare_link
-from tcpdelay.sim.network.records import FLOW
+from tcpdelay.sim.network.bottleneck import (
+    LINK,
+    MANAGED,
+    Bottleneck,
+    SharedPath,
+    prepare_link,
+    prepare_managed_link,
+    serve,
+    wait,
+)
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Udp
-from tcpdelay.sim.queues.managed_link import prepare_managed_link, serve, wait
-from tcpdelay.sim.queues.waiting import DISCARDED, ECT_0, ECT_1, NOBODY, NOT_ECT, take_outcome
+from tcpdelay.sim.network.transport import FLOW
+from tcpdelay.sim.network.waiting import DISCARDED, ECT_0, ECT_1, NOBODY, NOT_ECT, take_outcome
 
 PATH = SharedPath(access_delay=0.02, exit_delay=0.005)
 

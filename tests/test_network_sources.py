@@ -11,12 +11,11 @@ from flow_counts import assert_counted
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.records import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Scp
-from tcpdelay.sim.writes import WriteSchedule
+from tcpdelay.sim.network.transport import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
+from tcpdelay.sim.records import WriteSchedule
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

@@ -12,12 +12,21 @@ from numba import njit
 
 import tcpdelay as td
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.sim.network import preparation, transports
+from tcpdelay.sim.network import simulation, sources
 from tcpdelay.sim.network.bottleneck import DROPPED, Bottleneck, SharedPath
-from tcpdelay.sim.network.records import BULK, cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers
-from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.sim.network.transport import (
+    BULK,
+    IP_HEADER,
+    UDP_HEADER,
+    Transport,
+    cross,
+    is_write_due,
+    note_lost,
+    note_read,
+    note_write,
+)
 from tcpdelay.sim.records import NEVER, RING
 
 FAST = Bottleneck(1e9, 1000)
@@ -76,9 +85,9 @@ def fixed_window():
         next_time=next_time,
         step=step,
     )
-    transports.register(FixedWindow, transport)
+    sources.register(FixedWindow, transport)
     yield transport
-    del transports.TRANSPORTS[FixedWindow]
+    del sources.TRANSPORTS[FixedWindow]
 
 
 @pytest.mark.parametrize("window", [1, 10, 40])
@@ -103,9 +112,9 @@ def test_it_shares_the_link_with_transports_that_it_does_not_know():
 
 def test_a_further_transport_does_not_compile_the_engine_again():
     simulate_network([Bulk(path=PATH, stack=td.Stack.linux())], FAST, duration=1)
-    compiled = len(preparation.advance.signatures)
+    compiled = len(simulation.advance.signatures)
     simulate_network([Bulk(path=PATH, stack=FixedWindow())], FAST, duration=1)
-    assert compiled == len(preparation.advance.signatures) == 1
+    assert compiled == len(simulation.advance.signatures) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,7 +150,7 @@ def test_an_error_in_a_kernel_is_raised():
     class Dividing(FixedWindow):
         pass
 
-    transports.register(
+    sources.register(
         Dividing,
         Transport(
             state=STATE,
@@ -154,7 +163,7 @@ def test_an_error_in_a_kernel_is_raised():
     )
     with pytest.raises(ZeroDivisionError):
         simulate_network([Bulk(path=PATH, stack=Dividing())], FAST, duration=1)
-    del transports.TRANSPORTS[Dividing]
+    del sources.TRANSPORTS[Dividing]
 
 
 @njit
@@ -163,7 +172,7 @@ def divide(flow, s, wire, link, samples):
 
 
 def test_only_the_list_of_transports_names_the_literature():
-    package = Path(preparation.__file__).parents[2]
+    package = Path(simulation.__file__).parents[2]
     naming = set()
     for path in package.rglob("*.py"):
         if path.is_relative_to(package / "sim/literature"):
@@ -173,17 +182,17 @@ def test_only_the_list_of_transports_names_the_literature():
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if any("literature" in module for module in modules):
                 naming.add(path.relative_to(package).as_posix())
-    assert naming == {"sim/network/transports.py"}
+    assert naming == {"sim/network/sources.py"}
 
 
 CACHED = """
 import tcpdelay as td
 from tcpdelay.sim.network import linux
-from tcpdelay.sim.network import preparation
+from tcpdelay.sim.network import simulation
 path = td.SharedPath(0.05)
 sources = [td.Bulk(path=path, stack=td.Stack.linux()), td.Bulk(path=path, stack=td.Classic())]
 td.simulate_network(sources, td.Bottleneck(1e9, 1000), duration=1)
-for kernel in (preparation.advance, linux.step, linux.next_time):
+for kernel in (simulation.advance, linux.step, linux.next_time):
     print(sum(kernel.stats.cache_misses.values()))
 """
 

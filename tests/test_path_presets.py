@@ -7,10 +7,10 @@ from matplotlib.figure import Figure
 
 import tcpdelay as td
 from tcpdelay.advice.judged_delays import ends_of_kind
-from tcpdelay.report.explorer import in_range
+from tcpdelay.report.html import in_range
 from tcpdelay.report.region_charts import mark_paths
 from tcpdelay.scenario import InvalidValueError
-from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, path_preset
+from tcpdelay.scenario.path import PATH_PRESETS, WARNING, path_preset
 from tcpdelay.study.search import loss_axis
 from tcpdelay.study.transports import shared_path
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.cli.errors import StatusLine
+from tcpdelay.cli.output import StatusLine
 from tcpdelay.study.grid import question
 from tcpdelay.study.tables.lattice import EXACT_ROWS, lattice_path, load_lattice, place_of
 

@@ -16,9 +16,9 @@ from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.store import error_in_words
 from tcpdelay.testbed.backends import SessionFailedError, UmlBackend, VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.program_session import hand_over_files
 from tcpdelay.testbed.programs import hand_over, read_program_run, run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 
 GUEST = VirtualTimeBackend(250)
 PATH = EmulatedPath(rtt=0.06, loss=0.02, server_loss=0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.quality.video import smallest_buffer, video_playout
+from tcpdelay.quality.experience import smallest_buffer, video_playout
 
 INTERVAL = 0.005
 distributions = st.lists(st.integers(1, 900).map(lambda n: n / 1000), min_size=1, max_size=60).map(

@@ -5,8 +5,8 @@ import errno
 import pytest
 from pyroute2 import NetlinkError
 
-from tcpdelay.testbed.emulated_path import Link
 from tcpdelay.testbed.queues import add_bottleneck, red_attributes
+from tcpdelay.testbed.topology import Link
 
 
 def parameters(**settings):

@@ -15,11 +15,9 @@ from tcpdelay.accuracy.errors import QUIC_ERROR
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.quic import sender
 from tcpdelay.sim.quic.congestion import collapse, grow, reduce, restart_if_idle
+from tcpdelay.sim.quic.connection import IMPLEMENTATIONS, NEVER_READ
 from tcpdelay.sim.quic.engine import advance, new_connection
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.sim.quic.records import NEVER_READ
-from tcpdelay.sim.quic.recovery import on_timer, probe_timeout, timer_at, update_rtt
-from tcpdelay.sim.quic.sender import write
+from tcpdelay.sim.quic.sender import on_timer, probe_timeout, timer_at, update_rtt, write
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.study.transports import UNLIMITED
@@ -363,7 +361,7 @@ def test_a_stream_per_message_is_never_slower_than_one_stream():
 
 
 def test_groups_of_a_video_begin_with_its_key_frames():
-    from tcpdelay.scenario.sources.video import Video
+    from tcpdelay.scenario.media import Video
 
     found = {
         delivery: simulate(

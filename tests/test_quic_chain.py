@@ -22,7 +22,7 @@ from tcpdelay.chain.quic.window_chain import (
     window_levels,
     window_parameters,
 )
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.quic.connection import IMPLEMENTATIONS
 from tcpdelay.sim.simulation import simulate
 
 FLOW, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)

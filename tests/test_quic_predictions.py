@@ -20,7 +20,7 @@ from tcpdelay.models.verdict import judge
 from tcpdelay.report.content import change_of_transport, error_of
 from tcpdelay.scenario.scenario import FIELDS, Scenario
 from tcpdelay.scenario.stack import QUIC_PACKETS
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.quic.connection import IMPLEMENTATIONS
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import Interval
 

@@ -244,7 +244,7 @@ def test_a_region_of_scores_is_drawn_in_their_classes():
 
 
 def test_the_search_shows_how_much_time_is_left(run, monkeypatch):
-    monkeypatch.setattr("tcpdelay.cli.errors.FILE_INTERVAL", 0.0)
+    monkeypatch.setattr("tcpdelay.cli.output.FILE_INTERVAL", 0.0)
     status, _, errors = run("region", "--app", "voip", "--points", "4")
     assert status == 0
     lines = errors.splitlines()

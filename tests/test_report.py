@@ -15,11 +15,10 @@ from tcpdelay.chain import chains as chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Target, application
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.units import format_fraction, format_time, parse_fraction, parse_rate, parse_time
 
 

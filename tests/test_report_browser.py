@@ -7,8 +7,8 @@ import pytest
 
 from tcpdelay import compare, guideline
 from tcpdelay.report.transports import to_html
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import application
 
 MEASURE = """<script>
 const box = (element) => { const { left, width, top } = element.getBoundingClientRect(); return { left, width, top }; };

@@ -8,8 +8,8 @@ import pytest
 from report_cases import Page, markdown_rows, rendered
 from tcpdelay import guideline
 from tcpdelay.report.guideline import compare_guidelines
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import application
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.units import parse_time
 

@@ -8,8 +8,8 @@ import pytest
 from report_consistency import contradictions, draw, report
 from tcpdelay import guideline
 from tcpdelay.advice.rule import Effect
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import application
 
 REPORTS = 30
 SEED = 1

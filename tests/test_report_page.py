@@ -13,7 +13,7 @@ from tcpdelay import guideline
 from tcpdelay.report.content import NOT_TO_DO
 from tcpdelay.report.html import VARIABLES
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.scenario import Target
 from tcpdelay.units import format_fraction
 
 

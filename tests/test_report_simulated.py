@@ -15,12 +15,10 @@ from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict,
 from tcpdelay.models.verdict import Judgement, judge
 from tcpdelay.report.content import content
 from tcpdelay.report.guideline import compare_guidelines, differences_table
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, Target, application
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.margins import Margin, largest_sustainable_rate, margins
 from tcpdelay.units import format_fraction
 

@@ -17,12 +17,10 @@ from tcpdelay.ask import Requested
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution
 from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, predict, simulator
 from tcpdelay.report import phrases
-from tcpdelay.scenario.applications import application
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, Target, application
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Quic, Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.study.margins import Margin
 from tcpdelay.study.search import at_bitrate

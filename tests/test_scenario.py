@@ -11,10 +11,9 @@ import tcpdelay as td
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, Target
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from tcpdelay.sim.literature import scp
 from tcpdelay.sim.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.link_trace import LinkTrace
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Scp
 from tcpdelay.sim.records import NEVER, RING

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
-from tcpdelay.scenario.sources.source_settings import SourceSettings, source_parameters
+from tcpdelay.scenario.source_settings import SourceSettings, source_parameters
 from tcpdelay.testbed.flows import first_messages, read_messages, write_messages
 
 TABLES = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tcpdelay as td
-from tcpdelay.scenario.sources.message_stream import BLOCK
+from tcpdelay.scenario.source import BLOCK
 
 SOURCES = {
     "flow": td.Flow(174, 0.020),

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.scenario.source_settings import SourceSettings
+from tcpdelay.testbed.campaign import Precision, Specification, read_specification, shortened
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.specification import Precision, Specification, read_specification, shortened
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = [*sorted((ROOT / "validation" / "specs").glob("*.toml")), ROOT / "examples" / "first-capture.toml"]

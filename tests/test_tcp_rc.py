@@ -10,8 +10,7 @@ from flow_counts import assert_counted
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
 from tcpdelay.sim.records import ACKNOWLEDGEMENT, NEVER

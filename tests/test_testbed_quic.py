@@ -13,10 +13,9 @@ from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.testbed import quic_program
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.campaign import run_campaign
+from tcpdelay.testbed.campaign import Specification, run_campaign
 from tcpdelay.testbed.experiment import Experiment
 from tcpdelay.testbed.quic_program import PROGRAMS, QuicBuildError, build_quic_program, quic_problems
-from tcpdelay.testbed.specification import Specification
 
 HZ = 250
 RTT = 0.040

@@ -6,12 +6,11 @@ import pytest
 import tcpdelay as td
 from guest_requirements import require
 from tcpdelay.capture.flow_capture import read_capture
-from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.statistics import BATCHES, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.campaign import run_campaign
+from tcpdelay.testbed.campaign import Specification, run_campaign
 from tcpdelay.testbed.experiment import Experiment
-from tcpdelay.testbed.specification import Specification
 
 HZ = 250
 SEED = 18

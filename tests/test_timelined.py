@@ -13,12 +13,11 @@ from flow_counts import assert_counted
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.literature.timelined import PRESUMED_LOST
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.records import FLOW
 from tcpdelay.sim.network.result import SlicedDelays
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Transfers
 from tcpdelay.sim.network.stacks import Classic, TimeLined
+from tcpdelay.sim.network.transport import FLOW
 from tcpdelay.sim.records import NEVER, RING
 
 FAST = Bottleneck(1e12, 60_000)

@@ -5,8 +5,8 @@ import sys
 from guest_requirements import require
 from tcpdelay.sim.network.link_trace import LinkTrace
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 
 GUEST = VirtualTimeBackend(250)
 SERVER = """

@@ -9,7 +9,7 @@ from synthetic_captures import flow_run, write
 from tcpdelay.capture.flow_capture import FlowCapture, WrittenMessages
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.report.validation import validation_results
-from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import measure, measure_all

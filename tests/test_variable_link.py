@@ -13,8 +13,8 @@ from tcpdelay.scenario import InvalidValueError
 from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
 from tcpdelay.sim.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace, trace_departure
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.queues import Departures
+from tcpdelay.testbed.topology import EmulatedPath
 
 ALIVE = []
 """Traces whose arrays the links of the tests use."""

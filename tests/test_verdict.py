@@ -10,8 +10,7 @@ import tcpdelay as td
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.models.predict import capacity, predict
 from tcpdelay.models.verdict import Judgement, judge, late_range, late_range_within, verdict_of
-from tcpdelay.scenario.applications import application
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, application
 from tcpdelay.sim import simulation
 
 CALL = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02))

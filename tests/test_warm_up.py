@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tcpdelay.cli import warm_up
-from tcpdelay.cli.warm_up import Estimate, Part, compile_parts
+from tcpdelay.cli import program
+from tcpdelay.cli.program import Estimate, Part, compile_parts
 from tcpdelay.compiling import stored_kernels
 from tcpdelay.compiling.compilation import kernel
 
@@ -43,7 +43,7 @@ def test_a_part_that_takes_longer_than_expected_stays_within_its_share(clocks):
 
 
 def test_a_part_is_compiled_and_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(warm_up.StatusLine, "show", lambda _, text: print(text))
+    monkeypatch.setattr(program.StatusLine, "show", lambda _, text: print(text))
 
     def double(value):
         return 2 * value
@@ -64,13 +64,13 @@ def test_there_is_nothing_to_compile_with_the_kernels_of_the_installation(run, m
 
 def test_the_reason_for_compiling_is_said(run, monkeypatch):
     monkeypatch.setattr(stored_kernels, "unusable", lambda: "this processor lacks avx2")
-    monkeypatch.setattr(warm_up, "parts", lambda: ())
+    monkeypatch.setattr(program, "parts", lambda: ())
     status, printed, errors = run("warm-up")
     assert (status, errors) == (0, "")
     assert printed.startswith("Compiling: this processor lacks avx2.\nCompiled in ")
 
 
 def test_every_part_runs():
-    names = [part.name for part in warm_up.parts()]
+    names = [part.name for part in program.parts()]
     assert len(set(names)) == len(names) > 5
-    compile_parts(warm_up.parts())
+    compile_parts(program.parts())

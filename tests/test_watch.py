@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tcpdelay import http_service
-from tcpdelay.advice.watched_path import MoveAdvice
+from tcpdelay.advice.guideline import MoveAdvice
 from tcpdelay.capture.estimate import PathSample, PathWindow
 from tcpdelay.capture.flow_capture import read_capture, read_replay, run_samples
 from tcpdelay.capture.get_stats import read_reports, stream_samples

@@ -5,7 +5,7 @@ import pytest
 import tcpdelay as td
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
+from tcpdelay.sim.network.simulation import prepare
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.network.stacks import Classic
 

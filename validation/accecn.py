@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 
 HERE = Path(__file__).parent
 ENDS = HERE / "program_ends" / "transfer_ends.py"

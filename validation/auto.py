@@ -28,7 +28,7 @@ from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Source
 from tcpdelay.sim.simulation import Simulation
 from tcpdelay.statistics import share_interval
 from tcpdelay.study.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all

@@ -11,8 +11,7 @@ import pandas as pd
 from scoring.capture_comparison import error_in_captures, write_comparison
 from tcpdelay.accuracy.errors import BBR_ERROR
 from tcpdelay.delays import ExpectedError, Spread
-from tcpdelay.scenario.kernels import kernel_of_release
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack, kernel_of_release
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import MeasuredDelay
 from tcpdelay.study.validation.predictions import SIMULATOR, error_beyond, simulated_flow

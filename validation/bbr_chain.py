@@ -17,7 +17,7 @@ import pandas as pd
 from scoring.chain_errors import MEASURES, comparison, errors, row
 from scoring.error_map import random_scenario
 from tcpdelay.accuracy.errors import linux_table_file
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER
 
 RESULTS = FilePath(__file__).parent / "results"
 TABLE = "bbr-chain.csv"

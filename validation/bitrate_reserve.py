@@ -17,11 +17,10 @@ import pandas as pd
 
 from tcpdelay.models.predict import capacity
 from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.sim.simulation import simulate
 
 RESULTS = FilePath(__file__).parent / "results"

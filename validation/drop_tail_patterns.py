@@ -22,10 +22,9 @@ from tcpdelay.accuracy.errors import linux_table_file
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
-from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.scenario.stack import Linux, Stack, kernel_of_release
 from tcpdelay.sim.simulation import Simulation, simulate
 from tcpdelay.study.validation.captures import MeasuredDelay, measure
 

@@ -16,8 +16,8 @@ import numpy as np
 import tcpdelay as td
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.scenario.kernels import kernel_of_release
-from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.scenario.source_settings import SourceSettings
+from tcpdelay.scenario.stack import kernel_of_release
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.result import NetworkResult
 from tcpdelay.sim.network.simulation import simulate_network

@@ -20,8 +20,8 @@ from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.exchanges import simulate_exchanges
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 
 ENDS = Path(__file__).with_name("program_ends") / "echo_ends.py"
 RESULTS = Path(__file__).parent / "results" / "echo.md"

@@ -28,16 +28,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tcpdelay.scenario.media import Video
+from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.simulation import Simulation, simulate
 from tcpdelay.statistics import mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.program_session import RESULT
 from tcpdelay.testbed.programs import ProgramRun, read_program_run, run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 
 RESULTS = FilePath(__file__).parent / "results"

@@ -13,9 +13,8 @@ import pandas as pd
 from scoring.capture_comparison import write_comparison
 from scoring.chain_errors import MEASURES, measures
 from tcpdelay.models.predict import capacity, predict
-from tcpdelay.scenario.kernels import kernel_of_release
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack, kernel_of_release
 from tcpdelay.study.validation.captures import MeasuredDelay
 from tcpdelay.study.validation.predictions import error_beyond
 

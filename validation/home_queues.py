@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import DuplexLink, Link
 from tcpdelay.testbed.programs import run_topology
-from tcpdelay.testbed.topology import Program, Topology
+from tcpdelay.testbed.topology import DuplexLink, Link, Program, Topology
 
 ENDS = Path(__file__).with_name("program_ends") / "loaded_link_ends.py"
 RESULTS = Path(__file__).parent / "results" / "home-queues.md"

@@ -17,7 +17,7 @@ from pathlib import Path as FilePath
 import pandas as pd
 
 from scoring.capture_pairs import CapturePair
-from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
+from tcpdelay.scenario.stack import TIME_BASED_RECOVERY, kernel_of_release
 from tcpdelay.study.validation.captures import VIRTUAL_TIME, MeasuredDelay, measure_all
 from tcpdelay.study.validation.predictions import LINUX, SIMULATOR, Predictions, error_beyond
 from tcpdelay.testbed.experiment import Experiment

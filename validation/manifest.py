@@ -14,8 +14,7 @@ import pandas as pd
 
 from tcpdelay.capture.flow_capture import CaptureFile, read_capture
 from tcpdelay.testbed.backends import PREBUILT_HZ, UmlBackend
-from tcpdelay.testbed.campaign import Target, targets_of
-from tcpdelay.testbed.specification import read_specification
+from tcpdelay.testbed.campaign import Target, read_specification, targets_of
 
 HERE = Path(__file__).parent
 MANIFEST = HERE / "manifest.csv"

@@ -26,10 +26,8 @@ from tcpdelay.capture.flow_capture import MICROSECONDS, FlowCapture, FlowRun, re
 from tcpdelay.delays import ExpectedError, Spread
 from tcpdelay.models.predict import capacity
 from tcpdelay.models.verdict import judge, late_range
-from tcpdelay.scenario.kernels import kernel_of_release
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.scenario import Scenario, Target
+from tcpdelay.scenario.stack import Stack, kernel_of_release
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import mean_interval, quantile_interval
 from tcpdelay.study.validation.captures import delays_by_run

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tcpdelay.testbed.backends import SessionFailedError, VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import ProgramRun, run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 
 ENDS = Path(__file__).with_name("program_ends")
 RESULTS = Path(__file__).parent / "results" / "programs.md"

@@ -16,7 +16,7 @@ import pandas as pd
 
 from drop_tail_simulation import BURST, sources_of, together
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.scenario.sources.source_settings import SourceSettings
+from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.result import NetworkResult
 from tcpdelay.sim.network.simulation import simulate_network

@@ -27,7 +27,7 @@ from tcpdelay.chain.quic.message_chain import QuicDelays, error_group, largest_r
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Delivery
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.sim.quic.connection import IMPLEMENTATIONS
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import QUANTILES, measure_all
 from tcpdelay.study.validation.predictions import error_beyond

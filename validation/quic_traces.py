@@ -19,9 +19,9 @@ from typing import Any
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import QuicImplementation, Stack
+from tcpdelay.sim.quic.connection import IN_FLIGHT, LOST
 from tcpdelay.sim.quic.engine import new_connection
-from tcpdelay.sim.quic.records import IN_FLIGHT, LOST
-from tcpdelay.sim.quic.recovery import (
+from tcpdelay.sim.quic.sender import (
     GRANULARITY,
     PACKET_THRESHOLD,
     SKIPPED,

@@ -26,8 +26,8 @@ import tcpdelay as td
 from tcpdelay.sim.network.relay import RelayResult
 from tcpdelay.statistics import Interval, mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs
+from tcpdelay.testbed.topology import EmulatedPath
 from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 
 HZ = 250

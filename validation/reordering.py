@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures
-from tcpdelay.scenario.kernels import kernel_of_release
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.stack import Stack, kernel_of_release
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.study.validation.captures import measure
 from tcpdelay.study.validation.predictions import error_beyond, simulated_messages

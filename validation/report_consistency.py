@@ -34,12 +34,10 @@ from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped
 from tcpdelay.models.predict import predict
 from tcpdelay.report.content import content
 from tcpdelay.report.document import print_content
-from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import APPLICATIONS, Application, Scenario, Target, application
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim.tcp.constants import DELAYED_ACK_MIN
 from tcpdelay.study.search import at_bitrate
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from scoring.source_chains import NUDGE, ChainComparison, uniform_logarithm
 from tcpdelay.accuracy.errors import SPEECH_TABLE
+from tcpdelay.scenario.media import Speech
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.speech import Speech
 
 RANDOM = 150
 SEED = 59

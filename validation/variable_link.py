@@ -26,9 +26,8 @@ from tcpdelay.sim.network.link_trace import LinkTrace, read_link_trace
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.programs import run_programs, run_topology
-from tcpdelay.testbed.topology import two_hosts
+from tcpdelay.testbed.topology import EmulatedPath, two_hosts
 
 HERE = Path(__file__).parent
 ENDS = HERE / "program_ends" / "shaper_ends.py"

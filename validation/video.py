@@ -11,8 +11,8 @@ import numpy as np
 
 from scoring.source_chains import NUDGE, ChainComparison, uniform_logarithm
 from tcpdelay.accuracy.errors import VIDEO_TABLE
+from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.video import Video
 
 RANDOM = 150
 SEED = 61

@@ -18,13 +18,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from scoring.figures import COLORS, draw_svg
-from tcpdelay.advice.watched_path import HOLD, WINDOW, Advice, WatchedPath
+from tcpdelay.advice.guideline import HOLD, WINDOW, Advice, WatchedPath
 from tcpdelay.ask import solved_once
 from tcpdelay.capture.estimate import PathWindow
 from tcpdelay.capture.flow_capture import FlowCapture, read_captures, run_samples
-from tcpdelay.report.chart_labels import LABEL_SIZE, tidy
+from tcpdelay.report.charts import LABEL_SIZE, tidy
+from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.statistics import share_interval
 from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, MeasuredDelay, measure
 from tcpdelay.study.validation.predictions import relative_error

@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import NewReno2008, Stack, checked_profile
 
 Rate: TypeAlias = np.float64 | NDArray[np.float64]

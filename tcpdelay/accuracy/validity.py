@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tcpdelay.declare import bounds
-from tcpdelay.scenario.applications import constant_rate
+from tcpdelay.scenario.media import Speech, Video
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.speech import Speech
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.scenario import constant_rate
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Linux, Quic, QuicImplementation, Stack, checked_profile
 
 if TYPE_CHECKING:

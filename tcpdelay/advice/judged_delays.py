@@ -27,13 +27,10 @@ from tcpdelay.models.predict import (
     supports,
 )
 from tcpdelay.models.verdict import Judgement, Verdict, late_range, relative_error, verdict_of
-from tcpdelay.scenario.applications import Application
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.path_presets import PathPreset
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.path import Path, PathPreset
+from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Application, Scenario, Target
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Delivery, KnownStack, Linux, Quic, Stack
-from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.study.margins import Margin, margins
 from tcpdelay.study.search import bracket, most_loss

@@ -12,13 +12,10 @@ from tcpdelay.declare import declarations
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, predict, simulator, supports
-from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Application, Scenario, Target
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.margins import Margin
 from tcpdelay.units import format_time
 

@@ -37,11 +37,19 @@ from tcpdelay.chain.linux.parameters import is_sparse
 from tcpdelay.declare import bounds
 from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, simulator
 from tcpdelay.models.verdict import late_range
-from tcpdelay.scenario.kernels import RTO_MIN_OPTION, is_at_least
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, KnownTcp, Linux, NewReno2008, Quic
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
+from tcpdelay.scenario.stack import (
+    DEFAULT_STACK,
+    RTO_MIN_OPTION,
+    KnownStack,
+    KnownTcp,
+    Linux,
+    NewReno2008,
+    Quic,
+    is_at_least,
+)
+from tcpdelay.sim.quic.connection import IMPLEMENTATIONS
 from tcpdelay.sim.tcp.constants import DELAYED_ACK_MIN, DUPLICATE_THRESHOLD, INITIAL_WINDOW, SECOND
 from tcpdelay.store import read_toml
 from tcpdelay.study.search import at_bitrate
@@ -144,7 +152,7 @@ def timeout_playout(path: Path, stack: KnownStack = DEFAULT_STACK) -> float:
 def _beyond_rtt(stack: Quic) -> float:
     """Return the time [s] that the probe timeout adds to the RTT: the granularity, and the announced delay of ACKs."""
     # Imported here, because it imports Numba, which takes a second.
-    from tcpdelay.sim.quic.recovery import GRANULARITY
+    from tcpdelay.sim.quic.sender import GRANULARITY
 
     announced = IMPLEMENTATIONS[stack.implementation].settings(stack.max_ack_delay)["max_ack_delay"]
     return (GRANULARITY + announced) / SECOND

@@ -21,9 +21,9 @@ from tcpdelay.capture.estimate import PathEstimate, PathSample, read_recording, 
 from tcpdelay.capture.ss import Connection, recorded_samples
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import DelayDistribution
+from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_trace import Trace
 from tcpdelay.store import one_line, written_durably
 
 NOT_READ = -1

@@ -40,8 +40,7 @@ from tcpdelay.declare import declarations
 from tcpdelay.delays import DelayDistribution, ExpectedError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack
 
 

@@ -49,9 +49,9 @@ from tcpdelay.compiling.compilation import few_predictions
 from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack, StackName, checked_profile
-from tcpdelay.scenario.target import Target
 from tcpdelay.store import written_durably
 
 if TYPE_CHECKING:

@@ -56,8 +56,8 @@ from tcpdelay.chain.solver.stationary import (
 )
 from tcpdelay.compiling.compilation import interpreted_first, records
 from tcpdelay.delays import DelayDistribution
+from tcpdelay.scenario.media import Speech
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.speech import Speech
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp.constants import INITIAL_WINDOW
 

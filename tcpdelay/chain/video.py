@@ -20,9 +20,9 @@ from tcpdelay.chain.solver.aggregation import gth_solve
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.delays import DelayDistribution
+from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp import constants as tcp
 

@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import (
-    FilesCommand,
-    GroupedHelp,
-    StatusLine,
-    argument_errors,
-    counting,
-    erase_progress,
-    predicting,
-    print_warning,
-)
 from tcpdelay.cli.options import (
     OUTPUT,
+    Destination,
     Options,
     Size,
     Time,
@@ -38,7 +29,20 @@ from tcpdelay.cli.options import (
     result_option,
     with_options,
 )
-from tcpdelay.cli.output import Destination, rendered, write, write_atomically, write_chart
+from tcpdelay.cli.output import (
+    FilesCommand,
+    GroupedHelp,
+    StatusLine,
+    argument_errors,
+    counting,
+    erase_progress,
+    predicting,
+    print_warning,
+    rendered,
+    write,
+    write_atomically,
+    write_chart,
+)
 from tcpdelay.cli.report import write_report
 from tcpdelay.cli.scenario import DEFAULT_TARGET
 from tcpdelay.declare import Quantity, declarations
@@ -54,11 +58,9 @@ from tcpdelay.report.analysis import (
     record,
 )
 from tcpdelay.report.result_table import facts_text, record_text, records_text
-from tcpdelay.scenario.applications import Application
-from tcpdelay.scenario.kernels import is_at_least
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Application, Scenario
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import Linux, is_at_least
 from tcpdelay.store import error_in_words
 from tcpdelay.units import format_duration, format_fraction, format_rate, format_time
 
@@ -68,12 +70,11 @@ if TYPE_CHECKING:
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.report.guideline import Guideline, SourceGuideline, TwoWayGuideline
     from tcpdelay.report.validation import Results
-    from tcpdelay.scenario.sources.message_stream import Source
+    from tcpdelay.scenario.scenario import Target
+    from tcpdelay.scenario.source import Source
     from tcpdelay.scenario.stack import KnownStack
-    from tcpdelay.scenario.target import Target
-    from tcpdelay.testbed.campaign import Progress
+    from tcpdelay.testbed.campaign import Progress, Specification
     from tcpdelay.testbed.experiment import Experiment
-    from tcpdelay.testbed.specification import Specification
 
 AnalysisFormat = Literal["text", "markdown", "html", "json", "csv"]
 FramingChoice = Literal["auto", "rfc4571", "length4", "websocket"]
@@ -497,8 +498,7 @@ def run(
     from dataclasses import replace
 
     from tcpdelay.testbed.backends import SessionFailedError
-    from tcpdelay.testbed.campaign import run_campaign
-    from tcpdelay.testbed.specification import read_specification, shortened
+    from tcpdelay.testbed.campaign import read_specification, run_campaign, shortened
 
     line, output = StatusLine(), asked.output
     try:

@@ -21,14 +21,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from tcpdelay.cli.captures import find_expected, find_target
-from tcpdelay.cli.errors import (
-    ERASE_LINE,
-    argument_errors,
-    erase_progress,
-    option_name,
-    predicting,
-    print_warning,
-)
 from tcpdelay.cli.options import (
     FLOW_OPTIONS,
     OTHER_STACKS,
@@ -47,14 +39,22 @@ from tcpdelay.cli.options import (
     result_option,
     written_options,
 )
-from tcpdelay.cli.output import refuse_directory, refuse_missing_folder
+from tcpdelay.cli.output import (
+    ERASE_LINE,
+    argument_errors,
+    erase_progress,
+    option_name,
+    predicting,
+    print_warning,
+    refuse_directory,
+    refuse_missing_folder,
+)
 from tcpdelay.cli.scenario import read_path
 from tcpdelay.declare import InvalidValueError, declarations
 from tcpdelay.http_service import Address, address_in_words, parse_address, reaches
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.store import error_in_words
-from tcpdelay.testbed.emulated_path import EmulatedPath
-from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, read_topology, two_hosts
+from tcpdelay.testbed.topology import CLIENT, SERVER, EmulatedPath, Topology, read_topology, two_hosts
 from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 from tcpdelay.units import format_duration, format_size, format_time, printable, quantile_name
 

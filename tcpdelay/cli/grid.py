@@ -15,22 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.cli.errors import (
-    announce_prediction,
-    argument_errors,
-    counting,
-    counting_down,
-    erase_progress,
-    interrupted_once,
-    predicting,
-    print_warning,
-)
 from tcpdelay.cli.options import (
     FLOW,
     OUTPUT,
     PATH,
     PATH_OPTIONS,
     TRANSPORT,
+    Destination,
     Options,
     Range,
     ScenarioOptions,
@@ -50,7 +41,14 @@ from tcpdelay.cli.options import (
     stacks_option,
 )
 from tcpdelay.cli.output import (
-    Destination,
+    announce_prediction,
+    argument_errors,
+    counting,
+    counting_down,
+    erase_progress,
+    interrupted_once,
+    predicting,
+    print_warning,
     refuse_directory,
     refuse_missing_folder,
     rendered,
@@ -60,10 +58,9 @@ from tcpdelay.cli.output import (
 )
 from tcpdelay.cli.scenario import SourceOptions, read_demands, read_source, varying_source
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.scenario.applications import APPLICATIONS, Application, application
+from tcpdelay.scenario.path import WARNING
 from tcpdelay.scenario.path import Path as NetworkPath
-from tcpdelay.scenario.path_presets import WARNING
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import APPLICATIONS, Application, Scenario, application
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, checked_profile
 from tcpdelay.units import parse_fraction, parse_time
 
@@ -71,10 +68,10 @@ if TYPE_CHECKING:
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.report.answers import TitledTable
     from tcpdelay.report.region_charts import Edge
-    from tcpdelay.scenario.path_presets import PathPreset
-    from tcpdelay.scenario.sources.message_stream import Source
+    from tcpdelay.scenario.path import PathPreset
+    from tcpdelay.scenario.scenario import Target
+    from tcpdelay.scenario.source import Source
     from tcpdelay.scenario.stack import KnownStack, StackName
-    from tcpdelay.scenario.target import Target
 
 # `tcpdelay region`: up to which loss a flow works, over a range of round-trip times.
 
@@ -441,7 +438,7 @@ def explore(asked: Explorer) -> None:
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(f"--output: {str(output)!r} does not end in one of {', '.join(SUFFIXES)}")
     refuse_missing_folder(output, "--output")
-    from tcpdelay.report.explorer import in_range
+    from tcpdelay.report.html import in_range
 
     if path is not None and not in_range(path):
         raise typer.BadParameter(f"--path: the page has no round-trip time or loss as that of {path.name}")
@@ -461,7 +458,7 @@ def _page(applications: Sequence[Application], points: Points, path: PathPreset 
     try:
         # The processes that predict end with this one, and release what they share.
         with interrupted_once():
-            from tcpdelay.report.explorer import to_html
+            from tcpdelay.report.html import to_html
             from tcpdelay.study.explorer import COARSE, FINE, compute_surfaces, measure_accuracy
 
             grid, processes = {"coarse": COARSE, "fine": FINE}[points], os.cpu_count() or 1

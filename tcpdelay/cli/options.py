@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 import typer
 
 from tcpdelay.budget import MOST_SECONDS
-from tcpdelay.cli.errors import HelpAll, argument_errors, option_name
+from tcpdelay.cli.output import (
+    HelpAll,
+    Named,
+    argument_errors,
+    format_by_suffix,
+    option_name,
+    refuse_missing_folder,
+    refuse_other_than_chart,
+    refuse_same_file,
+)
 from tcpdelay.declare import PARSERS, WHOLE, Choice, Field, Flag, InvalidValueError, Kind, Quantity, declarations
-from tcpdelay.scenario.applications import APPLICATIONS, Application, application
 from tcpdelay.scenario.encapsulation import ENCAPSULATIONS, Encapsulation, encapsulation
-from tcpdelay.scenario.path_presets import PATH_PRESETS, PathPreset, path_preset
-from tcpdelay.scenario.scenario import FIELDS, Part
+from tcpdelay.scenario.path import PATH_PRESETS, PathPreset, path_preset
+from tcpdelay.scenario.scenario import APPLICATIONS, FIELDS, Application, Part, application
 from tcpdelay.scenario.source import BITRATE, FRAME_RATE, USUAL_FRAME_RATE
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, CongestionControl, Linux, StackName, profiles_with
 
@@ -502,3 +510,22 @@ def read_varying_link(
             raise
         except ValueError as error:
             raise ValueError(f"--link-trace: {error}") from error
+
+
+class Destination(Options, panel=OUTPUT):
+    """Base class of the options of a result: those of its format, its file and its chart that a command has."""
+
+    output_format: Any = None
+    output: Path | None = None
+    chart: Path | None = None
+
+    def checked_format(self, formats: object, *inputs: Named) -> Any:
+        """Return the format, one of a `Literal` of `formats`, before the work begins.
+
+        Raise typer.BadParameter if a file cannot be written, or would replace one of the `inputs`.
+        """
+        refuse_other_than_chart(self.chart, "--chart")
+        chosen = self.output_format or format_by_suffix(self.output, formats)
+        refuse_same_file(inputs, [("--output", self.output), ("--chart", self.chart)])
+        refuse_missing_folder(self.output, "--output")
+        return chosen

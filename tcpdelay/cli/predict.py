@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting, print_warning
 from tcpdelay.cli.options import (
     FLOW,
     FLOW_OPTIONS,
     OTHER_STACKS,
     PATH,
     TRANSPORT,
+    Destination,
     Rate,
     ScenarioOptions,
     Share,
@@ -34,7 +34,7 @@ from tcpdelay.cli.options import (
     read_varying_link,
     seconds_option,
 )
-from tcpdelay.cli.output import Destination, write, write_chart
+from tcpdelay.cli.output import argument_errors, counting, option_name, predicting, print_warning, write, write_chart
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_path, read_scenario
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
@@ -52,7 +52,7 @@ from tcpdelay.report.prediction import (
     relay_text,
 )
 from tcpdelay.report.result_table import record_text, to_csv, to_json
-from tcpdelay.scenario.link import BURST, CAPACITY, DISCIPLINE, LONGEST_QUEUE, PEAK_RATE, QUEUE_TARGET, RATE
+from tcpdelay.scenario.path import BURST, CAPACITY, DISCIPLINE, LONGEST_QUEUE, PEAK_RATE, QUEUE_TARGET, RATE
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
@@ -60,7 +60,7 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
     from tcpdelay.advice.judged_delays import Alternative
-    from tcpdelay.scenario.path_presets import PathPreset
+    from tcpdelay.scenario.path import PathPreset
     from tcpdelay.sim.network.bottleneck import Bottleneck
     from tcpdelay.sim.network.sources import Source
     from tcpdelay.sim.simulation import Simulation

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, counting_down, one_line, predicting
 from tcpdelay.cli.options import (
     OPTIONS,
+    Destination,
     ScenarioOptions,
     command,
     format_option,
@@ -22,13 +22,13 @@ from tcpdelay.cli.options import (
     output_option,
     with_options,
 )
-from tcpdelay.cli.output import Destination, rendered, write
+from tcpdelay.cli.output import argument_errors, counting, counting_down, one_line, predicting, rendered, write
 from tcpdelay.cli.scenario import SourceOptions, measurements, read_scenario
 from tcpdelay.declare import Flag, InvalidValueError
 from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.report.result_table import FILE_WIDTH, Column, ResultTable
+from tcpdelay.scenario.path import PATH_PRESETS, WARNING, PathPreset, path_preset
 from tcpdelay.scenario.path import Path as NetworkPath
-from tcpdelay.scenario.path_presets import PATH_PRESETS, WARNING, PathPreset, path_preset
 from tcpdelay.scenario.scenario import FIELDS
 from tcpdelay.scenario.source import Flow
 

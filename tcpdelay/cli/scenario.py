@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, option_name, print_warning
 from tcpdelay.cli.options import (
     FLOW,
     Options,
@@ -19,19 +18,23 @@ from tcpdelay.cli.options import (
     file_name,
     option,
 )
-from tcpdelay.cli.output import Named
+from tcpdelay.cli.output import Named, argument_errors, option_name, print_warning
 from tcpdelay.declare import bounds, declarations
-from tcpdelay.scenario.applications import Application, constant_rate
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.path_presets import WARNING, PathPreset
-from tcpdelay.scenario.scenario import FIELDS, SOURCE_FIELDS, Part, Scenario
-from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.media import Speech, Utterances, Video
+from tcpdelay.scenario.messages import Trace
+from tcpdelay.scenario.path import WARNING, Path, PathPreset
+from tcpdelay.scenario.scenario import (
+    DEFAULT_LIMIT,
+    FIELDS,
+    SOURCE_FIELDS,
+    Application,
+    Part,
+    Scenario,
+    Target,
+    constant_rate,
+)
+from tcpdelay.scenario.source import FRAME_RATE, USUAL_FRAME_RATE, Flow, Source
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, StackName, profiles_with
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_rate
 
 if TYPE_CHECKING:

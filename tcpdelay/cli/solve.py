@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.cli.errors import argument_errors, counting, option_name, predicting
-from tcpdelay.cli.options import Options, ScenarioOptions, Share, Size, Time, command, method_option, option
-from tcpdelay.cli.output import Destination
+from tcpdelay.cli.options import (
+    Destination,
+    Options,
+    ScenarioOptions,
+    Share,
+    Size,
+    Time,
+    command,
+    method_option,
+    option,
+)
+from tcpdelay.cli.output import argument_errors, counting, option_name, predicting
 from tcpdelay.cli.predict import Format, number_format_option
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, in_frames, read_scenario, varying_source
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, supports
-from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.media import Speech, Utterances
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import parse_time
 

@@ -14,17 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tcpdelay.cli.errors import (
-    INTERRUPTED,
-    StatusLine,
-    TimeLeft,
-    announce_prediction,
-    argument_errors,
-    erase_progress,
-    interrupted_once,
-    predicting,
-    print_warning,
-)
 from tcpdelay.cli.options import (
     OUTPUT,
     PATH,
@@ -45,6 +34,15 @@ from tcpdelay.cli.options import (
     seconds_option,
 )
 from tcpdelay.cli.output import (
+    INTERRUPTED,
+    StatusLine,
+    TimeLeft,
+    announce_prediction,
+    argument_errors,
+    erase_progress,
+    interrupted_once,
+    predicting,
+    print_warning,
     refuse_directory,
     refuse_missing_folder,
     refuse_other_than_chart,
@@ -60,7 +58,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from tcpdelay.quality.voice import CallTarget
-    from tcpdelay.scenario.applications import Application
+    from tcpdelay.scenario.scenario import Application
     from tcpdelay.study.execution import Progress
     from tcpdelay.study.sweep.specification import SweepSpecification
     from tcpdelay.study.tables.columns import Source

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import typer
 
-from tcpdelay.cli.errors import announce_prediction, argument_errors, erase_progress
 from tcpdelay.cli.options import (
     OUTPUT,
     Options,
@@ -29,17 +28,18 @@ from tcpdelay.cli.options import (
     option,
     options_only_of,
 )
+from tcpdelay.cli.output import announce_prediction, argument_errors, erase_progress
 from tcpdelay.cli.scenario import read_demand
 from tcpdelay.http_service import Address, address_in_words, parse_address
+from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.scenario import FIELDS
-from tcpdelay.scenario.sources.video import Video
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, profiles_with
 from tcpdelay.units import format_duration
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from tcpdelay.advice.watched_path import Observation, Transport, WatchedPath
+    from tcpdelay.advice.guideline import Observation, Transport, WatchedPath
     from tcpdelay.capture.estimate import PathSample
     from tcpdelay.capture.ss import Connection
 
@@ -186,7 +186,7 @@ def watch(options: ScenarioOptions, asked: Watched) -> None:
     now_on: Transport = asked.transport or ("udp" if asked.get_stats is not None else "tcp")
 
     def watched_path(first: Connection | None) -> WatchedPath:
-        from tcpdelay.advice.watched_path import HOLD, WINDOW, WatchedPath
+        from tcpdelay.advice.guideline import HOLD, WINDOW, WatchedPath
 
         flow, stack, target = read_demand(_in_equal_frames(_with_settings_of(options, first)))
         others = {name: value for name, value in options.values.items() if FIELDS[name][0] == "path"}

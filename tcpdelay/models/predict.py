@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tcpdelay.accuracy.validity import beyond_validation, warn_outside
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError
+from tcpdelay.scenario.media import Speech, Video
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, checked_arguments, scenario_from_options
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.speech import Speech
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Linux, Quic, Stack, StackName, transport_name
 from tcpdelay.units import format_fraction
 
@@ -278,7 +276,7 @@ def predict_delay(
     ----------
     flow : Source or str, optional
         A `Flow` of a packet size [bytes] and an interval [s], or the name of an application in
-        `tcpdelay.scenario.applications`, such as "voip"; instead, give `packet_size` and `interval`. The chain also
+        `tcpdelay.scenario.scenario`, such as "voip"; instead, give `packet_size` and `interval`. The chain also
         knows `Speech` and `Video`, within limits. Any other source is simulated.
     path : Path, optional
         Round-trip time [s] and loss; instead, give `rtt`, `loss` and any other parameter of `Path`.

@@ -12,9 +12,8 @@ from tcpdelay.declare import bounds
 from tcpdelay.delays import DelayDistribution, ExpectedError
 from tcpdelay.models.predict import AnsweredBy, predict
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Scenario, Target
 from tcpdelay.scenario.stack import NewReno2008, Stack
-from tcpdelay.scenario.target import Target
 
 Verdict = Literal["works", "uncertain", "fails"]
 

@@ -1,7 +1,7 @@
 """The quality of a call or a video over TCP, from the distribution of its delays: E-model rating and video playout."""
 
 from tcpdelay.quality.emodel import Transmission, mos_from_rating, rating_from_mos
-from tcpdelay.quality.video import VideoPlayout, smallest_buffer, video_playout
+from tcpdelay.quality.experience import VideoPlayout, smallest_buffer, video_playout
 from tcpdelay.quality.voice import (
     CODECS,
     Codec,

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from tcpdelay.report.result_table import UNKNOWN as DASH
 from tcpdelay.report.result_table import attributes, facts_table, facts_text, interval_cells, with_interval
-from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Target
 from tcpdelay.units import (
     NEVER_SETTLES,
     format_delay,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from rich.table import Table
 
+    from tcpdelay.advice.guideline import Observation, WatchedPath
     from tcpdelay.advice.judged_delays import CapturedDelays
-    from tcpdelay.advice.watched_path import Observation, WatchedPath
     from tcpdelay.capture.flow_capture import FlowCapture
     from tcpdelay.capture.pcap.connection_analysis import ConnectionAnalysis
     from tcpdelay.delays import DelayDistribution

@@ -35,7 +35,7 @@ from tcpdelay.report.result_table import (
     to_json,
     with_interval,
 )
-from tcpdelay.scenario.target import REPORTED_QUANTILES, Target
+from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.study.best import Candidate, Choice
 from tcpdelay.study.boundary import Frontier

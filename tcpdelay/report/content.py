@@ -14,10 +14,9 @@ from tcpdelay.declare import declarations
 from tcpdelay.report import phrases
 from tcpdelay.report.analysis import by_chance_row, disagreement
 from tcpdelay.report.document import Advice, Content, Section, Table
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.path_presets import WARNING, PathPreset
+from tcpdelay.scenario.path import WARNING, Path, PathPreset
+from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.stack import transport_name
-from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NEVER_SETTLES,
     TOO_FEW,
@@ -35,11 +34,9 @@ if TYPE_CHECKING:
     from tcpdelay.advice.rule import Place, Recommendation
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
-    from tcpdelay.quality.experience import Call
-    from tcpdelay.quality.video import VideoPlayout
-    from tcpdelay.scenario.source import Flow
-    from tcpdelay.scenario.sources.message_stream import Source
-    from tcpdelay.scenario.target import Target
+    from tcpdelay.quality.experience import Call, VideoPlayout
+    from tcpdelay.scenario.scenario import Target
+    from tcpdelay.scenario.source import Flow, Source
     from tcpdelay.statistics import Interval
 
 

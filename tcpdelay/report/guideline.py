@@ -18,14 +18,18 @@ from tcpdelay.report import phrases
 from tcpdelay.report.content import content, key_figures, scenario_table
 from tcpdelay.report.document import Content, Section, Table, in_markdown
 from tcpdelay.report.result_table import html_table
-from tcpdelay.scenario.applications import APPLICATIONS, Application
-from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.path_presets import PathPreset
-from tcpdelay.scenario.scenario import checked_arguments, scenario_from_options
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.path import Path, PathPreset
+from tcpdelay.scenario.scenario import (
+    APPLICATIONS,
+    DEFAULT_LIMIT,
+    REPORTED_QUANTILES,
+    Application,
+    Target,
+    checked_arguments,
+    scenario_from_options,
+)
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Stack, StackName
-from tcpdelay.scenario.target import DEFAULT_LIMIT, REPORTED_QUANTILES, Target
 from tcpdelay.units import NEVER_SETTLES, format_delay, format_fraction, format_time, quantile_name
 
 if TYPE_CHECKING:
@@ -147,7 +151,7 @@ def guideline(
     estimate : PathEstimate, optional
         The measurement from which `path` was made; the target is also checked at both ends of its confidence intervals.
     application : Application, optional
-        The application that sends the flow, such as `tcpdelay.scenario.applications.application("voip")`. It provides
+        The application that sends the flow, such as `tcpdelay.scenario.scenario.application("voip")`. It provides
         `flow` and `target` if these are not given. The findings on a call or a video have its quality too.
     method : {"chain", "simulation", "auto"}
         The model of the verdict and the delays. "auto" simulates where the chain's expected error reaches across the
@@ -157,7 +161,7 @@ def guideline(
     on_margin : callable, optional
         Function called with the number of margins found and the number of all.
     path_preset : PathPreset, optional
-        The preset from which `path` was made, such as `tcpdelay.scenario.path_presets.path_preset("lte")`. It provides
+        The preset from which `path` was made, such as `tcpdelay.scenario.path.path_preset("lte")`. It provides
         `path` if this is not given. The report has its sources.
     **options
         The parameters of `Flow` and `Path` by name.
@@ -179,7 +183,7 @@ def guideline(
     >>> g.verdict, round(g.quantile, 3)
     ('works', 0.14)
 
-    >>> from tcpdelay.scenario.sources.video import Video
+    >>> from tcpdelay.scenario.media import Video
     >>> g = guideline(Video(1_000_000), Path(rtt=0.060, loss=0.001), target=Target(1.0, 0.99))
     >>> g.verdict, list(g.by_kind)
     ('works', ['other frame', 'key frame'])

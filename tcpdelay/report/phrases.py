@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality
+    from tcpdelay.scenario.scenario import Target
     from tcpdelay.scenario.stack import Stack
-    from tcpdelay.scenario.target import Target
     from tcpdelay.study.margins import Margin
 
 STATUS: dict[Status, str] = {

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report.result_table import attributes, facts_text
-from tcpdelay.scenario.source import Flow, is_exact
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
-from tcpdelay.scenario.sources.source_settings import source_parameters
+from tcpdelay.scenario.scenario import REPORTED_QUANTILES
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow, is_exact
+from tcpdelay.scenario.source_settings import source_parameters
 from tcpdelay.scenario.stack import Linux
-from tcpdelay.scenario.target import REPORTED_QUANTILES
 from tcpdelay.units import (
     NOT_SETTLED,
     format_delay,
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
     from tcpdelay.ask import NotSettledError
     from tcpdelay.delays import DelayDistribution, ExpectedError
     from tcpdelay.scenario.path import Path
-    from tcpdelay.scenario.sources.message_stream import Source
-    from tcpdelay.scenario.target import Target
+    from tcpdelay.scenario.scenario import Target
+    from tcpdelay.scenario.source import Source
     from tcpdelay.sim.exchanges import Exchanges
     from tcpdelay.sim.network.relay import Leg, RelayedMessages, RelayResult
 

@@ -10,8 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.report.chart_labels import (
+from tcpdelay.report.charts import (
+    BLUE,
+    CYCLE,
     LABEL_SIZE,
+    LINE_WIDTH,
+    current_axes,
     fraction_axis,
     message,
     note_where_free,
@@ -19,7 +23,6 @@ from tcpdelay.report.chart_labels import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.charts import BLUE, CYCLE, LINE_WIDTH, current_axes
 from tcpdelay.report.prediction import source_in_words
 from tcpdelay.report.result_table import Cell, Column, ResultTable, html_table
 from tcpdelay.scenario.path import Path
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tcpdelay.delays import DelayDistribution
-    from tcpdelay.scenario.path_presets import PathPreset
+    from tcpdelay.scenario.path import PathPreset
     from tcpdelay.study.tables.rows import WorkingShares
 
 

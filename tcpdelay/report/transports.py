@@ -9,8 +9,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from tcpdelay.delays import carried_in_words
-from tcpdelay.report.chart_labels import DASHED, LABEL_SIZE, note, round_ticks, tidy, time_axis
-from tcpdelay.report.charts import BLUE, LINE_WIDTH, ORANGE, SMALLEST_TIME, current_axes
+from tcpdelay.report.charts import (
+    BLUE,
+    DASHED,
+    LABEL_SIZE,
+    LINE_WIDTH,
+    ORANGE,
+    SMALLEST_TIME,
+    current_axes,
+    note,
+    round_ticks,
+    tidy,
+    time_axis,
+)
 from tcpdelay.report.html import environment, inline_svg
 from tcpdelay.report.prediction import scenario_in_words, scenario_record
 from tcpdelay.report.result_table import (
@@ -23,7 +34,7 @@ from tcpdelay.report.result_table import (
     html_table,
     interval_cells,
 )
-from tcpdelay.scenario.path_presets import WARNING
+from tcpdelay.scenario.path import WARNING
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 
 if TYPE_CHECKING:

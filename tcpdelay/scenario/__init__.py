@@ -1,16 +1,12 @@
 """The scenario: source, path, TCP stack and target; application presets and encapsulations."""
 
 from tcpdelay.declare import InvalidValueError
+from tcpdelay.scenario.media import Speech, Utterances, Video
+from tcpdelay.scenario.messages import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes, Trace
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes
-from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.scenario import Scenario, Target
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Linux, NewReno2008, Stack
-from tcpdelay.scenario.target import Target
 
 __all__ = [
     "EmpiricalSizes",

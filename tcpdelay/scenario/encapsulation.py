@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.media import Speech, Utterances
+from tcpdelay.scenario.messages import Trace
+from tcpdelay.scenario.source import Flow, Source
 
 Sent = TypeVar("Sent", bound=Source)
 

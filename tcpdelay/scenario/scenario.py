@@ -1,4 +1,4 @@
-"""One scenario: source, path, stack and target; the check of arguments without a range."""
+"""One scenario: source, path, stack and target; the presets of applications; the check of arguments without a range."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, ParamSpec, TypeVar, get_args, get_origin
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
-from tcpdelay.argument_types import alternatives_of, is_of_type, types_in_words
 from tcpdelay.declare import (
     Choice,
     Content,
     Field,
     InvalidValueError,
+    as_numbers,
     declarations,
+    described,
+    in_seconds,
+    is_number,
 )
-from tcpdelay.scenario.applications import constant_rate, source_of
-from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.encapsulation import encapsulation
+from tcpdelay.scenario.media import Speech, Utterances, Video
+from tcpdelay.scenario.messages import Trace
+from tcpdelay.scenario.path import Path, checked_path, fraction
+from tcpdelay.scenario.source import Flow, Source, with_rate
+from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.scenario.stack import (
     DEFAULT_STACK,
     KnownStack,
@@ -35,7 +38,246 @@ from tcpdelay.scenario.stack import (
     StackName,
     checked_profile,
 )
-from tcpdelay.scenario.target import Target
+from tcpdelay.store import read_toml
+from tcpdelay.units import format_rate, format_time
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+ROUNDING = 1e-9
+"""Relative rounding error by which a delay may exceed the limit; it depends on the order of a sum."""
+SHARE_ROUNDING = 1e-12
+"""Rounding error by which a share of late packets may exceed the allowed share: the error of a sum of probabilities."""
+REPORTED_QUANTILES = (0.5, 0.95, 0.99)
+"""Quantiles of the delay that every report gives, whatever the target."""
+DEFAULT_LIMIT = 0.200
+"""The limit [s] if neither a limit nor an application is given."""
+
+
+@described
+class Target:
+    """A demand on the delay: the quantile of the delay must not exceed the limit.
+
+    Examples
+    --------
+    >>> Target(limit=0.2).quantile
+    0.95
+    """
+
+    limit: Annotated[
+        float,
+        in_seconds(
+            "Latest useful arrival: packets later than this count as late.",
+            0.0,
+            1e300,
+            low_excluded=True,
+            example="200ms",
+            default_words="the limit of --app, or 200ms",
+            allowed="be a number of seconds above 0",
+        ),
+    ]
+    quantile: Annotated[
+        float,
+        fraction(
+            meaning="Share of the packets that must arrive within the limit.",
+            low_excluded=True,
+            unit="fraction of packets",
+            example="95%",
+            default_words="the quantile of --app, or 95%",
+            allowed="lie between 0 and 1",
+        ),
+    ] = 0.95
+
+    def is_met_by(self, delay: float) -> bool:
+        """Return whether the quantile of the delay [s] is within the limit.
+
+        A delay that exceeds the limit only by a rounding error is within the limit.
+
+        Examples
+        --------
+        >>> Target(limit=0.2).is_met_by(0.2 + 1e-15), Target(limit=0.2).is_met_by(0.201)
+        (True, False)
+        """
+        return delay <= self.latest
+
+    @property
+    def latest(self) -> float:
+        """Longest delay [s] that counts as within the limit: the limit and a rounding error."""
+        return self.limit * (1 + ROUNDING)
+
+    @overload
+    def allows(self, late_fraction: float) -> bool: ...
+    @overload
+    def allows(self, late_fraction: NDArray[np.float64]) -> NDArray[np.bool_]: ...
+    def allows(self, late_fraction: float | NDArray[np.float64]) -> bool | NDArray[np.bool_]:
+        """Return whether the target is met with this share of packets later than `latest`.
+
+        This is equivalent to `is_met_by`: the quantile is within the limit exactly if the share of packets later than
+        the limit is at most 1 - quantile.
+
+        Examples
+        --------
+        >>> Target(limit=0.2).allows(0.05), Target(limit=0.2).allows(0.051)
+        (True, False)
+        """
+        # Searches ask with a float, thousands of times.
+        late = late_fraction if isinstance(late_fraction, float) else as_numbers("late_fraction", late_fraction)
+        allowed = late <= 1 - self.quantile + SHARE_ROUNDING
+        return allowed if isinstance(allowed, bool) or allowed.ndim else bool(allowed)
+
+
+CLEAR_DIFFERENCE = 1.5
+"""Factor from which packet sizes, intervals or bitrates differ clearly."""
+
+
+@dataclass(frozen=True)
+class Application:
+    """A preset: the source of a typical application, its encapsulation, and the target."""
+
+    name: str
+    title: str
+    content: Source  # Output of the codec
+    target: Target
+    basis: str  # Where the values come from
+    over: str = "tcp"  # Encapsulation that is added to each packet
+    codec: str | None = None  # Key of `tcpdelay.quality.voice.CODECS` for the rating of a call; None without rating
+    stands_in: bool = False  # Whether `codec` is the closest codec that can be rated, not the codec in use
+    video: bool = False  # Whether the application is a video, which plays from a buffer as long as the target's limit
+
+    @property
+    def source(self) -> Source:
+        """What TCP carries: the content, with the headers of the encapsulation."""
+        return encapsulation(self.over).around(self.content)
+
+    @property
+    def constant_rate(self) -> bool:
+        """Whether the application sends packets of one size at one interval."""
+        return isinstance(self.content, Flow)
+
+    @property
+    def flow(self) -> Flow:
+        """The flow that TCP carries."""
+        return constant_rate(self.source)
+
+    @property
+    def at_constant_rate(self) -> Application:
+        """The application with full segments at its mean bitrate, unless its rate is constant; the title says so."""
+        if self.constant_rate:
+            return self
+        flow = Flow.from_bitrate(self.source.mean_bitrate)
+        return replace(self, title=f"{self.title}, as a constant rate", content=flow, over="tcp")
+
+    def unlike(self, flow: Flow) -> str:
+        """Return how the packets of a flow differ clearly from those of the application; else an empty text.
+
+        A difference is clear from a factor of `CLEAR_DIFFERENCE` on: other headers change small packets by less. Of an
+        application whose rate is not constant, only the mean bitrate is compared.
+        """
+        own = self.source
+        pairs = [(flow.bitrate, own.mean_bitrate)]
+        if isinstance(own, Flow):
+            pairs = [(flow.packet_size, own.packet_size), (flow.interval, own.interval)]
+        if all(max(pair) < CLEAR_DIFFERENCE * min(pair) for pair in pairs):
+            return ""
+        if not isinstance(own, Flow):
+            return f"{format_rate(flow.bitrate)}, but {self.name} sends {format_rate(own.mean_bitrate)}"
+        given, usual = (f"{each.packet_size} B every {format_time(each.interval)}" for each in (flow, own))
+        return f"{given}, but {self.name} sends {usual}"
+
+
+def _presets() -> dict[str, Application]:
+    """Return the presets of `applications.toml`, by name."""
+    found = {}
+    for name, table in read_toml(FilePath(__file__).with_name("applications.toml")).items():
+        content = SourceSettings.from_table(table.pop("content")).source
+        found[name] = Application(name=name, content=content, target=Target(**table.pop("target")), **table)
+    return found
+
+
+APPLICATIONS = _presets()
+"""The presets by name."""
+
+
+def application(name: str) -> Application:
+    """Return the preset called `name`."""
+    if name not in APPLICATIONS:
+        raise InvalidValueError("app", name, f"be one of {', '.join(APPLICATIONS)}")
+    return APPLICATIONS[name]
+
+
+def source_of(flow: Source | str, name: str = "flow") -> Source:
+    """Return a source that is given as a `Source` or as the name of an application, in the argument called `name`."""
+    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    if preset is not None:
+        return preset.source
+    if not isinstance(flow, Source):
+        sources = "a Source, such as a Flow, a Video or a Trace"
+        raise InvalidValueError(name, flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
+    return with_rate(flow)
+
+
+def constant_rate(source: Source) -> Flow:
+    """Return a source that must be a `Flow`."""
+    if not isinstance(source, Flow):
+        hint = "tcpdelay.simulate and predict_delay(method='simulation') take any source"
+        raise InvalidValueError("flow", source, "be a Flow, which has a constant rate", hint)
+    return source
+
+
+def flow_of(flow: Source | str) -> Flow:
+    """Return a flow that is given as a `Flow` or as the name of an application.
+
+    Examples
+    --------
+    >>> flow_of("game").packet_size, flow_of(Flow(174, 0.020)).packet_size
+    (100, 174)
+    """
+    return constant_rate(source_of(flow))
+
+
+def target_of(flow: Source | str, target: Target | None = None) -> Target:
+    """Return the target; if it is not given, the target of the application, or 95 % within 200 ms for a `Flow`.
+
+    Examples
+    --------
+    >>> target_of("game"), target_of(Flow(174, 0.020)), target_of("game", Target(0.15)).limit
+    (Target(limit=0.1), Target(limit=0.2), 0.15)
+    """
+    if target is not None:
+        return target
+    preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
+    return Target(DEFAULT_LIMIT) if preset is None else preset.target
+
+
+def alternatives_of(declared: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the single type."""
+    return get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
+
+
+def is_of_type(value: object, declared: Any) -> bool:
+    """Return whether a value has a type: a class, a literal, a callable, or a number, which may be of NumPy."""
+    kind = get_origin(declared) or declared
+    if kind is Literal:
+        return isinstance(value, str) and value in get_args(declared)
+    if kind in (int, float):
+        return is_number(value) and (kind is float or float(value).is_integer())
+    return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def types_in_words(alternatives: tuple[Any, ...]) -> str:
+    """Return what is allowed in words; an optional argument is left out, and not given as None."""
+    return " or ".join(_type_in_words(declared) for declared in alternatives if declared is not types.NoneType)
+
+
+def _type_in_words(declared: Any) -> str:
+    kind = get_origin(declared) or declared
+    if kind is Literal:
+        return f"one of {', '.join(map(repr, get_args(declared)))}"
+    known: dict[Any, str] = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+    known |= {Callable: "a function", Mapping: "a mapping"}
+    return known.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
+
 
 Part = Literal["flow", "path", "stack", "target"]
 
@@ -110,8 +352,8 @@ _PARTS: tuple[tuple[Part, type], ...] = (
 def _declared_fields() -> dict[str, tuple[Part, Field]]:
     """Return each field by name; the congestion control has the words of all stacks, of which each refuses some."""
     found: dict[str, tuple[Part, Field]] = {}
-    for part, described in _PARTS:
-        for name, field in declarations(described).items():
+    for part, declared in _PARTS:
+        for name, field in declarations(declared).items():
             known = found[name][1] if name in found else None
             if isinstance(field, Choice) and isinstance(known, Choice):
                 field = replace(known, words=tuple(dict.fromkeys((*known.words, *field.words))))
@@ -124,9 +366,9 @@ FIELDS: Mapping[str, tuple[Part, Field]] = _declared_fields()
 _OTHERWISE_GIVEN = frozenset({*FIELDS, "bitrate", "frame_rate"})
 """Fields of sources that a flow has too, or that have an option of their own."""
 SOURCE_FIELDS: Mapping[str, tuple[type[Source], Field]] = {
-    name: (described, field)
-    for described in (Video, Speech, Utterances, Trace)
-    for name, field in declarations(described).items()
+    name: (declared, field)
+    for declared in (Video, Speech, Utterances, Trace)
+    for name, field in declarations(declared).items()
     if name not in _OTHERWISE_GIVEN and not isinstance(field, Content)
 }
 """The class and the declaration of each field that only other sources than `Flow` have, by the field's name.

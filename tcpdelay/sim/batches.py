@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import SIMULATED_RATE_ERROR
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.scenario.target import Target
+from tcpdelay.scenario.scenario import Target
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.statistics import CONFIDENCE, Interval, independent_block, merged, student
 

@@ -10,11 +10,9 @@ from numpy.typing import NDArray
 
 from tcpdelay.budget import SimulationBudget
 from tcpdelay.compiling.compilation import kernel, records
-from tcpdelay.scenario.kernels import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import is_exact
-from tcpdelay.scenario.sources.message_stream import Source, message_array
-from tcpdelay.scenario.stack import Linux, Quic
+from tcpdelay.scenario.source import Source, is_exact, message_array
+from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux, Quic
 from tcpdelay.sim.path import (
     drop_tail_settings,
     is_reordering,
@@ -36,19 +34,22 @@ from tcpdelay.sim.records import (
     TRANSIT,
     WIRE,
     WRITTEN_MESSAGE,
+    AnsweredSchedule,
     Rules,
     Wire,
+    WriteSchedule,
+    message_record,
+    resume_writing,
+    write_next,
 )
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
+from tcpdelay.sim.tcp.acknowledgement import is_undisturbed, on_acknowledgement, pass_undisturbed
+from tcpdelay.sim.tcp.bbr import check_application_limited
 from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.tcp.pacing import check_application_limited
 from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
-from tcpdelay.sim.tcp.undisturbed import is_undisturbed, pass_undisturbed
 from tcpdelay.sim.tcp.window import restart_after_idle
-from tcpdelay.sim.writes import AnsweredSchedule, WriteSchedule, message_record, resume_writing, write_next
 
 TIE_BREAK = 1
 """Time by which the round-trip time is longer unless exact ties are requested [us]."""
@@ -290,7 +291,7 @@ class Chunk(NamedTuple):
 
     delays: NDArray[np.int64]  # Time of each packet from its write to its read, and to its first transmission [us]
     written_per_read: float  # Packets written in the time in which a packet is read
-    # The messages, of type `tcpdelay.scenario.sources.message_stream.MESSAGE`; none of a constant rate unless they
+    # The messages, of type `tcpdelay.scenario.source.MESSAGE`; none of a constant rate unless they
     # are requested.
     messages: NDArray[np.void]
 

@@ -17,10 +17,9 @@ from tcpdelay.budget import MOST_SECONDS, SimulationBudget, checked_budget
 from tcpdelay.declare import SEED, InvalidValueError, declarations, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import BLOCK, Blocks, Source, message_array
+from tcpdelay.scenario.scenario import Target
+from tcpdelay.scenario.source import BLOCK, Blocks, Flow, Source, message_array
 from tcpdelay.scenario.stack import Linux, Stack, StackName, checked_linux
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim.batches import UNKNOWN, Batches
 from tcpdelay.sim.engine import ALL_RULES, CONNECTION_TIME, TIE_BREAK, Connections
 from tcpdelay.sim.simulation import segments_per_message, source_refusals

@@ -9,8 +9,7 @@ import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.scenario.jitter import TABLE_SIZE, jitter_table, table_delay
-from tcpdelay.scenario.link import LossBursts
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.path import LossBursts, Path
 from tcpdelay.sim.records import COLLAPSED, MASK, NEVER, Wire, uniform
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.constants import SECOND

@@ -27,17 +27,13 @@ from tcpdelay.ask import (
 from tcpdelay.budget import MOST_SECONDS, SimulationBudget, TooLargeError, checked_budget
 from tcpdelay.declare import SEED, InvalidValueError, Quantity, declarations, is_number
 from tcpdelay.delays import USUAL_QUANTILE, DelayDistribution, ExpectedError
-from tcpdelay.scenario.applications import source_of
-from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY
+from tcpdelay.scenario.media import Speech, Utterances, Video
+from tcpdelay.scenario.messages import Messages, Trace
 from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow, is_exact
-from tcpdelay.scenario.sources.message_stream import MESSAGE, Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.sizes import Messages
-from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, source_of
+from tcpdelay.scenario.source import MESSAGE, Flow, Source, is_exact
 from tcpdelay.scenario.stack import (
+    TIME_BASED_RECOVERY,
     CongestionControl,
     Linux,
     Quic,
@@ -47,7 +43,6 @@ from tcpdelay.scenario.stack import (
     checked_profile,
     transport_name,
 )
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim.batches import (
     FEWEST_SHARES,
     UNKNOWN,
@@ -67,13 +62,12 @@ from tcpdelay.sim.engine import (
     warm_up,
 )
 from tcpdelay.sim.path import PATH_FIELDS
+from tcpdelay.sim.quic.connection import NEVER_READ
 from tcpdelay.sim.quic.engine import QuicConnections
-from tcpdelay.sim.quic.records import NEVER_READ
-from tcpdelay.sim.records import Rules
+from tcpdelay.sim.records import Rules, message_end
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT
 from tcpdelay.sim.tcp.window import PUBLIC_EVENT, public_events
-from tcpdelay.sim.writes import message_end
 from tcpdelay.statistics import Interval
 
 CHUNK = 50_000
@@ -250,7 +244,7 @@ def simulate(
     Parameters
     ----------
     flow : Source or str
-        A `Flow` or any other source, or the name of an application in `tcpdelay.scenario.applications`. A `Trace`
+        A `Flow` or any other source, or the name of an application in `tcpdelay.scenario.scenario`. A `Trace`
         without a period ends the simulation.
     path : Path
         The network: random losses, single or in bursts, of segments and of acknowledgements; constant delays or jitter.
@@ -321,7 +315,7 @@ def simulate(
 
     A video, whose key frames take longer than its other frames:
 
-    >>> from tcpdelay.scenario.sources.video import Video
+    >>> from tcpdelay.scenario.media import Video
     >>> delays = simulate(Video(1_000_000), Path(rtt=0.100, loss=0.005), packets=50_000)
     >>> {kind: round(of_kind.quantile(0.95), 2) for kind, of_kind in delays.by_kind.items()}
     {'other frame': 0.18, 'key frame': 0.28}

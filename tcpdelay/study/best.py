@@ -18,12 +18,10 @@ from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator
 from tcpdelay.models.verdict import Verdict, verdict_of
 from tcpdelay.quality.voice import CallTarget, best_playout_delay
-from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
+from tcpdelay.scenario.scenario import DEFAULT_LIMIT, Scenario, Target, checked_arguments, flow_of, target_of
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import KnownStack, KnownTcp, Quic, Stack, StackName, checked_profile
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.units import format_fraction, format_time
 
 Chosen = Literal["interval", "pieces", "connections"]
@@ -363,7 +361,7 @@ def best_split(
     Parameters
     ----------
     flow : Flow or str
-        The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
+        The application's packets, or the name of an application in `tcpdelay.scenario.scenario`.
     path, stack, on_progress, method
         As for `best_interval`.
     target : Target or CallTarget, optional
@@ -419,7 +417,7 @@ def best_connections(
     Parameters
     ----------
     flow : Flow or str
-        The application's packets, or the name of an application in `tcpdelay.scenario.applications`.
+        The application's packets, or the name of an application in `tcpdelay.scenario.scenario`.
     path, stack, on_progress, method
         As for `best_interval`.
     target : Target or CallTarget, optional

@@ -16,12 +16,10 @@ from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError, as_numbers, is_number
 from tcpdelay.drawing import drawn
 from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, model_to_compare, predict, simulator, supports
-from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, source_of, target_of
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack, StackName, checked_profile
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.edge import Edge, largest_or_none, model_of, nothing_meets
 from tcpdelay.study.execution import work_out
 from tcpdelay.study.grid import Question, losses, question, round_trip_times

@@ -21,13 +21,10 @@ from tcpdelay.models.predict import (
     supports,
     why_simulated,
 )
-from tcpdelay.scenario.applications import flow_of, source_of, target_of
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, flow_of, source_of, target_of
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Stack, StackName, checked_profile, transport_name
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.search import (
     FORMATS,
     Axis,

@@ -15,9 +15,8 @@ from tcpdelay.ask import Answer, Requested
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import chain_model
 from tcpdelay.quality.voice import best_playout_delay
-from tcpdelay.scenario.applications import Application
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.scenario.scenario import Application, Scenario
 from tcpdelay.scenario.stack import DEFAULT_STACK, Linux
 from tcpdelay.study.execution import counts_of, processes
 from tcpdelay.study.grid import Dimension, Grid, Meaning, Variables, evaluate

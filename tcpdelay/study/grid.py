@@ -16,13 +16,10 @@ from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, Requested
 from tcpdelay.budget import MOST_SECONDS, checked_budget
 from tcpdelay.declare import Field, InvalidValueError, as_numbers, bounds, declarations
 from tcpdelay.models.predict import AnsweredBy, predict, supports
-from tcpdelay.scenario.applications import source_of, target_of
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import FIELDS, Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER, Source
+from tcpdelay.scenario.scenario import FIELDS, Scenario, Target, source_of, target_of
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Quic, Stack, StackName, checked_profile
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.execution import Executor, Progress, Results, Rows, Schedule, threads
 
 if TYPE_CHECKING:

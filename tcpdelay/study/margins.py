@@ -12,13 +12,10 @@ from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
 from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predict
-from tcpdelay.scenario.applications import flow_of, target_of
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, flow_of, target_of
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Stack, StackName, checked_profile
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.edge import NOT_MODELLED, Edge, largest_or_none
 from tcpdelay.study.search import STEP, Axis, Bracket, at_rtt, bitrate_axis, bracket, loss_axis, rtt_axis
 
@@ -138,7 +135,7 @@ def margins(
     >>> loss.now < loss.edge < 0.1
     True
 
-    >>> from tcpdelay.scenario.sources.speech import Speech
+    >>> from tcpdelay.scenario.media import Speech
     >>> loss, *_ = margins(Scenario(Speech(174, 0.020), Path(rtt=0.100, loss=0.02)), Target(0.2))
     >>> loss.now < loss.edge, loss.method
     (True, 'simulation')
@@ -289,7 +286,7 @@ def sensitivities(
     Parameters
     ----------
     flow : Flow or str
-        The flow, or the name of an application in `tcpdelay.scenario.applications`.
+        The flow, or the name of an application in `tcpdelay.scenario.scenario`.
     path, stack, target
         As for `largest_bitrate`. The target has the quantile, and the limit beyond which packets are late.
     step : float

@@ -15,11 +15,10 @@ from tcpdelay.delays import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.predict import simulate_messages
 from tcpdelay.quality.player import RESOLUTION, Player, play
 from tcpdelay.quality.voice import play_bursts, require_buffer
-from tcpdelay.scenario.applications import source_of
+from tcpdelay.scenario.media import Speech, Utterances
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.speech import Speech, Utterances
+from tcpdelay.scenario.scenario import Scenario, checked_arguments, source_of
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Stack, StackName, checked_profile
 from tcpdelay.statistics import (
     BATCHES,
@@ -187,7 +186,7 @@ def video_stalls(
 
     Examples
     --------
-    >>> from tcpdelay.scenario.sources.video import Video
+    >>> from tcpdelay.scenario.media import Video
     >>> found = video_stalls(Video(1e6), Path(rtt=0.100, loss=0.01), player=Player(0.2), session=60, hours=1)
     >>> found.sessions, found.stalls_per_hour.low < found.stalls_per_hour.value < found.stalls_per_hour.high
     (60, True)
@@ -230,7 +229,7 @@ def startup_for_stalls(
 
     Examples
     --------
-    >>> from tcpdelay.scenario.sources.video import Video
+    >>> from tcpdelay.scenario.media import Video
     >>> found = startup_for_stalls(Video(1e6), Path(rtt=0.100, loss=0.01), stalls_per_hour=10, session=60, hours=1)
     >>> found.stalls.stalls_per_hour.value <= 10, found.value_range[0] <= found.value <= found.value_range[1]
     (True, True)

@@ -16,15 +16,12 @@ from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import UNKNOWN_ERROR, ExpectedError
 from tcpdelay.models.predict import AnsweredBy, predict, supports
 from tcpdelay.models.verdict import Verdict, late_range, relative_error, verdict_of
-from tcpdelay.quality.video import require_share, smallest_buffer
+from tcpdelay.quality.experience import require_share, smallest_buffer
 from tcpdelay.quality.voice import CallTarget, VoiceQuality, best_playout_delay, voice_mos, voice_quality
-from tcpdelay.scenario.applications import flow_of, source_of
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import DEFAULT_LIMIT, Scenario, Target, checked_arguments, flow_of, source_of
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Stack, StackName, checked_profile
-from tcpdelay.scenario.target import DEFAULT_LIMIT, Target
 from tcpdelay.study.execution import MOST_USEFUL_THREADS, counts_of, processors, threads
 from tcpdelay.study.grid import Grid, Meaning, Variables, evaluate
 from tcpdelay.units import format_fraction

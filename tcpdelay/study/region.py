@@ -24,13 +24,11 @@ from tcpdelay.declare import ColumnUnitWarning, InvalidValueError, is_number
 from tcpdelay.models.predict import AnsweredBy, capacity, model_to_compare
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
-from tcpdelay.scenario.applications import APPLICATIONS
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
+from tcpdelay.scenario.scenario import APPLICATIONS, Scenario, Target, checked_arguments
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source as MessageSource
+from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, StackName, transport_name
-from tcpdelay.scenario.target import Target
 from tcpdelay.store import one_line
 from tcpdelay.study.execution import MOST_USEFUL_THREADS, Progress, processors, threads
 from tcpdelay.study.grid import Grid, Meaning, Question, Variables, evaluate, losses, question, round_trip_times
@@ -116,7 +114,7 @@ def working_region(
     ----------
     flow : Source or str
         A `Flow`, any other source, which is simulated, or the name of an application in
-        `tcpdelay.scenario.applications`, which also sets the default limit and quantile.
+        `tcpdelay.scenario.scenario`, which also sets the default limit and quantile.
     stack : Stack or {"linux", "newreno_2008", "quic"}, optional
         The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     rtt : array_like, optional

@@ -14,11 +14,9 @@ from tcpdelay.declare import InvalidValueError, bounds
 from tcpdelay.models.predict import AnsweredBy, capacity, predict
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Scenario, Target
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Quic, Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.units import DIGITS, format_fraction, format_rate, format_time
 
 # The quantities of a scenario that questions vary: bitrate, packet rate, loss and round-trip time.

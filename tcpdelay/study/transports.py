@@ -23,15 +23,11 @@ from tcpdelay.drawing import drawn
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.predict import predict_delay
 from tcpdelay.quality.experience import Call, call_experience
-from tcpdelay.scenario.applications import APPLICATIONS, Application, source_of, target_of
-from tcpdelay.scenario.link import LossBursts
-from tcpdelay.scenario.path import Path, checked_path
-from tcpdelay.scenario.path_presets import PathPreset
-from tcpdelay.scenario.scenario import checked_arguments
+from tcpdelay.scenario.path import LossBursts, Path, PathPreset, checked_path
+from tcpdelay.scenario.scenario import APPLICATIONS, Application, Target, checked_arguments, source_of, target_of
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source as MessageSource
+from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.scenario.stack import Delivery, Linux, Stack, StackName, checked_linux
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.linux import MinBuf
 from tcpdelay.sim.network.result import FlowResult, NetworkResult
@@ -449,7 +445,7 @@ def compare(
     Parameters
     ----------
     flow : Source or str
-        A `Flow` or any other source, or the name of an application in `tcpdelay.scenario.applications`; all contenders
+        A `Flow` or any other source, or the name of an application in `tcpdelay.scenario.scenario`; all contenders
         send the same packets or messages. Ways that are defined for packets of one size are left out with a source that
         is no `Flow`.
     path : Path

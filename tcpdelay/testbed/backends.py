@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.kernels import is_at_least
+from tcpdelay.scenario.stack import is_at_least
 from tcpdelay.testbed.event_loop import die_with_parent, fix_addresses, mount, power_off
 from tcpdelay.testbed.virtual_kernel import (
     ANY_SIZE_OF_REGISTERS_SINCE,

@@ -21,14 +21,13 @@ from tcpdelay.declare import (
     instance_of,
     require_keys,
 )
-from tcpdelay.scenario.applications import constant_rate
-from tcpdelay.scenario.link import LINK_DEFAULTS, LinkSettings, link_settings
-from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.media import KEY_FRAME
+from tcpdelay.scenario.path import LINK_DEFAULTS, LinkSettings, Path, link_settings
+from tcpdelay.scenario.scenario import constant_rate
 from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.source_settings import SourceSettings
-from tcpdelay.scenario.sources.video import KEY_FRAME
+from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.scenario.stack import Delivery
-from tcpdelay.testbed.emulated_path import (
+from tcpdelay.testbed.topology import (
     Burst,
     Ecn,
     PathRtt,

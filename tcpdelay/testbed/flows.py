@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tcpdelay.scenario.sources.message_stream import BLOCK, Source
+from tcpdelay.scenario.source import BLOCK, Source
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, WRITABLE, EventLoop
 
 if TYPE_CHECKING:

@@ -24,7 +24,6 @@ from pyroute2.ethtool.ethtool import Ethtool
 
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.path import Path
-from tcpdelay.testbed.emulated_path import DEVICE_LIMIT, DuplexLink, Link
 from tcpdelay.testbed.event_loop import (
     NANOSECONDS,
     EventLoop,
@@ -46,6 +45,7 @@ from tcpdelay.testbed.queues import (
     packet_counts,
     set_netem,
 )
+from tcpdelay.testbed.topology import DEVICE_LIMIT, DuplexLink, Link
 
 # Losses in time: a timer switches the loss of an experiment's path between a good and a bad state.
 

@@ -18,7 +18,6 @@ from dpkt import pcapng
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.testbed.backends import UmlBackend
-from tcpdelay.testbed.emulated_path import EmulatedPath
 from tcpdelay.testbed.network import ECN, SNAP_LENGTH
 from tcpdelay.testbed.program_session import (
     LINES,
@@ -32,7 +31,7 @@ from tcpdelay.testbed.program_session import (
     LineReader,
     ProgramPlan,
 )
-from tcpdelay.testbed.topology import CLIENT, SERVER, Topology, two_hosts
+from tcpdelay.testbed.topology import CLIENT, SERVER, EmulatedPath, Topology, two_hosts
 from tcpdelay.testbed.workplaces import workplace
 
 # Packet traces of the testbed as pcapng files: tcpdump writes pcap only.

@@ -15,8 +15,8 @@ import pytest
 
 if TYPE_CHECKING:
     from tcpdelay.testbed.backends import UmlBackend
-    from tcpdelay.testbed.emulated_path import EmulatedPath
     from tcpdelay.testbed.programs import ProgramRun
+    from tcpdelay.testbed.topology import EmulatedPath
 
 MARKER = "tcpdelay"
 PATIENCE = 60.0
@@ -92,7 +92,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         f"{MARKER}(rtt=..., loss=..., seed=...): path of the fixture tcpdelay_path; the settings of "
-        "tcpdelay.testbed.emulated_path.EmulatedPath, and seed, hz, kernel and duration.",
+        "tcpdelay.testbed.topology.EmulatedPath, and seed, hz, kernel and duration.",
     )
 
 
@@ -106,7 +106,7 @@ def tcpdelay_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
     if sys.platform != "linux":
         pytest.skip(f"tcpdelay_path: the guest runs on Linux only, not on {sys.platform!r}")
     pytest.importorskip("pyroute2", reason="tcpdelay_path: needs the package tcpdelay[testbed]")
-    from tcpdelay.testbed.emulated_path import EmulatedPath
+    from tcpdelay.testbed.topology import EmulatedPath
     from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL
 
     def new_directory() -> Path:

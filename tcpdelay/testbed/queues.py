@@ -49,8 +49,8 @@ from tcpdelay.scenario.jitter import (
     table_delay,
 )
 from tcpdelay.sim.tcp.constants import gilbert_probabilities
-from tcpdelay.testbed.emulated_path import Link, Schedule
 from tcpdelay.testbed.event_loop import NANOSECONDS, READABLE, EventLoop, end_process, start_process
+from tcpdelay.testbed.topology import Link, Schedule
 
 TICK = 64
 """Unit in which netem and tbf count time [ns] (include/net/pkt_sched.h, PSCHED_SHIFT)."""

@@ -28,7 +28,7 @@ from typing import NamedTuple, TextIO
 from urllib.parse import urlsplit
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.kernels import is_at_least
+from tcpdelay.scenario.stack import is_at_least
 
 # The source of a version of Linux: installed by a Debian package, or fetched from Debian's archive into the cache.
 #

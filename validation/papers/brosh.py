@@ -26,12 +26,11 @@ from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION, connection_u
 from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.scenario.sources.sizes import Messages
+from tcpdelay.scenario.messages import Messages
 from tcpdelay.sim.batches import Histogram, merge
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
 from tcpdelay.sim.network.result import SlicedDelays
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source
 from tcpdelay.sim.network.stacks import Classic
 from tcpdelay.sim.tcp.constants import SECOND

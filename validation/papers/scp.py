@@ -20,8 +20,7 @@ from tcpdelay.delays import DelayDistribution
 from tcpdelay.sim.literature.scp import scp_share
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.link_trace import LinkTrace
-from tcpdelay.sim.network.preparation import Network, prepare
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import Network, prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic, Scp, Udp
 

@@ -22,8 +22,7 @@ from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.literature.classic import ACKNOWLEDGEMENTS, GAPS_WAITED
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import prepare
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic, Recovery
 from tcpdelay.sim.records import RING

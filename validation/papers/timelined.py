@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 import tcpdelay as td
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
-from tcpdelay.sim.network.preparation import Network, prepare
 from tcpdelay.sim.network.result import FlowResult
-from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.sim.network.simulation import Network, prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Source
 from tcpdelay.sim.network.stacks import Classic, TimeLined, Udp
 from tcpdelay.sim.records import RING

@@ -12,8 +12,16 @@ from numpy.typing import NDArray
 
 from scoring.figures import COLORS, INK, model_names, with_ends
 from tcpdelay.capture.flow_capture import FlowCapture
-from tcpdelay.report.chart_labels import LABEL_SIZE, fraction_axis, linear_time_axis, round_ticks, tidy, time_axis
-from tcpdelay.report.charts import LINE_WIDTH, SMALLEST_SURVIVAL
+from tcpdelay.report.charts import (
+    LABEL_SIZE,
+    LINE_WIDTH,
+    SMALLEST_SURVIVAL,
+    fraction_axis,
+    linear_time_axis,
+    round_ticks,
+    tidy,
+    time_axis,
+)
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.study.validation.captures import MeasuredDelay, delays_by_run

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
-from tcpdelay.report.chart_labels import LABEL_SIZE, round_ticks, tidy, time_axis
-from tcpdelay.report.charts import BLUE, GREEN, ORANGE, PURPLE
+from tcpdelay.report.charts import BLUE, GREEN, LABEL_SIZE, ORANGE, PURPLE, round_ticks, tidy, time_axis
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.predictions import Score, rtt_group
 

@@ -19,14 +19,11 @@ from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.models.predict import predict
+from tcpdelay.scenario.media import Speech, Utterances, Video
+from tcpdelay.scenario.messages import LognormalSizes, Messages, ParetoSizes, Trace
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.sizes import LognormalSizes, Messages, ParetoSizes
-from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Stack
 
 Method = Literal["chain", "auto", "simulation"]

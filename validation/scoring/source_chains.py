@@ -19,7 +19,7 @@ from tcpdelay.chain.chains import SourceDelays
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import CongestionControl, Stack
 from tcpdelay.sim.simulation import simulate
 

@@ -19,9 +19,8 @@ from tcpdelay.capture.pcap.round_trips import ClockFit, Side
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
 from tcpdelay.declare import bounds
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace as MessageTrace
+from tcpdelay.scenario.messages import Trace as MessageTrace
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import DEFAULT_STACK, KnownStack, Linux
 from tcpdelay.sim.batches import Histogram, merge, to_digits
 from tcpdelay.statistics import BATCHES, mean_interval
@@ -411,7 +410,7 @@ class ConnectionAnalysis:
 
         Returns
         -------
-        tcpdelay.scenario.sources.message_trace.Trace
+        tcpdelay.scenario.messages.Trace
             Times and sizes of the messages. Without a fixed interval, a message that waited in the send buffer has the
             time at which it was sent: its wait is not part of a simulated delay.
 
@@ -429,7 +428,7 @@ class ConnectionAnalysis:
 
         Returns
         -------
-        Flow or tcpdelay.scenario.sources.message_trace.Trace
+        Flow or tcpdelay.scenario.messages.Trace
             The flow, also if its messages are more than are kept.
 
         Raises

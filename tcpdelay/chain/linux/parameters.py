@@ -11,8 +11,7 @@ from typing import NamedTuple
 from tcpdelay.ask import SIMULATED, UnsupportedError, refused_lateness, unknown_fields
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp import constants as tcp
 

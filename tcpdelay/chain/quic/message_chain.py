@@ -49,12 +49,11 @@ from tcpdelay.declare import declarations
 from tcpdelay.delays import DelayDistribution, ExpectedError, Spread
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Quic
 from tcpdelay.sim.engine import TIE_BREAK
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS, QuicRules
-from tcpdelay.sim.quic.recovery import GRANULARITY, PACKET_THRESHOLD, TIME_THRESHOLD
+from tcpdelay.sim.quic.connection import IMPLEMENTATIONS, QuicRules
+from tcpdelay.sim.quic.sender import GRANULARITY, PACKET_THRESHOLD, TIME_THRESHOLD
 from tcpdelay.sim.tcp.constants import SECOND
 
 # How late a lost packet of QUIC is: when its loss is found, and when a retransmission arrives (RFC 9002, 6).

@@ -18,7 +18,7 @@ from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.sim.quic.congestion import BURST_BELOW_WINDOW
-from tcpdelay.sim.quic.implementations import (
+from tcpdelay.sim.quic.connection import (
     ALWAYS,
     BY_PACKETS,
     NEAR_WINDOW,
@@ -28,7 +28,7 @@ from tcpdelay.sim.quic.implementations import (
     WHOLE,
     QuicRules,
 )
-from tcpdelay.sim.quic.recovery import TIME_THRESHOLD
+from tcpdelay.sim.quic.sender import TIME_THRESHOLD
 from tcpdelay.sim.tcp.constants import SECOND
 
 RECOVERING, OPEN, FOUND_LATER = range(3)

@@ -20,11 +20,16 @@ from tcpdelay.sim.literature.timelined import (
 from tcpdelay.sim.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.sim.network.dispatching import expected_delay
 from tcpdelay.sim.network.linux import has_room
-from tcpdelay.sim.network.records import (
+from tcpdelay.sim.network.stacks import Classic, Recovery, TimeLined
+from tcpdelay.sim.network.transport import (
     BULK,
     CONSTANT_RATE,
     DISPATCHED,
+    IN_TIMEOUT,
+    IP_HEADER,
+    TCP_HEADER,
     TRANSFERS,
+    Transport,
     add_return_jitter,
     cross,
     finish_transfer,
@@ -35,8 +40,6 @@ from tcpdelay.sim.network.records import (
     note_write,
     wake,
 )
-from tcpdelay.sim.network.stacks import Classic, Recovery, TimeLined
-from tcpdelay.sim.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, Transport
 from tcpdelay.sim.records import KEPT, MASK, NEVER, RING
 from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD, SECOND
 

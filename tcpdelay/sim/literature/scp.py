@@ -20,9 +20,19 @@ from numpy.typing import ArrayLike, NDArray
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import InvalidValueError, Quantity
 from tcpdelay.sim.network.bottleneck import DROPPED, SharedPath
-from tcpdelay.sim.network.records import BULK, add_return_jitter, cross, is_write_due, note_lost, note_read, note_write
 from tcpdelay.sim.network.stacks import Scp
-from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.sim.network.transport import (
+    BULK,
+    IP_HEADER,
+    UDP_HEADER,
+    Transport,
+    add_return_jitter,
+    cross,
+    is_write_due,
+    note_lost,
+    note_read,
+    note_write,
+)
 from tcpdelay.sim.records import MASK, NEVER, RING
 from tcpdelay.sim.tcp.constants import SECOND
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.network.records import SCHEDULED, UNREAD, written_at
+from tcpdelay.sim.network.transport import SCHEDULED, UNREAD, written_at
 from tcpdelay.sim.records import MASK, NEVER
 
 # Time-lined TCP: data that is written in sections lives until a deadline, then the sender goes on without it.

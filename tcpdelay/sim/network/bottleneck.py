@@ -1,7 +1,7 @@
 """The shared link: its queue and queue discipline, and the paths to and from it.
 
-The kernels here are those of a queue that is first in, first out, and decides about a packet when it arrives.
-`tcpdelay.sim.queues` has the others.
+A queue that is first in, first out, decides about a packet when it arrives. At a link with a managed queue, packets
+wait, and the link takes the next one when it is free; `queue_disciplines` decides which.
 
 References
 ----------
@@ -32,7 +32,7 @@ from tcpdelay.declare import (
     in_seconds,
     instance_of,
 )
-from tcpdelay.scenario.link import (
+from tcpdelay.scenario.path import (
     BURST,
     CAPACITY,
     DISCIPLINE,
@@ -46,23 +46,43 @@ from tcpdelay.scenario.link import (
     fraction,
 )
 from tcpdelay.sim.network.link_trace import TRACE_INTEGERS, LinkTrace, trace_departure
-from tcpdelay.sim.queues.codel import DEFAULT_LIMIT
-from tcpdelay.sim.queues.waiting import (
+from tcpdelay.sim.network.queue_disciplines import (
+    DEFAULT_LIMIT,
+    dequeue_cake,
+    dequeue_codel,
+    dequeue_dualpi2,
+    dequeue_fq_codel,
+    dequeue_pie,
+    enqueue_cake,
+    enqueue_dualpi2,
+    enqueue_fq_codel,
+    enqueue_pie,
+    start_cake,
+    start_dualpi2,
+    start_pie,
+)
+from tcpdelay.sim.network.waiting import (
     BUCKET_FLOATS,
     BUCKET_INTEGERS,
+    DISCARDED,
     FULL_PACKET,
     LARGEST_LIMIT,
     LINK_ARRAYS,
     LINK_FLOATS,
     LINK_INTEGERS,
     MOST_QUEUES,
+    NOBODY,
+    append,
+    conclude,
     conforms,
+    empty_queues,
     next_departure,
+    take_slot,
 )
-from tcpdelay.sim.records import generator_addresses, uniform
+from tcpdelay.sim.records import NEVER, generator_addresses, uniform
 
 DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE, DUALPI2, POLICER = range(9)
-"""Queue disciplines; CODEL to DUALPI2 are managed (`tcpdelay.sim.queues.managed_link`)."""
+"""Queue disciplines; CODEL to DUALPI2 are managed (`tcpdelay.sim.network.bottleneck`)."""
 LINK_RING = 1 << 16
 """Largest number of packets whose departures are kept."""
 DROPPED, WAITING = -1, -2
@@ -504,3 +524,102 @@ def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator)
         link[name] = value
     if bottleneck.trace is not None:
         bottleneck.trace.prepare(link)
+
+
+# The link with a managed queue: packets that arrive wait, and when the link is free it takes the next packet.
+#
+# Linux has the queue behind a token bucket (net/sched/sch_tbf.c). The bucket takes a packet from the queue when it has
+# sent the packet before, and holds this packet until it has the tokens for it. So CoDel decides about a packet when the
+# packet before has left. CAKE shapes by itself: it lets a packet leave when its turn comes, and then waits for as long
+# as the link takes for it.
+
+
+def prepare_managed_link(link: Any, bottleneck: Bottleneck) -> None:
+    """Set the fields of the record of a link that only managed links use."""
+    empty_queues(link)
+    link.managed, link.next_service = 1, NEVER
+    link.target = round(bottleneck.queue_target * NANOSECONDS)
+    link.interval = round(bottleneck.queue_interval * NANOSECONDS)
+    link.quantum, link.queues_used = bottleneck.quantum, bottleneck.flows
+    if link.discipline == PIE:
+        start_pie(link)
+    elif link.discipline == CAKE:
+        start_cake(link, link.target)
+    elif link.discipline == DUALPI2:
+        start_dualpi2(link)
+
+
+@kernel()
+def wait(link: Any, flow: Any, now: int, length: int, segment: int, following: int) -> bool:
+    """Let a packet of a flow arrive at the queue; return False if it is dropped, because no slot is free."""
+    link.offered += 1
+    slot = take_slot(link)
+    if slot == NOBODY:
+        link.dropped += 1
+        return False
+    time = (now + flow.access_delay) * NANOSECONDS_PER_MICROSECOND
+    packet = link.packets[slot]
+    packet.flow, packet.transfer, packet.sent = flow.number, flow.transfers, now
+    packet.segment, packet.following = segment, following
+    packet.length, packet.enqueued = length, time
+    packet.ecn, packet.marked = flow.ecn, 0
+    if link.discipline == CODEL and link.queued >= link.capacity:
+        conclude(link, slot, DISCARDED)
+    elif link.discipline == CODEL:
+        append(link, 0, slot)
+    elif link.discipline == FQ_CODEL:
+        enqueue_fq_codel(link, slot)
+    elif link.discipline == PIE:
+        enqueue_pie(link, slot, time)
+    elif link.discipline == DUALPI2:
+        enqueue_dualpi2(link, slot, time)
+    else:
+        enqueue_cake(link, slot, time)
+    if link.next_service == NEVER and link.queued > 0:
+        link.next_service = max(time, link.virtual_finish) if link.discipline == CAKE else time
+    return True
+
+
+@kernel()
+def serve(link: Any) -> None:
+    """Take the next packet from the queue at `link.next_service`, and note when the link is free again."""
+    now = link.next_service
+    # The packet that has left counted as queued while the token bucket held it.
+    if link.service_length:
+        link.queued -= 1
+        link.queued_bytes -= link.service_length
+        link.service_length = 0
+    if link.discipline == FQ_CODEL:
+        slot = dequeue_fq_codel(link, now)
+    elif link.discipline == CODEL:
+        slot = dequeue_codel(link, 0, now)
+    elif link.discipline == PIE:
+        slot = dequeue_pie(link, now)
+    elif link.discipline == DUALPI2:
+        slot = dequeue_dualpi2(link, now)
+    else:
+        slot = dequeue_cake(link, now)
+    if slot == NOBODY:
+        link.next_service = NEVER
+        return
+    length = link.packets[slot].length
+    free = next_departure(link, now, length)
+    departure = free
+    if link.discipline == CAKE:
+        departure = now
+        link.next_service = free if link.queued else NEVER
+    else:
+        link.queued += 1
+        link.queued_bytes += length
+        link.service_length = length
+        link.next_service = free
+    link.carried_bytes += length
+    link.busy += round(length * link.nanoseconds_per_byte)
+    link.sojourn += departure - link.packets[slot].enqueued
+    conclude(link, slot, departure)
+
+
+@kernel()
+def service_time(link: Any) -> int:
+    """Return when the link takes the next packet [us], or `NEVER`; a packet that arrives then is in time."""
+    return int(link.next_service // NANOSECONDS_PER_MICROSECOND if link.next_service < NEVER else NEVER)

@@ -8,9 +8,18 @@ import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.network.bottleneck import DROPPED, WAITING, SharedPath
-from tcpdelay.sim.network.records import cross_or_wait, is_write_due, leave, note_lost, note_read, note_write
 from tcpdelay.sim.network.stacks import Udp
-from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
+from tcpdelay.sim.network.transport import (
+    IP_HEADER,
+    UDP_HEADER,
+    Transport,
+    cross_or_wait,
+    is_write_due,
+    leave,
+    note_lost,
+    note_read,
+    note_write,
+)
 
 PENDING = 1 << 14
 """Largest number of messages whose datagrams wait in a managed queue: more than packets can."""

@@ -17,8 +17,16 @@ from typing import Any
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.network.records import UNREAD, WRITES, count_lost, count_offered, count_read
-from tcpdelay.sim.network.transport import IN_TIMEOUT, call_for_effect, call_for_number
+from tcpdelay.sim.network.transport import (
+    IN_TIMEOUT,
+    UNREAD,
+    WRITES,
+    call_for_effect,
+    call_for_number,
+    count_lost,
+    count_offered,
+    count_read,
+)
 from tcpdelay.sim.records import NEVER, uniform
 
 MOST_CONNECTIONS = 64

@@ -13,13 +13,19 @@ from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.sim.network.dispatching import expected_delay
-from tcpdelay.sim.network.records import (
+from tcpdelay.sim.network.stacks import Dctcp
+from tcpdelay.sim.network.transport import (
     BULK,
     CONSTANT_RATE,
     DISPATCHED,
     HANDSHAKE,
+    IN_TIMEOUT,
+    IP_HEADER,
     SCHEDULED,
+    TCP_HEADER,
+    TIMESTAMPS,
     TRANSFERS,
+    Transport,
     add_return_jitter,
     cross_or_wait,
     end_handshake_step,
@@ -31,8 +37,6 @@ from tcpdelay.sim.network.records import (
     note_write,
     wake,
 )
-from tcpdelay.sim.network.stacks import Dctcp
-from tcpdelay.sim.network.transport import IN_TIMEOUT, IP_HEADER, TCP_HEADER, TIMESTAMPS, Transport
 from tcpdelay.sim.path import ALWAYS
 from tcpdelay.sim.records import (
     COLLAPSED,
@@ -45,11 +49,12 @@ from tcpdelay.sim.records import (
     OPEN,
     SACKED,
     in_flight,
+    message_record,
 )
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.tcp.bbr import check_application_limited
 from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, SECOND
-from tcpdelay.sim.tcp.pacing import check_application_limited
 from tcpdelay.sim.tcp.receiver import (
     EVERYTHING,
     NO_SEGMENT,
@@ -62,7 +67,6 @@ from tcpdelay.sim.tcp.receiver import (
 from tcpdelay.sim.tcp.recovery import begin_reduction
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
 from tcpdelay.sim.tcp.window import MAX_ALPHA, restart_after_idle, update_alpha
-from tcpdelay.sim.writes import message_record
 
 # How the sender and the receiver of Linux respond to marks: ECN (RFC 3168), and DCTCP (RFC 8257).
 #

@@ -11,9 +11,12 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Quic
 from tcpdelay.sim.network.bottleneck import DROPPED, WAITING, SharedPath
-from tcpdelay.sim.network.records import (
+from tcpdelay.sim.network.transport import (
+    IP_HEADER,
     SCHEDULED,
+    UDP_HEADER,
     UNREAD,
+    Transport,
     add_return_jitter,
     count_lost,
     count_offered,
@@ -23,14 +26,11 @@ from tcpdelay.sim.network.records import (
     leave,
     note_write,
 )
-from tcpdelay.sim.network.transport import IP_HEADER, UDP_HEADER, Transport
 from tcpdelay.sim.path import put_in_transit
+from tcpdelay.sim.quic.connection import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
 from tcpdelay.sim.quic.engine import new_connection, next_event, process
-from tcpdelay.sim.quic.records import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
-from tcpdelay.sim.quic.recovery import SKIPPED, drop
-from tcpdelay.sim.quic.sender import write
-from tcpdelay.sim.records import NEVER, RING
-from tcpdelay.sim.writes import message_record
+from tcpdelay.sim.quic.sender import SKIPPED, drop, write
+from tcpdelay.sim.records import NEVER, RING, message_record
 
 STATE = np.dtype(wire_type(RING, UNREAD).descr + CONNECTION.descr)
 """A connection and its rings in one record: as many ACKs as the link keeps for a flow, as many messages as a flow.

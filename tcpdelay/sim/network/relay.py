@@ -12,19 +12,18 @@ from numpy.typing import NDArray
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import SEED, InvalidValueError, declarations, is_number
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.scenario.applications import source_of
+from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.scenario import Target, source_of
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Linux, Stack
-from tcpdelay.scenario.target import Target
 from tcpdelay.sim.batches import SUBBATCHES, UNKNOWN, Batches, read_share
 from tcpdelay.sim.engine import WARM_UP, advance, compile_loop, new_connection
 from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import arrival_time, is_dropped
+from tcpdelay.sim.records import WriteSchedule
 from tcpdelay.sim.simulation import FEWEST_PACKETS, available_messages, requested_budget, source_refusals
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.writes import WriteSchedule
 from tcpdelay.statistics import Interval
 
 # One leg of a relay: when the messages that enter it are read at its end, over TCP or as UDP datagrams.

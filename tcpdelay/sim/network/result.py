@@ -23,7 +23,7 @@ from tcpdelay.sim.batches import (
     tail_delays,
     to_digits,
 )
-from tcpdelay.sim.network.records import DELAY_BITS, KIND_BITS
+from tcpdelay.sim.network.transport import DELAY_BITS, KIND_BITS
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.statistics import Interval, independent_block, merged, student
 

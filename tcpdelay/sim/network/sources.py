@@ -1,4 +1,9 @@
-"""The sources that share a link: messages of an application, sections, bulk data, file transfers, and web users."""
+"""The sources that share a link: messages of an application, sections, bulk data, file transfers, and web users.
+
+The list of transports, by the stack that they implement, is also here. No other module outside
+`tcpdelay.sim.literature` names the transports of the literature. A transport that is not listed is added with
+`register`.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +25,44 @@ from tcpdelay.declare import (
     in_seconds,
     instance_of,
 )
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
-from tcpdelay.scenario.sources.message_stream import Source as MessageSource
-from tcpdelay.scenario.stack import Stack
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
+from tcpdelay.scenario.source import Source as MessageSource
+from tcpdelay.scenario.stack import Linux, Quic, Stack
+from tcpdelay.sim.literature import classic, scp
+from tcpdelay.sim.network import datagrams, linux, quic
 from tcpdelay.sim.network.bottleneck import SharedPath
 from tcpdelay.sim.network.dispatching import MOST_CONNECTIONS
 from tcpdelay.sim.network.linux import MinBuf
-from tcpdelay.sim.network.stacks import Dctcp, TimeLined
+from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, TimeLined, Udp
 from tcpdelay.sim.network.transport import Feature, Transport, segment_size
-from tcpdelay.sim.network.transports import stacks_with, transport_of
+
+TRANSPORTS: dict[type, Transport] = {
+    Linux: linux.TRANSPORT,
+    Dctcp: linux.DCTCP,
+    Quic: quic.TRANSPORT,
+    Classic: classic.TRANSPORT,
+    TimeLined: classic.TIME_LINED,
+    Scp: scp.TRANSPORT,
+    Udp: datagrams.TRANSPORT,
+}
+
+
+def register(stack: type[Stack], transport: Transport) -> None:
+    """Let a transport carry the flows whose `Source` has a `stack` of this class."""
+    TRANSPORTS[stack] = transport
+
+
+def transport_of(stack: object) -> Transport | None:
+    """Return the transport that implements a stack, or None if there is none."""
+    return TRANSPORTS.get(type(stack))
+
+
+def stacks_with(feature: Feature | None) -> list[str]:
+    """Return the names of the stacks whose transports have a feature; of all stacks if it is None."""
+    return [
+        stack.__name__ for stack, transport in TRANSPORTS.items() if feature is None or feature in transport.features
+    ]
+
 
 Opener = Literal["receiver", "sender"]
 Scheduling = Literal["blind", "intelligent"]
@@ -86,7 +119,7 @@ class Source:
         Stack,
         Content(
             meaning="Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, "
-            "`Udp`, or a stack given to `tcpdelay.sim.network.transports.register`.",
+            "`Udp`, or a stack given to `tcpdelay.sim.network.sources.register`.",
             details="`Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and `Scp` do not carry "
             "transfers.",
             check=instance_of("stack", Stack),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from tcpdelay.declare import Choice, Flag, Quantity, described, in_bytes, in_seconds
-from tcpdelay.scenario.link import SMALLEST_PACKET
+from tcpdelay.scenario.path import SMALLEST_PACKET
 from tcpdelay.scenario.stack import DelayedAck, Hz, Mss, Stack
 
 Recovery = Literal["reno", "newreno", "sack"]

@@ -2,7 +2,11 @@
 
 A transport consists of a state record, a function that prepares the record, and compiled functions (kernels). The
 engine knows nothing else about it. To add a transport, write these parts, declare a `Stack` with the settings, and
-call `tcpdelay.sim.network.transports.register`; no module of the engine changes.
+call `tcpdelay.sim.network.sources.register`; no module of the engine changes.
+
+The state of a flow does not depend on its transport. Kernels that every transport uses send a packet over the link,
+return acknowledgements, write messages by the rules of the application, and count the messages that the application
+reads. All times are microseconds.
 
 Kernels are functions under `numba.njit(cache=True)`. The engine calls them by address, so it is compiled once for all
 transports, a transport is compiled when a simulation first uses it, and each of them is cached on its own.
@@ -22,10 +26,354 @@ from numba import config, from_dtype, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from tcpdelay.compiling.compilation import kernel
+from tcpdelay.scenario.source import BLOCK
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.sim.network.bottleneck import LINK, SharedPath
-from tcpdelay.sim.network.records import COUNTERS, FLOW, NETWORK_WIRE
-from tcpdelay.sim.queues.waiting import PACKET
+from tcpdelay.sim.network.bottleneck import (
+    DROPPED,
+    LINK,
+    NANOSECONDS_PER_MICROSECOND,
+    WAITING,
+    SharedPath,
+    enqueue,
+    wait,
+)
+from tcpdelay.sim.network.waiting import DISCARDED, NOT_ECT, PACKET
+from tcpdelay.sim.path import is_lost
+from tcpdelay.sim.records import EVENT, KEPT, LOSS_FIELDS, MASK, NEVER, RING, WIRE, WRITTEN_MESSAGE, uniform
+
+CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
+"""Kinds of application. A dispatcher (`tcpdelay.sim.network.dispatching`) writes the messages of a dispatched flow, and
+the messages of a scheduled flow come from a source (`tcpdelay.sim.network.simulation`)."""
+CLOSED, ACCEPTED, ESTABLISHED, TRANSFERRING = range(4)
+"""Stages of a transfer's connection: not open, accepted by the receiver, established, and carrying the file."""
+WRITES = 1 << 13
+"""Largest number of messages between write and read whose write times are kept."""
+UNREAD = 1 << 14
+"""Largest number of messages of a dispatcher or of a source between write and in-order read."""
+AHEAD = 2 * BLOCK
+"""Largest number of a source's messages that are scheduled and not yet written."""
+DELAY_BITS, KIND_BITS = 44, 8
+"""Bits of a sample that hold the delay, and bits above them that hold the kind of the message; the flow's number is
+stored above both."""
+SAMPLES = KEPT * 2
+"""Capacity of the buffer of delays; one event adds at most `KEPT` delays."""
+
+_GROUPS = {
+    "path": "number access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
+    "state_time next_double random_state",
+    "application": "application interval first_write next_write stop message section pieces write_size stage attempts "
+    "first_timeout round_trip opened_by_sender receiver_forges",
+    "schedule": "kind messages_known messages_taken overflows",
+    "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat wake_up",
+    "dispatcher": "dispatcher member due_write",
+    "connection": "ack_delay ack_held return_before first_unsent connection_read",
+    "window of counting": "count_from count_until",
+    "messages": "packets_written packets_read offered delivered lost gap_bytes bytes_read sender_delay network_delay "
+    "receiver_delay transfers",
+    "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
+}
+SOURCE_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "length", "kind")])
+"""A message of a source: the time of its write [us], its size [bytes], and the number of its kind."""
+FLOW = np.dtype(
+    [(name, np.float64) for name in (*LOSS_FIELDS, "mean_pause", "mean_size", "pareto_shape", "largest_size")]
+    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
+    + [
+        ("first_sent", np.int64, RING),
+        ("arrived", np.int64, RING),
+        ("marked", np.int8, RING),
+        ("writes", np.int64, WRITES),
+        ("schedule", SOURCE_MESSAGE, AHEAD),
+        ("unread", SOURCE_MESSAGE, UNREAD),
+        ("offered_by_kind", np.int64, 1 << KIND_BITS),
+        ("lost_by_kind", np.int64, 1 << KIND_BITS),
+        ("gap_bytes_by_kind", np.int64, 1 << KIND_BITS),
+        ("lifetimes", np.int64, 1 << KIND_BITS),
+    ]
+)
+"""The part of a flow that does not depend on its transport.
+
+An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
+message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
+`buffer_...` fields are the parameters of `tcpdelay.sim.network.linux.MinBuf`.
+
+`first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
+first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per
+message, at its number modulo `WRITES`: the time of the write. For a dispatched flow it has the position in the stream
+at which the message ends instead. A constant bit rate does not use it, because the interval gives the write times.
+
+A scheduled application has two rings in its place. `schedule` has the messages that are known: `messages_known` so far,
+of which `messages_taken` have come due. `unread` has the messages that are written and not yet read. `message` and
+`kind` are those of the message written last. `overflows` messages were not written because `unread` was full.
+
+`lifetimes` has the time from write to deadline of each kind of message, or 0 for that of the transport.
+"""
+_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (3, 1)), "messages": (WRITTEN_MESSAGE, (UNREAD,))}
+NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
+"""The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and delays, and with
+room for fewer messages."""
+COUNTERS = np.dtype(
+    [
+        ("used", np.int64),
+        ("keys", np.int64, SAMPLES),
+        ("completed", np.int64),
+        ("completions", np.int64, (KEPT, 3)),
+        ("events", np.int64),
+        ("most_events", np.int64),
+    ]
+)
+"""The delays counted since the buffer was last emptied, each with the number of its flow and the kind of its message.
+
+A call of the engine ends after `most_events`; `events` is the number of events that it has processed.
+
+`completions` has one row per message that a dispatched connection has read in this event: when the message was sent
+first, when it arrived, and when this connection could read it in order.
+"""
+
+
+@kernel()
+def cross(flow: Any, link: Any, now: int, payload: int) -> int:
+    """Send a packet over a link without a managed queue; return when it reaches the receiver, or `DROPPED`."""
+    return cross_or_wait(flow, link, now, payload, 0, 0)
+
+
+@kernel()
+def cross_or_wait(flow: Any, link: Any, now: int, payload: int, segment: int, following: int) -> int:
+    """Send a packet over the link; return when it reaches the receiver, `DROPPED`, or `WAITING` in a managed queue."""
+    flow.segments_sent += 1
+    if is_lost(flow, flow, now):
+        flow.segments_lost += 1
+        return DROPPED
+    if link.managed:
+        if wait(link, flow, now, payload + flow.header, segment, following):
+            return WAITING
+        flow.segments_dropped += 1
+        return DROPPED
+    departure = enqueue(link, now + flow.access_delay, payload + flow.header, flow.ecn != NOT_ECT)
+    if departure == DROPPED:
+        flow.segments_dropped += 1
+        return DROPPED
+    flow.segments_carried += 1
+    flow.marks += link.marked
+    return int(departure + flow.exit_delay)
+
+
+@kernel()
+def leave(flow: Any, link: Any, packet: Any) -> int:
+    """Count a packet that leaves a managed queue; return when it reaches the receiver, or `DROPPED`."""
+    link.marked = packet.marked
+    if packet.departure == DISCARDED:
+        flow.segments_dropped += 1
+        return DROPPED
+    flow.segments_carried += 1
+    flow.marks += packet.marked
+    departure = (packet.departure + NANOSECONDS_PER_MICROSECOND // 2) // NANOSECONDS_PER_MICROSECOND
+    return int(departure + flow.exit_delay)
+
+
+@kernel()
+def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
+    """Add a random delay to the acknowledgements from number `first` to before `following`, and keep their order."""
+    if flow.return_jitter == 0:
+        return
+    for number in range(first, following):
+        acknowledgement = wire.acknowledgements[number & MASK]
+        delay = int(uniform(flow.next_double, flow.random_state) * (flow.return_jitter + 1))
+        flow.last_return = max(flow.last_return, acknowledgement.arrival + delay)
+        acknowledgement.arrival = flow.last_return
+
+
+@kernel()
+def note_write(flow: Any, now: int) -> None:
+    """Count a message as written."""
+    if flow.application == SCHEDULED:
+        message = flow.unread[flow.packets_written % UNREAD]
+        message.written, message.length, message.kind = now, flow.message, flow.kind
+    else:
+        flow.writes[flow.packets_written % WRITES] = now
+    flow.packets_written += 1
+    count_offered(flow, now, flow.kind)
+
+
+@kernel()
+def count_offered(flow: Any, written: int, kind: int) -> None:
+    """Count a message that the application offers."""
+    if flow.count_from <= written < flow.count_until:
+        flow.offered += 1
+        if flow.application == SCHEDULED:
+            flow.offered_by_kind[kind] += 1
+
+
+@kernel()
+def count_lost(flow: Any, written: int, kind: int, gap: int) -> None:
+    """Count a message as lost, given the time at which it was offered, and the bytes that the receiver reports."""
+    if flow.count_from <= written < flow.count_until:
+        flow.lost += 1
+        flow.gap_bytes += gap
+        if flow.application == SCHEDULED:
+            flow.lost_by_kind[kind] += 1
+            flow.gap_bytes_by_kind[kind] += gap
+
+
+@kernel()
+def written_at(flow: Any, number: int) -> int:
+    """Return when a message was written, given its number."""
+    if flow.application == CONSTANT_RATE:
+        return int(flow.first_write + number // flow.section * flow.interval)
+    if flow.application == SCHEDULED:
+        return int(flow.unread[number % UNREAD].written)
+    return int(flow.writes[number % WRITES])
+
+
+@kernel()
+def message_end(flow: Any) -> int:
+    """Return the position in the connection's stream at which the next message to be read ends."""
+    if flow.application == DISPATCHED:
+        return int(flow.writes[flow.packets_read % WRITES]) if flow.packets_read < flow.packets_written else NEVER
+    if flow.application == SCHEDULED:
+        length = flow.unread[flow.packets_read % UNREAD].length
+        return int(flow.connection_read + length) if flow.packets_read < flow.packets_written else NEVER
+    return int(flow.connection_read + flow.message)
+
+
+@kernel()
+def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
+    """Count the next message as read, given when it was sent first, when it arrived, and when it was read in order."""
+    if flow.application == DISPATCHED:
+        completion = samples.completions[samples.completed]
+        completion[0], completion[1], completion[2] = sent, arrived, read
+        samples.completed += 1
+    elif flow.application == SCHEDULED:
+        message = flow.unread[flow.packets_read % UNREAD]
+        count_read(flow, samples, message.length, message.kind, message.written, sent, arrived, read)
+    else:
+        count_read(flow, samples, flow.message, 0, written_at(flow, flow.packets_read), sent, arrived, read)
+    flow.packets_read += 1
+
+
+@kernel()
+def count_read(flow: Any, samples: Any, size: int, kind: int, written: int, sent: int, arrived: int, read: int) -> None:
+    """Count a message that the application has read."""
+    if flow.count_from <= read < flow.count_until:
+        flow.bytes_read += size
+    if flow.count_from <= written < flow.count_until:
+        flow.delivered += 1
+        flow.sender_delay += sent - written
+        flow.network_delay += arrived - sent
+        flow.receiver_delay += read - arrived
+        samples.keys[samples.used] = (flow.number << KIND_BITS | kind) << DELAY_BITS | (read - written)
+        samples.used += 1
+
+
+@kernel()
+def note_lost(flow: Any, gap: int) -> None:
+    """Count the next message as lost: it will never be read; the receiver may report a gap of so many bytes."""
+    kind = flow.unread[flow.packets_read % UNREAD].kind if flow.application == SCHEDULED else 0
+    count_lost(flow, written_at(flow, flow.packets_read), kind, gap)
+    flow.packets_read += 1
+
+
+HANDSHAKE = -1
+"""In place of the number of a segment: a packet of the handshake of a connection."""
+MOST_DOUBLINGS = 6
+"""Doublings of the timeout of a connection request."""
+
+
+@kernel()
+def is_write_due(flow: Any, link: Any) -> bool:
+    """Let the application act at `flow.next_write`; return whether it writes a message."""
+    now = flow.next_write
+    flow.next_write = NEVER
+    if flow.application == CONSTANT_RATE or flow.application == DISPATCHED:
+        if now + flow.interval < flow.stop:
+            flow.next_write = now + flow.interval
+        flow.due_write = now
+        return bool(flow.application == CONSTANT_RATE)
+    if flow.application == SCHEDULED:
+        return _take_message(flow)
+    if flow.application == TRANSFERS:
+        if flow.stage < ESTABLISHED:
+            if now < flow.stop:
+                _connect(flow, link, now)
+            return False
+        flow.stage = TRANSFERRING
+        flow.message = draw_size(flow)
+        return True
+    return False
+
+
+@kernel()
+def wake(flow: Any, now: int) -> None:
+    """Let a bulk source that has room in its send buffer write as soon as its process has been scheduled."""
+    flow.next_write = min(flow.next_write, now + flow.wake_up)
+
+
+@kernel()
+def _take_message(flow: Any) -> bool:
+    """Take the message that is due from the schedule; return whether it is written, which takes room in the records."""
+    message = flow.schedule[flow.messages_taken % AHEAD]
+    flow.messages_taken += 1
+    if flow.messages_taken < flow.messages_known:
+        flow.next_write = flow.schedule[flow.messages_taken % AHEAD].written
+    # The receiver may still ask for the end of the message that it has read last.
+    if flow.packets_written - flow.packets_read >= UNREAD - 1:
+        flow.overflows += 1
+        count_offered(flow, message.written, message.kind)
+        count_lost(flow, message.written, message.kind, 0)
+        return False
+    flow.message, flow.kind = message.length, message.kind
+    return True
+
+
+@kernel()
+def _connect(flow: Any, link: Any, now: int) -> None:
+    """Send a packet of the handshake over the link; if it is lost, send it again after a timeout.
+
+    If the receiver opens the connection, only its SYN-ACK crosses the link, and the connection is established one
+    return delay later. If the sender opens it, its SYN and its ACK cross the link.
+    """
+    arrival = cross_or_wait(flow, link, now, 0, HANDSHAKE, 0)
+    if arrival != WAITING:
+        end_handshake_step(flow, now, arrival)
+
+
+@kernel()
+def end_handshake_step(flow: Any, now: int, arrival: int) -> None:
+    """Go on with the handshake whose packet was sent at `now` and arrives at `arrival`, or is lost (`DROPPED`)."""
+    if arrival == DROPPED:
+        flow.next_write = now + (flow.first_timeout << min(flow.attempts, MOST_DOUBLINGS))
+        flow.attempts += 1
+        return
+    flow.attempts = 0
+    if flow.stage == ACCEPTED:
+        flow.stage = ESTABLISHED
+        flow.next_write = arrival
+        return
+    flow.stage = ACCEPTED if flow.opened_by_sender else ESTABLISHED
+    flow.next_write = arrival + flow.return_delay
+    flow.round_trip = flow.next_write - now
+
+
+@kernel()
+def finish_transfer(flow: Any, read: int) -> None:
+    """Count a transfer as complete, and schedule the next one after a pause."""
+    flow.transfers += 1
+    flow.stage = CLOSED
+    pause = 0
+    if flow.mean_pause > 0.0:
+        pause = round(-flow.mean_pause * np.log(1.0 - uniform(flow.next_double, flow.random_state)))
+    flow.next_write = read + pause + (0 if flow.opened_by_sender else flow.return_delay)
+
+
+@kernel()
+def draw_size(flow: Any) -> int:
+    """Return the size of the next transfer [bytes]: constant, or from a Pareto distribution with an upper limit."""
+    if flow.pareto_shape <= 0.0:
+        return int(flow.mean_size)
+    smallest = flow.mean_size * (flow.pareto_shape - 1.0) / flow.pareto_shape
+    size = smallest * (1.0 - uniform(flow.next_double, flow.random_state)) ** (-1.0 / flow.pareto_shape)
+    return int(max(round(min(size, flow.largest_size)), 1))
+
 
 Feature = Literal[
     "constant rate",
@@ -75,9 +423,9 @@ from, `size` is their size [bytes]. The other fields are the addresses of the tr
 class Transport:
     """A transport, as the engine of the shared link uses it.
 
-    The arguments of the kernels are records: `flow` of type `tcpdelay.sim.network.records.FLOW`, `connection` of type
-    `state`, `wire` of type `tcpdelay.sim.network.records.NETWORK_WIRE`, `link` of type
-    `tcpdelay.sim.network.bottleneck.LINK` and `samples` of type `tcpdelay.sim.network.records.COUNTERS`. Times are
+    The arguments of the kernels are records: `flow` of type `tcpdelay.sim.network.transport.FLOW`, `connection` of type
+    `state`, `wire` of type `tcpdelay.sim.network.transport.NETWORK_WIRE`, `link` of type
+    `tcpdelay.sim.network.bottleneck.LINK` and `samples` of type `tcpdelay.sim.network.transport.COUNTERS`. Times are
     whole microseconds.
     """
 
@@ -93,14 +441,14 @@ class Transport:
     # acknowledgement, a timer, or `flow.next_write`.
     next_time: Kernel
     # ``step(flow, connection, wire, link, samples)`` processes this event, sends what may be sent then, and returns
-    # when the following event is due, as `next_time` does. Segments are sent with `tcpdelay.sim.network.records.cross`.
-    # It returns when a segment reaches the receiver, so `step` can process the arrival as well: put an acknowledgement
-    # into `wire`, and count messages that are read with `note_read`.
+    # when the following event is due, as `next_time` does. Segments are sent with `cross`. It returns when a segment
+    # reaches the receiver, so `step` can process the arrival as well: put an acknowledgement into `wire`, and count
+    # messages that are read with `note_read`.
     step: Kernel
     # ``deliver(flow, connection, wire, link, samples, packet)`` processes a packet for which `cross_or_wait` returned
     # `WAITING`, when it leaves the managed queue or is dropped there, and returns when the next event is due. `packet`
-    # is of type `tcpdelay.sim.queues.waiting.PACKET`; `tcpdelay.sim.network.records.leave` returns its arrival. Needed
-    # for managed queues. Packets of a flow leave in the order of sending.
+    # is of type `tcpdelay.sim.network.waiting.PACKET`; `leave` returns its arrival. Needed for managed queues. Packets
+    # of a flow leave in the order of sending.
     deliver: Kernel | None = None
     # ``end(flow, connection)`` adds the counts of a closed connection to the counts of the flow.
     end: Kernel | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.quic.implementations import (
+from tcpdelay.sim.quic.connection import (
     AIOQUIC,
     BY_BYTES,
     BY_PACKETS,
@@ -16,9 +16,8 @@ from tcpdelay.sim.quic.implementations import (
 )
 from tcpdelay.sim.records import LOSS, NEVER, OPEN, RECOVERY
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.bbr import control, restart_after_idle, save_window, time_out
+from tcpdelay.sim.tcp.bbr import control, end_sample, is_paced, restart_after_idle, save_window, schedule_next, time_out
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.tcp.pacing import end_sample, is_paced, schedule_next
 
 # BBR over QUIC: the BBR of the simulator of TCP, version 1, with the packets and the rate samples of QUIC.
 #

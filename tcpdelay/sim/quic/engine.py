@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from tcpdelay.budget import SimulationBudget
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.scenario.media import KEY_FRAME
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import is_exact
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.video import KEY_FRAME
+from tcpdelay.scenario.source import Source, is_exact
 from tcpdelay.scenario.stack import Delivery, Quic
 from tcpdelay.sim.engine import TIE_BREAK, WARM_UP, Chunk, chunk_since
 from tcpdelay.sim.path import (
@@ -25,11 +24,11 @@ from tcpdelay.sim.path import (
     path_settings,
 )
 from tcpdelay.sim.quic.congestion import TICK, UNLIMITED
-from tcpdelay.sim.quic.implementations import IMPLEMENTATIONS
-from tcpdelay.sim.quic.records import (
+from tcpdelay.sim.quic.connection import (
     CONNECTION,
     DATAGRAMS,
     GROUPS,
+    IMPLEMENTATIONS,
     KEPT,
     NONE,
     ONE_STREAM,
@@ -38,12 +37,20 @@ from tcpdelay.sim.quic.records import (
     packet_record,
     wire_type,
 )
-from tcpdelay.sim.quic.recovery import SKIPPED, drop, on_acknowledgement, on_timer, timer_at
-from tcpdelay.sim.quic.sender import acknowledge, send, take_arrival, write
-from tcpdelay.sim.records import NEVER, Wire
+from tcpdelay.sim.quic.sender import (
+    SKIPPED,
+    acknowledge,
+    drop,
+    on_acknowledgement,
+    on_timer,
+    send,
+    take_arrival,
+    timer_at,
+    write,
+)
+from tcpdelay.sim.records import NEVER, Wire, WriteSchedule, written_at
 from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, SECOND
-from tcpdelay.sim.writes import WriteSchedule, written_at
 
 _DELIVERIES: dict[Delivery, int] = {
     "stream": ONE_STREAM,

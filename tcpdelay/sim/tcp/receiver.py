@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.records import MASK, NEVER, fires_at, ticks_at, uniform
-from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.writes import (
+from tcpdelay.sim.records import (
+    MASK,
+    NEVER,
     awaits_more,
     ends_message,
+    fires_at,
     message_end,
     message_record,
+    ticks_at,
+    uniform,
     write_after_read,
     written_at,
 )
+from tcpdelay.sim.tcp import constants as tcp
 
 EVERYTHING = -1
 """Value in place of a segment's number: the ACK reports all segments that have arrived."""

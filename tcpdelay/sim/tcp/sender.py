@@ -28,13 +28,15 @@ from tcpdelay.sim.records import (
     clear_timer,
     in_flight,
     in_reduction,
+    message_end,
     set_timer,
     ticks_now,
     to_ticks,
+    written_at,
 )
 from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.pacing import is_paced, note_sending, schedule_next
+from tcpdelay.sim.tcp.bbr import is_paced, note_sending, schedule_next
 from tcpdelay.sim.tcp.recovery import (
     begin_episode,
     detect_losses,
@@ -57,7 +59,6 @@ from tcpdelay.sim.tcp.window import (
     reduced_threshold,
     validate_window,
 )
-from tcpdelay.sim.writes import message_end, written_at
 
 LARGEST_FLIGHT = RING // 2
 """Largest number of outstanding segments; it takes the place of the receive window."""

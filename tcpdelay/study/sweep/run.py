@@ -28,8 +28,7 @@ from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.sim.simulation import Simulation
 from tcpdelay.store import UNFINISHED, locked, written_durably
 from tcpdelay.study.execution import Executor, Progress, Rows, SweepFailedError, cluster, program, threads, work_through

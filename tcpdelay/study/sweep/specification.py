@@ -34,12 +34,11 @@ from tcpdelay.declare import (
 )
 from tcpdelay.models.heuristics import MOST_CONNECTIONS, MOST_PIECES, piece_of, share_of
 from tcpdelay.models.predict import supports
+from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import FIELDS, Scenario
-from tcpdelay.scenario.source import BITRATE, Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.source_settings import KINDS, SourceSettings
+from tcpdelay.scenario.source import BITRATE, Flow, Source
+from tcpdelay.scenario.source_settings import KINDS, SourceSettings
 from tcpdelay.scenario.stack import DEFAULT_PROFILE, PROFILES, KnownStack, profiles_with
 from tcpdelay.sim.simulation import LARGEST_MESSAGE_RATE
 from tcpdelay.store import read_toml

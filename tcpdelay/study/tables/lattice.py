@@ -28,13 +28,10 @@ from tcpdelay.ask import Answer, Requested
 from tcpdelay.declare import InvalidValueError, bounds, is_number
 from tcpdelay.models.predict import AnsweredBy, supports
 from tcpdelay.models.verdict import late_range
-from tcpdelay.scenario.applications import constant_rate
 from tcpdelay.scenario.path import Path as NetworkPath
-from tcpdelay.scenario.scenario import Scenario, checked_arguments
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
+from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, constant_rate
+from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack, StackName
-from tcpdelay.scenario.target import Target
 from tcpdelay.store import error_in_words, written_durably
 from tcpdelay.study.execution import work_out
 from tcpdelay.study.grid import ORDINARY_PATH, Grid, GridWork, Question, Variables, question
@@ -373,7 +370,7 @@ def prepare_surface(
     Parameters
     ----------
     flow : Flow or str
-        Packet size and interval, or the name of an application in `tcpdelay.scenario.applications`, which also sets the
+        Packet size and interval, or the name of an application in `tcpdelay.scenario.scenario`, which also sets the
         default target.
     stack : Stack or {"linux", "newreno_2008", "quic"}, optional
         The transport, or its name on the command line; by default the TCP of a current Linux kernel.

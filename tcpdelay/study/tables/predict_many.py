@@ -20,11 +20,9 @@ from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.quality.voice import CallTarget
-from tcpdelay.scenario.applications import application
-from tcpdelay.scenario.scenario import checked_arguments
-from tcpdelay.scenario.sources.message_stream import Source as MessageSource
+from tcpdelay.scenario.scenario import Target, application, checked_arguments
+from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.scenario.stack import Stack, StackName
-from tcpdelay.scenario.target import Target
 from tcpdelay.store import UNFINISHED, locked, one_line, written_durably
 from tcpdelay.study.grid import question
 from tcpdelay.study.tables.columns import Source, check_units, find_sources, require_one
@@ -81,7 +79,7 @@ def predict_many(
         The transport, or its name on the command line; by default the TCP of a current Linux kernel.
     flow : Source or str, optional
         Packet size and interval for tables without these columns, or the name of an application in
-        `tcpdelay.scenario.applications`, which also sets the default limit and quantile. Any other source is simulated:
+        `tcpdelay.scenario.scenario`, which also sets the default limit and quantile. Any other source is simulated:
         50 000 messages for each different path.
     limit : float, optional
         Latest useful arrival [s], above 0; by default the application's, or 0.2 s.

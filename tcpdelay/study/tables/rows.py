@@ -17,11 +17,10 @@ from tcpdelay.budget import MOST_SECONDS, checked_budget
 from tcpdelay.declare import InvalidValueError, require_flag
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import CallTarget, voice_mos
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import TYPICAL_WRITE_JITTER
-from tcpdelay.scenario.sources.message_stream import Source as MessageSource
+from tcpdelay.scenario.scenario import Target
+from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
+from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.scenario.stack import KnownStack
-from tcpdelay.scenario.target import Target
 from tcpdelay.study.grid import Question, question
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons

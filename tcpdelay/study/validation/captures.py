@@ -22,12 +22,11 @@ from tcpdelay.capture.flow_capture import (
 )
 from tcpdelay.declare import declarations
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.scenario.applications import constant_rate
+from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Bottleneck, Path
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.source_settings import TraceFile
+from tcpdelay.scenario.scenario import constant_rate
+from tcpdelay.scenario.source import Flow, Source
+from tcpdelay.scenario.source_settings import TraceFile
 from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Stack
 from tcpdelay.statistics import BATCHES, Interval, mean_interval, quantile_interval
 from tcpdelay.testbed.backends import VIRTUAL_TIME_START

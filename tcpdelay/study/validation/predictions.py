@@ -17,12 +17,19 @@ from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.declare import FORMATS
 from tcpdelay.delays import DelayDistribution, UnsettledWarning
 from tcpdelay.models.predict import chain_model, predict, supports
-from tcpdelay.scenario.kernels import TIME_BASED_RECOVERY, kernel_of_release
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source
-from tcpdelay.scenario.stack import CongestionControl, KnownStack, Linux, Quic, QuicControl, Stack
+from tcpdelay.scenario.source import Flow, Source
+from tcpdelay.scenario.stack import (
+    TIME_BASED_RECOVERY,
+    CongestionControl,
+    KnownStack,
+    Linux,
+    Quic,
+    QuicControl,
+    Stack,
+    kernel_of_release,
+)
 from tcpdelay.sim.engine import CONNECTION_TIME, SHORTEST_CONNECTION
 from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.scenario.sources.message_trace import Trace
+from tcpdelay.scenario.messages import Trace
 
 KEY_LABELS = ("key", "key frame", "i", "idr")
 """Labels of key frames, in lower case."""

@@ -21,12 +21,9 @@ from tcpdelay.declare import (
     require_keys,
     whole_number,
 )
-from tcpdelay.scenario.source import Flow
-from tcpdelay.scenario.sources.message_stream import Source, with_rate
-from tcpdelay.scenario.sources.message_trace import Trace
-from tcpdelay.scenario.sources.sizes import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes, SizeDistribution
-from tcpdelay.scenario.sources.speech import Speech, Utterances
-from tcpdelay.scenario.sources.video import Video
+from tcpdelay.scenario.media import Speech, Utterances, Video
+from tcpdelay.scenario.messages import EmpiricalSizes, LognormalSizes, Messages, ParetoSizes, SizeDistribution, Trace
+from tcpdelay.scenario.source import Flow, Source, with_rate
 from tcpdelay.units import parse_size
 
 KINDS: Mapping[str, type[Source]] = {
