@@ -14,7 +14,7 @@ def drawn(how: str, *given: object, **options: object) -> Any:
 
     Examples
     --------
-    >>> drawn("result_table.html_table", "Delays", ("", "p95"), [("tcp", "140 ms")])[:40]
+    >>> drawn("document.html_table", "Delays", ("", "p95"), [("tcp", "140 ms")])[:40]
     '<table><caption>Delays</caption><thead><'
     """
     module, _, name = how.partition(".")

@@ -59,7 +59,7 @@ BUDGETS = {
         "proxy": 800,
         "study": 9306,
         "advice": 1860,
-        "report": 5960,
+        "report": 5940,
     },
     **{"cli": 5690, "__main__": 35},
 }

@@ -11,7 +11,7 @@ import pytest
 from tcpdelay.capture.get_stats import read_reports
 from tcpdelay.capture.pcap.container import CaptureFile
 from tcpdelay.cli.program import main
-from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.report.document import Column, ResultTable
 from tcpdelay.study.tables.files import reading_csv, table_fault
 
 HEADER = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 101)

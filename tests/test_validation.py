@@ -17,7 +17,7 @@ from scoring.results import HALVED_MODELS, evaluate, figures, halves_table, held
 from synthetic_captures import capture, experiment, flow_run, shuffled, write
 from tcpdelay.capture.flow_capture import CaptureFile
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.report.document import Column, ResultTable
 from tcpdelay.report.validation import error_row, errors_table, settings_table, summary_table
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

@@ -16,7 +16,7 @@ from pathlib import Path as FilePath
 import pandas as pd
 
 from tcpdelay.models.predict import capacity
-from tcpdelay.report.result_table import Column, ResultTable
+from tcpdelay.report.document import Column, ResultTable
 from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario

@@ -57,7 +57,7 @@ from tcpdelay.report.analysis import (
     draw_captures,
     record,
 )
-from tcpdelay.report.result_table import facts_text, record_text, records_text
+from tcpdelay.report.document import facts_text, record_text, records_text
 from tcpdelay.scenario.scenario import Application, Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, is_at_least

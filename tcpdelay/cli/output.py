@@ -30,7 +30,7 @@ from tcpdelay.units import format_duration, format_fraction, format_rate, format
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from tcpdelay.report.result_table import ResultTable
+    from tcpdelay.report.document import ResultTable
 
 INTERRUPTED = 130
 """Exit status of an interrupted command, as of shells: 128 and the number of the signal."""

@@ -38,6 +38,7 @@ from tcpdelay.cli.output import argument_errors, counting, option_name, predicti
 from tcpdelay.cli.scenario import RequestedScenario, SourceOptions, measurements, read_path, read_scenario
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import AnsweredBy, predict_with_warning
+from tcpdelay.report.document import record_text, to_csv, to_json
 from tcpdelay.report.prediction import (
     draw_prediction,
     exchange_record,
@@ -51,7 +52,6 @@ from tcpdelay.report.prediction import (
     relay_rows,
     relay_text,
 )
-from tcpdelay.report.result_table import record_text, to_csv, to_json
 from tcpdelay.scenario.path import BURST, CAPACITY, DISCIPLINE, LONGEST_QUEUE, PEAK_RATE, QUEUE_TARGET, RATE
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario

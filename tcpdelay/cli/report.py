@@ -26,7 +26,7 @@ from tcpdelay.cli.output import argument_errors, counting, counting_down, one_li
 from tcpdelay.cli.scenario import SourceOptions, measurements, read_scenario
 from tcpdelay.declare import Flag, InvalidValueError
 from tcpdelay.models.predict import AnsweredBy
-from tcpdelay.report.result_table import FILE_WIDTH, Column, ResultTable
+from tcpdelay.report.document import FILE_WIDTH, Column, ResultTable
 from tcpdelay.scenario.path import PATH_PRESETS, WARNING, PathPreset, path_preset
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import FIELDS

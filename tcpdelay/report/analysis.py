@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_jsonable_python
 
-from tcpdelay.report.result_table import UNKNOWN as DASH
-from tcpdelay.report.result_table import attributes, facts_table, facts_text, interval_cells, with_interval
+from tcpdelay.report.document import UNKNOWN as DASH
+from tcpdelay.report.document import attributes, facts_table, facts_text, interval_cells, with_interval
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Target
 from tcpdelay.units import (
     NEVER_SETTLES,

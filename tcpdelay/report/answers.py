@@ -13,14 +13,7 @@ import numpy as np
 
 from tcpdelay.accuracy.errors import in_words
 from tcpdelay.models.predict import COMPARED_PACKETS
-from tcpdelay.report.prediction import (
-    expected_errors,
-    ignored_in_words,
-    scenario_in_words,
-    scenario_record,
-    source_in_words,
-)
-from tcpdelay.report.result_table import (
+from tcpdelay.report.document import (
     FILE_WIDTH,
     UNBROKEN,
     Cell,
@@ -34,6 +27,13 @@ from tcpdelay.report.result_table import (
     to_csv,
     to_json,
     with_interval,
+)
+from tcpdelay.report.prediction import (
+    expected_errors,
+    ignored_in_words,
+    scenario_in_words,
+    scenario_record,
+    source_in_words,
 )
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval

@@ -16,8 +16,7 @@ from tcpdelay.models.predict import AnsweredBy
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content, key_figures, scenario_table
-from tcpdelay.report.document import Content, Section, Table, in_markdown
-from tcpdelay.report.result_table import html_table
+from tcpdelay.report.document import Content, Section, Table, html_table, in_markdown
 from tcpdelay.scenario.path import Path, PathPreset
 from tcpdelay.scenario.scenario import (
     APPLICATIONS,
@@ -436,7 +435,7 @@ class TwoWayGuideline(Reported):
 
     def to_json(self) -> str:
         """Return the guideline for the first direction, with the guideline for the other direction as `backward`."""
-        from tcpdelay.report.result_table import to_json
+        from tcpdelay.report.document import to_json
 
         forward, backward = (json.loads(found.to_json()) for found in (self.forward, self.backward))
         return to_json({**forward, "backward": backward})

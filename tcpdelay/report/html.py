@@ -41,6 +41,7 @@ from tcpdelay.report.charts import (
     plot_later,
     plot_quantile_against_loss,
 )
+from tcpdelay.report.document import code_spans
 from tcpdelay.scenario.path import PATH_PRESETS, Path, PathPreset
 from tcpdelay.scenario.stack import DEFAULT_STACK
 from tcpdelay.study.explorer import CODECS, PROBABILITIES, knots
@@ -238,7 +239,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code_spans"] = phrases.code_spans
+    environment.filters["code_spans"] = code_spans
     return environment
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tcpdelay.report.result_table import html_table
+from tcpdelay.report.document import html_table
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.units import NOT_CARRIED, format_known_time, quantile_name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import TYPE_CHECKING
 
 from tcpdelay.accuracy.errors import WRONG_CALL, in_words
@@ -42,10 +41,6 @@ STATUS: dict[Status, str] = {
 QUANTITY = {"loss": "Loss", "rtt": "Round-trip time", "bitrate": "Bitrate"}
 
 _NEGLIGIBLE_TIME = 1e-6
-_CODE = re.compile(
-    r"`([^`]+)`|(setsockopt\([^()`]*\)|sysctl [\w.]+(?:=\w+)?|net\.ipv4\.\w+(?:=\w+)?|ioctl \w+|\b(?:TCP|SO)_\w+"
-    r"|(?:send|poll|kqueue)\(\)|(?:tc qdisc|ip route) [^,;()`]*?\w(?= in |[,;()`]| \(|$))"
-)
 
 
 def sentence(text: str) -> str:
@@ -366,16 +361,6 @@ def call(rated: Call) -> tuple[str, ...]:
 def score(rated: Call, quality: VoiceQuality) -> str:
     """Return the mean opinion score of a call at one of its playout delays."""
     return ("about " if rated.approximate else "") + f"{quality.mos:.2f}"
-
-
-def code_spans(text: str) -> list[tuple[str, bool]]:
-    """Split a setting into prose and code: pairs of a text and whether it is code."""
-    spans: list[tuple[str, bool]] = []
-    end = 0
-    for match in _CODE.finditer(text):
-        spans += [(text[end : match.start()], False), (match[1] or match[2], True)]
-        end = match.end()
-    return [(part, code) for part, code in [*spans, (text[end:], False)] if part]
 
 
 def expected_error_in_full(found: JudgedDelays) -> str:

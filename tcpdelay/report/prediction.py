@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from tcpdelay.declare import declarations, effective_fields
-from tcpdelay.report.result_table import attributes, facts_text
+from tcpdelay.report.document import attributes, facts_text
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow, is_exact
 from tcpdelay.scenario.source_settings import source_parameters

@@ -23,8 +23,8 @@ from tcpdelay.report.charts import (
     tidy,
     time_axis,
 )
+from tcpdelay.report.document import Cell, Column, ResultTable, html_table
 from tcpdelay.report.prediction import source_in_words
-from tcpdelay.report.result_table import Cell, Column, ResultTable, html_table
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import checked_arguments
 from tcpdelay.statistics import share_interval

@@ -22,9 +22,7 @@ from tcpdelay.report.charts import (
     tidy,
     time_axis,
 )
-from tcpdelay.report.html import environment, inline_svg
-from tcpdelay.report.prediction import scenario_in_words, scenario_record
-from tcpdelay.report.result_table import (
+from tcpdelay.report.document import (
     Cell,
     Column,
     ResultTable,
@@ -34,6 +32,8 @@ from tcpdelay.report.result_table import (
     html_table,
     interval_cells,
 )
+from tcpdelay.report.html import environment, inline_svg
+from tcpdelay.report.prediction import scenario_in_words, scenario_record
 from tcpdelay.scenario.path import WARNING
 from tcpdelay.units import NEVER_SETTLES, NOT_SETTLED, format_fraction, format_rate, format_time, quantile_name
 

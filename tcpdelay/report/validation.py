@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, pstdev
 
-from tcpdelay.report.result_table import Cell, Column, ResultTable, attributes, interval_cells
+from tcpdelay.report.document import Cell, Column, ResultTable, attributes, interval_cells
 from tcpdelay.study.validation.captures import PLAYOUT_DELAYS, VIRTUAL_TIME, MeasuredDelay
 from tcpdelay.study.validation.predictions import GROUPINGS, MODELS, QUANTITIES, Score, ScoredModel, difference
 

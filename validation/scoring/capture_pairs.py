@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any
 
-from tcpdelay.report.result_table import Cell, Column, ResultTable, interval_cells
+from tcpdelay.report.document import Cell, Column, ResultTable, interval_cells
 from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import QUANTILES, VIRTUAL_TIME, MeasuredDelay
 from tcpdelay.study.validation.predictions import difference, rtt_group

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
-from tcpdelay.report.result_table import Cell, Column, ResultTable, interval_cells
+from tcpdelay.report.document import Cell, Column, ResultTable, interval_cells
 from tcpdelay.study.validation.captures import MeasuredDelay
 from tcpdelay.study.validation.predictions import Predictions, relative_error
 

@@ -17,7 +17,7 @@ from tcpdelay.accuracy.errors import WRONG_CALL, ErrorTable, features_of
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
 from tcpdelay.delays import Spread
 from tcpdelay.report.charts import LABEL_SIZE, ORANGE, tidy
-from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.document import Cell, Column, ResultTable
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.validation.predictions import (
     UTILIZATION_BANDS,

@@ -22,7 +22,7 @@ from scoring.drop_tail import RouterCase, drop_tail_table
 from scoring.figures import draw_errors, draw_scatter, draw_svg
 from scoring.simulator_tables import not_simulated_table
 from tcpdelay.capture.flow_capture import FlowCapture
-from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.document import Cell, Column, ResultTable
 from tcpdelay.report.validation import (
     GROUP_COLUMNS,
     LONG_TABLES,

@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.report.result_table import Cell, Column, ResultTable
+from tcpdelay.report.document import Cell, Column, ResultTable
 from tcpdelay.report.validation import error_row
 from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate
