@@ -410,6 +410,8 @@ def _write_paths(formatter: Any) -> None:
 Named = tuple[str, str | Path | None]
 """An option or argument, and the file or folder that it names, if it is given."""
 
+# Results in files: output files that cannot be written are refused before the work begins.
+
 CHART_SUFFIXES = (".svg", ".png", ".pdf")
 SUFFIXES = {"text": ".txt", "markdown": ".md", "html": ".html", "json": ".json", "csv": ".csv", "netcdf": ".nc"}
 """The suffix of the files of each format."""

@@ -33,6 +33,8 @@ from tcpdelay.declare import ColumnUnitWarning, UnitWarning
 from tcpdelay.store import error_in_words
 from tcpdelay.units import format_duration, printable
 
+# `tcpdelay warm-up`: compile what the commands need, so that no later command waits.
+
 LEAST_SHARE = 0.05
 """Smallest share of a processor that an estimate of the time assumes."""
 

@@ -165,6 +165,9 @@ def require_share(name: str, share: object) -> None:
         raise InvalidValueError(name, share, "be a share from 0 to below 1")
 
 
+# The quality of an application.
+
+
 @dataclass(frozen=True)
 class Call:
     """The ratings of a call."""

@@ -243,6 +243,8 @@ def environment() -> Environment:
     return environment
 
 
+# The explorer.
+
 SCRIPTS = ("explorer_surfaces.js", "explorer_charts.js", "explorer_sound.js", "explorer.js")
 LARGEST_CODE = 65_534
 """Largest 16-bit code of a known value; the code above means that the value is not known."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Speech and utterances: bursts of packets at a fixed interval, with pauses between.
+
 BURSTS = 256
 """Bursts that are drawn together."""
 
@@ -207,6 +209,8 @@ class Utterances(_Bursts):
 
 
 FrameSizes = Literal["lognormal", "weibull"]
+
+# Video: frames at a constant rate.
 
 KEY_FRAME = "key frame"
 """Name of the kind of messages that can be decoded without earlier messages."""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
+# Distributions of message sizes.
+
 LARGEST_SIZE = 1e9
 """Largest size of a message [bytes]."""
 
@@ -283,6 +285,8 @@ class Messages(Source):
             yield message_array(times, self.sizes.sizes(sizes_random.random(BLOCK)))
             now = float(times[-1])
 
+
+# A trace of messages: their times and sizes, from memory or from a file.
 
 LATEST = 1e9
 """Largest time of a trace [s]."""

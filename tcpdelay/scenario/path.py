@@ -214,6 +214,8 @@ def link_settings(link: object) -> dict[str, Any]:
     return {name: getattr(link, name) for name in LINK_DEFAULTS}
 
 
+# Presets of paths that people have: `path_presets.toml` has their parameters, sources and limits.
+
 WARNING = "real paths of this kind differ widely: measure yours with ping"
 """Said wherever a preset is used."""
 
@@ -282,6 +284,8 @@ def path_preset(name: object) -> PathPreset:
         raise InvalidValueError("path", name, f"be one of {', '.join(PATH_PRESETS)}")
     return PATH_PRESETS[name]
 
+
+# The path: there and back.
 
 LossPattern = Literal["random", "correlated"]
 Bottleneck = Literal["packets", "bytes"]

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# The demand on the delay.
+
 ROUNDING = 1e-9
 """Relative rounding error by which a delay may exceed the limit; it depends on the order of a sum."""
 SHARE_ROUNDING = 1e-12
@@ -126,6 +128,8 @@ class Target:
         allowed = late <= 1 - self.quantile + SHARE_ROUNDING
         return allowed if isinstance(allowed, bool) or allowed.ndim else bool(allowed)
 
+
+# Typical applications: what they send, and their target; the presets are in `applications.toml`.
 
 CLEAR_DIFFERENCE = 1.5
 """Factor from which packet sizes, intervals or bitrates differ clearly."""
@@ -250,34 +254,7 @@ def target_of(flow: Source | str, target: Target | None = None) -> Target:
     return Target(DEFAULT_LIMIT) if preset is None else preset.target
 
 
-def alternatives_of(declared: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type."""
-    return get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
-
-
-def is_of_type(value: object, declared: Any) -> bool:
-    """Return whether a value has a type: a class, a literal, a callable, or a number, which may be of NumPy."""
-    kind = get_origin(declared) or declared
-    if kind is Literal:
-        return isinstance(value, str) and value in get_args(declared)
-    if kind in (int, float):
-        return is_number(value) and (kind is float or float(value).is_integer())
-    return callable(value) if kind is Callable else isinstance(value, kind)
-
-
-def types_in_words(alternatives: tuple[Any, ...]) -> str:
-    """Return what is allowed in words; an optional argument is left out, and not given as None."""
-    return " or ".join(_type_in_words(declared) for declared in alternatives if declared is not types.NoneType)
-
-
-def _type_in_words(declared: Any) -> str:
-    kind = get_origin(declared) or declared
-    if kind is Literal:
-        return f"one of {', '.join(map(repr, get_args(declared)))}"
-    known: dict[Any, str] = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
-    known |= {Callable: "a function", Mapping: "a mapping"}
-    return known.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
-
+# One scenario.
 
 Part = Literal["flow", "path", "stack", "target"]
 
@@ -416,6 +393,35 @@ P = ParamSpec("P")
 R = TypeVar("R")
 CHECKED_BY_FUNCTION = (int, float, tuple, Path, Source, Stack)
 """Types of arguments with a range or a message of their own; arrays have one too, and texts and mappings alone."""
+
+
+def alternatives_of(declared: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the single type."""
+    return get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
+
+
+def is_of_type(value: object, declared: Any) -> bool:
+    """Return whether a value has a type: a class, a literal, a callable, or a number, which may be of NumPy."""
+    kind = get_origin(declared) or declared
+    if kind is Literal:
+        return isinstance(value, str) and value in get_args(declared)
+    if kind in (int, float):
+        return is_number(value) and (kind is float or float(value).is_integer())
+    return callable(value) if kind is Callable else isinstance(value, kind)
+
+
+def types_in_words(alternatives: tuple[Any, ...]) -> str:
+    """Return what is allowed in words; an optional argument is left out, and not given as None."""
+    return " or ".join(_type_in_words(declared) for declared in alternatives if declared is not types.NoneType)
+
+
+def _type_in_words(declared: Any) -> str:
+    kind = get_origin(declared) or declared
+    if kind is Literal:
+        return f"one of {', '.join(map(repr, get_args(declared)))}"
+    known: dict[Any, str] = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
+    known |= {Callable: "a function", Mapping: "a mapping"}
+    return known.get(kind) or f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"
 
 
 def checked_arguments(function: Callable[P, R]) -> Callable[P, R]:

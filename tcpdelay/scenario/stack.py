@@ -28,6 +28,8 @@ from tcpdelay.declare import (
 )
 from tcpdelay.store import read_toml
 
+# Versions of the Linux kernel, and the rules of its TCP that differ between them.
+
 OLDEST = "4.18"
 """The oldest version whose TCP the models describe: it has RACK with a reordering window, and F-RTO with SACK."""
 VALIDATED = ("6.1", "6.12", "7.3")

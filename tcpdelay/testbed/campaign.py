@@ -72,6 +72,8 @@ from tcpdelay.testbed.quic_program import PROGRAMS, QuicBuildError, build_quic_p
 from tcpdelay.testbed.virtual_kernel import DEFAULT_KERNEL, check_version
 from tcpdelay.testbed.workplaces import workplace
 
+# Specifications; a list of values stands for several experiments.
+
 MAX_EXPERIMENTS = 10_000
 
 
@@ -257,6 +259,8 @@ def shortened(specification: Specification, duration: float) -> Specification:
     )
     return replace(specification, experiments=experiments, precision=None)
 
+
+# The run of a campaign.
 
 MICROSECOND = 1000
 KERNEL_NAMES = {"cwnd": "snd_cwnd", "ssthresh": "snd_ssthresh", "retransmits": "total_retrans"}

@@ -305,6 +305,8 @@ MANAGED = tuple(kind for kind in get_args(QueueKind) if kind not in ("fifo", "po
 """Queues that the kernel keeps short."""
 
 
+# Programs on hosts, and the links between hosts and routers; also from a TOML file.
+
 CLIENT, SERVER = "client", "server"
 MOST_LINKS = 32
 """Largest number of links: each has up to four segments, whose numbers are below 160 (`network`)."""

@@ -455,6 +455,8 @@ def _bulk(source: Bulk) -> dict[str, float]:
     }
 
 
+# The simulation, and the results of its sources.
+
 SLICES = 64
 """Equal parts of the time that counts; the differences between their delays give the confidence intervals."""
 DRAIN = 120.0

@@ -36,6 +36,8 @@ from tcpdelay.sim.network.linux import MinBuf
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, TimeLined, Udp
 from tcpdelay.sim.network.transport import Feature, Transport, segment_size
 
+# The transports, by the stack that they implement.
+
 TRANSPORTS: dict[type, Transport] = {
     Linux: linux.TRANSPORT,
     Dctcp: linux.DCTCP,
@@ -63,6 +65,8 @@ def stacks_with(feature: Feature | None) -> list[str]:
         stack.__name__ for stack, transport in TRANSPORTS.items() if feature is None or feature in transport.features
     ]
 
+
+# The sources.
 
 Opener = Literal["receiver", "sender"]
 Scheduling = Literal["blind", "intelligent"]

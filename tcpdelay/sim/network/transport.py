@@ -42,6 +42,8 @@ from tcpdelay.sim.network.waiting import DISCARDED, NOT_ECT, PACKET
 from tcpdelay.sim.path import is_lost
 from tcpdelay.sim.records import EVENT, KEPT, LOSS_FIELDS, MASK, NEVER, RING, WIRE, WRITTEN_MESSAGE, uniform
 
+# The state of a flow that does not depend on its transport, and the kernels that every transport uses.
+
 CONSTANT_RATE, BULK, TRANSFERS, DISPATCHED, SCHEDULED = range(5)
 """Kinds of application. A dispatcher (`tcpdelay.sim.network.dispatching`) writes the messages of a dispatched flow, and
 the messages of a scheduled flow come from a source (`tcpdelay.sim.network.simulation`)."""
@@ -374,6 +376,8 @@ def draw_size(flow: Any) -> int:
     size = smallest * (1.0 - uniform(flow.next_double, flow.random_state)) ** (-1.0 / flow.pareto_shape)
     return int(max(round(min(size, flow.largest_size)), 1))
 
+
+# A transport, and how the engine calls its kernels.
 
 Feature = Literal[
     "constant rate",

@@ -18,6 +18,8 @@ from tcpdelay.scenario.stack import QUIC_PACKETS, QuicImplementation, QuicPacket
 from tcpdelay.sim.records import BBR_GROUPS, JITTER_FIELDS, JITTER_TABLE, LOSS_FIELDS, SNAPSHOT, TRANSIT
 from tcpdelay.sim.tcp.constants import SECOND
 
+# What differs between implementations: RFC 9002 by the letter, aioquic, quic-go and quinn.
+
 WHOLE, PARTIAL, OVERSHOOT, FULL = range(4)
 """What a nearly full congestion window allows: a packet that fits, a packet cut to fit, one whole packet more, or a
 packet of any size only if a full packet fits."""
@@ -156,6 +158,8 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
 }
 """The rules by implementation."""
 
+
+# The state: a record of both ends, and the rings of packets, streams and messages.
 
 FRAMES = 16
 """Most frames of a packet: one of a stream for each message of 64 bytes or more."""

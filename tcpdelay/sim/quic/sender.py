@@ -371,6 +371,8 @@ def insert_range(c: Any, wire: Any, start: int, end: int) -> int:
     return int(first)
 
 
+# Loss detection: the RTT, the thresholds of packets and time, and the probe timeout (RFC 9002, 5 and 6).
+
 PACKET_THRESHOLD = 3
 """Packets beyond a lost one that are acknowledged first (RFC 9002, 6.1.1, kPacketThreshold)."""
 TIME_THRESHOLD = 9 / 8
