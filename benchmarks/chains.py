@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tcpdelay.chain.delay_model import DelayModel
-from tcpdelay.chain.published.transitions import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
+from tcpdelay.chain.published import BACKLOG_PER_LOAD, parameters, published_transitions, start_phase
 from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions, reachable_rows
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow

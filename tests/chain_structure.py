@@ -3,7 +3,7 @@
 import numpy as np
 
 from tcpdelay.chain.linux.transitions import LinuxProfile
-from tcpdelay.chain.published.delays import PublishedProfile
+from tcpdelay.chain.published import PublishedProfile
 from tcpdelay.chain.solver.state_space import reachable_rows
 from tcpdelay.chain.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, probability_at_bound, solve_by_sweeps
 from tcpdelay.scenario.stack import NewReno2008

@@ -12,12 +12,18 @@ from tcpdelay.chain import delay_model as chain
 from tcpdelay.chain.delay_model import DelayModel, budget_for
 from tcpdelay.chain.linux.delays import bins_with_tail
 from tcpdelay.chain.linux.departures import add, new_bins
-from tcpdelay.chain.published.delays import spread_lattice
-from tcpdelay.chain.solver.aggregation import aggregate, bin_flows
+from tcpdelay.chain.published import spread_lattice
+from tcpdelay.chain.solver.aggregation import (
+    SINGLE_BACKLOGS,
+    aggregate,
+    bin_flows,
+    geometric_groups,
+    tail_decay,
+    tail_errors,
+)
 from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, rows_with_tail
 from tcpdelay.chain.solver.stationary import MAX_SWEEPS, solve_by_sweeps
 from tcpdelay.chain.solver.sweeps import backlogs_beyond, sweep
-from tcpdelay.chain.solver.tail import SINGLE_BACKLOGS, geometric_groups, tail_decay, tail_errors
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import capacity, carries, predict
 from tcpdelay.scenario.path import Path

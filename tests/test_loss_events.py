@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tcpdelay.chain.published.transitions import NEWRENO, RENO, SACK, loss_events, timeout_share_correlated
+from tcpdelay.chain.published import NEWRENO, RENO, SACK, loss_events, timeout_share_correlated
 
 
 @pytest.mark.parametrize("one_packet", [False, True])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from chain_structure import profile_of, rows_within
 from tcpdelay.chain.delay_model import DelayModel, budget_for
-from tcpdelay.chain.published.transitions import start_phase
+from tcpdelay.chain.published import start_phase
 from tcpdelay.chain.solver.aggregation import bin_flows, gth_solve
 from tcpdelay.chain.solver.state_space import (
     PHASE,

@@ -5,9 +5,9 @@ import pytest
 
 from chain_structure import profile_of, rows_within
 from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.solver.aggregation import UNDISTURBED, decay, doublings, tail_decay, widen
 from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, number_states, reachable_rows
 from tcpdelay.chain.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, from_start, solve_by_sweeps
-from tcpdelay.chain.solver.tail import UNDISTURBED, decay, doublings, tail_decay, widen
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack

@@ -27,13 +27,13 @@ from tcpdelay.ask import (
     requested_figures,
 )
 from tcpdelay.budget import Budget, TooLargeError
+from tcpdelay.chain import published
 from tcpdelay.chain.delay_model import DelayModel, DelaySummary, budget_for, summary
 from tcpdelay.chain.linux import parameters as linux
 from tcpdelay.chain.linux.delays import JITTER_FIELDS, constant_paths, filled_bins, jitter_refusals, with_jitter
 from tcpdelay.chain.linux.parameters import PATH_FIELDS, linux_refusals
 from tcpdelay.chain.linux.transitions import compile_kernels
-from tcpdelay.chain.published import transitions as published
-from tcpdelay.chain.published.delays import merge_lattices
+from tcpdelay.chain.published import merge_lattices
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_TRUNCATION, RequestedFigures
 from tcpdelay.compiling.compilation import interpreted_first, single_prediction
 from tcpdelay.declare import declarations

@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 from tcpdelay.ask import DelayParts
 from tcpdelay.budget import MOST_MEMORY, MOST_SECONDS, SECONDS_PER_UPDATE, SLICE, Budget, TooLargeError
 from tcpdelay.chain.linux.transitions import linux_profile
-from tcpdelay.chain.published.delays import PublishedProfile
+from tcpdelay.chain.published import PublishedProfile
 from tcpdelay.chain.solver.aggregation import MAX_SWEEPS as MAX_SWEEPS_OF_PHASES
-from tcpdelay.chain.solver.aggregation import backlog_drift, drift_after
+from tcpdelay.chain.solver.aggregation import (
+    backlog_drift,
+    decay,
+    doublings,
+    drift_after,
+    tail_decay,
+    tail_errors,
+    widen,
+)
 from tcpdelay.chain.solver.state_space import (
     Phases,
     Rows,
@@ -44,7 +52,6 @@ from tcpdelay.chain.solver.stationary import (
     probability_at_bound,
     solve_within,
 )
-from tcpdelay.chain.solver.tail import decay, doublings, tail_decay, tail_errors, widen
 from tcpdelay.compiling.compilation import few_predictions
 from tcpdelay.declare import InvalidValueError, is_number
 from tcpdelay.delays import DelayDistribution

@@ -43,9 +43,9 @@ from tcpdelay.chain.linux.phases import (
     Sending,
 )
 from tcpdelay.chain.linux.windows import SMALL_PACKETS, ack_offsets, opening_times, reduced_window, times_after_loss
+from tcpdelay.chain.solver.aggregation import SINGLE_BACKLOGS, geometric_groups
 from tcpdelay.chain.solver.state_space import Phases, Rows
 from tcpdelay.chain.solver.sweeps import total
-from tcpdelay.chain.solver.tail import SINGLE_BACKLOGS, geometric_groups
 from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.path import Path

@@ -66,7 +66,7 @@ from tcpdelay.chain.linux.phases import (
 )
 from tcpdelay.chain.linux.recoveries import put_loss_in_repair, put_losses, put_repairs, with_rtt_probes
 from tcpdelay.chain.linux.windows import opening_time, reduced_window, round_openings
-from tcpdelay.chain.solver.aggregation import backlog_drift
+from tcpdelay.chain.solver.aggregation import backlog_drift, tail_decay
 from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, Phases, Rows, Transitions, reachable_rows
 from tcpdelay.chain.solver.stationary import (
     BYTES_PER_CELL,
@@ -81,7 +81,6 @@ from tcpdelay.chain.solver.stationary import (
     sum_up,
     updates_per_sweep,
 )
-from tcpdelay.chain.solver.tail import tail_decay
 from tcpdelay.compiling.compilation import compiled_elsewhere, interpreted, kernel, records
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
