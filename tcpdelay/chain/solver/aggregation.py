@@ -199,27 +199,44 @@ def _sweep_phases(chain: PhaseChain, inflow: NDArray[np.float64], visits: NDArra
 
 
 @kernel()
+def _fed_back(chain: PhaseChain, inflow: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the phases in which flow is left after a sweep, to earlier phases, or from which it begins."""
+    is_fed = inflow > 0.0
+    for phase in range(inflow.size):
+        for move in range(chain.first[phase], chain.first[phase + 1]):
+            is_fed[chain.target[move]] |= chain.target[move] < phase
+        # What a phase holds that is never left.
+        is_fed[phase] |= chain.first[phase] == chain.first[phase + 1]
+    return np.nonzero(is_fed)[0]
+
+
+@kernel()
 def settle(
     chain: PhaseChain, inflow: NDArray[np.float64], tolerance: float, most: int
 ) -> tuple[NDArray[np.float64], int]:
     """Iterate `inflow` until it changes by at most `tolerance`, in at most `most` sweeps; return visits and sweeps."""
-    visits, before = np.zeros(inflow.size), np.zeros(inflow.size)
+    visits, places = np.zeros(inflow.size), _fed_back(chain, inflow)
     scale(inflow, 1 / total(inflow))
-    copy(inflow, before)
-    history = new_history(inflow.size)
+    before, after = inflow[places], np.empty(places.size)
+    history = new_history(places.size)
     stored, sweeps = -1, 0
     while sweeps < most:
         sweeps += 1
         _sweep_phases(chain, inflow, visits)
-        scale(inflow, 1 / total(inflow))
+        for i in range(places.size):
+            after[i] = inflow[places[i]]
+        scale(after, 1 / total(after))
         moved = 0.0
-        for i in range(inflow.size):
-            moved += abs(inflow[i] - before[i])
-        if moved <= tolerance:
+        for i in range(places.size):
+            moved += abs(after[i] - before[i])
+        settled = moved <= tolerance
+        if not settled:
+            stored = remember(history, stored, before, after)
+            extrapolate(history, stored, before)
+        for i in range(places.size):
+            inflow[places[i]] = after[i] if settled else before[i]
+        if settled:
             break
-        stored = remember(history, stored, before, inflow)
-        extrapolate(history, stored, before)
-        copy(before, inflow)
     return visits, sweeps
 
 
