@@ -1,18 +1,53 @@
 """A page for each command with all its options, and a table of the commands; `conf.py` makes them at each build."""
 
 import io
-import os
+import re
 import textwrap
-from collections.abc import Iterator
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from typer.core import TyperCommand, TyperGroup
 
 from tcpdelay.cli.program import main, program
 
-TERMINAL = {"COLUMNS": "90", "TERM": "dumb", "NO_COLOR": "1"}
+CONTEXT = TyperCommand.context_class
+TerminalFormatter = CONTEXT.formatter_class
+
+
+class PageFormatter(TerminalFormatter):
+    """Writes the help of a command as reStructuredText, where a terminal would have columns."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        """Write how a command is called."""
+        self.write_literal(f"{prog} {args}")
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Write a heading above what follows."""
+        self.write(f".. rubric:: {escaped(name)}\n\n")
+        yield
+
+    def write_dl(self, rows: Sequence[tuple[str, str]], *_: Any) -> None:
+        """Write options or words with their meanings."""
+        for term, meaning in rows:
+            self.write(f"``{term}``\n   {escaped(' '.join(meaning.split()))}\n\n")
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs; one below a title and a backspace keeps its lines."""
+        for paragraph in re.split(r"\n\s*\n", text.strip("\n")):
+            lines = paragraph.removeprefix("\b\n").splitlines()
+            if lines[0].endswith(":"):
+                self.write(f".. rubric:: {escaped(lines[0].strip(' :'))}\n\n")
+                self.write_literal("\n".join(lines[1:]))
+            else:
+                self.write(f"{escaped(' '.join(' '.join(lines).split()))}\n\n")
+
+    def write_literal(self, text: str) -> None:
+        """Write lines as they are."""
+        self.write(".. code-block:: sh\n\n" + textwrap.indent(textwrap.dedent(text).rstrip(), "   ") + "\n\n")
 
 
 def write_command_pages(folder: Path) -> None:
@@ -20,23 +55,27 @@ def write_command_pages(folder: Path) -> None:
     (folder / "commands").mkdir(parents=True, exist_ok=True)
     rows, contents = [".. list-table::", ""], [".. toctree::", "   :hidden:", ""]
     for name, command in program().commands.items():
-        summary = command.get_short_help_str(limit=200)
+        summary = escaped(command.get_short_help_str(limit=200))
         rows += [f"   * - :doc:`{name} </generated/commands/{name}>`", f"     - {summary}"]
         contents.append(f"   /generated/commands/{name}")
-        helps = "\n\n".join(help_texts(name, command))
-        write_changed(folder / "commands" / f"{name}.rst", f"{name}\n{'=' * len(name)}\n\n{helps}\n")
+        write_changed(folder / "commands" / f"{name}.rst", "\n".join(page(name, command, "=")))
     write_changed(folder / "commands.inc", "\n".join([*rows, "", *contents, ""]))
 
 
-def help_texts(words: str, command: TyperCommand | TyperGroup) -> Iterator[str]:
-    """Give the help of a command, and of all commands below it, as literal blocks for a terminal of 90 columns."""
-    whole = any(option.name == "help_all" for option in command.params)
+def page(words: str, command: TyperCommand | TyperGroup, underline: str) -> Iterator[str]:
+    """Give the help of a command, and of all commands below it, each under its name."""
+    option = "--help-all" if any(each.name == "help_all" for each in command.params) else "--help"
     shown = io.StringIO()
-    with patch.dict(os.environ, TERMINAL), redirect_stdout(shown):
-        main([*words.split(), "--help-all" if whole else "--help"])
-    yield ".. code-block:: text\n\n" + textwrap.indent(shown.getvalue().strip("\n"), "   ")
+    with patch.object(CONTEXT, "formatter_class", PageFormatter), redirect_stdout(shown):
+        main([*words.split(), option])
+    yield from (words, underline * len(words), "", shown.getvalue())
     for name, below in getattr(command, "commands", {}).items():
-        yield from help_texts(f"{words} {name}", below)
+        yield from page(f"{words} {name}", below, "-")
+
+
+def escaped(text: str) -> str:
+    """Return text in which no character is markup."""
+    return re.sub(r"([\\*`|_])", r"\\\1", text)
 
 
 def write_changed(file: Path, text: str) -> None:

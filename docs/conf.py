@@ -28,6 +28,7 @@ extensions = [
     "myst_nb",
     "sphinx-mathjax-offline",  # equations without a request to any other host
 ]
+smartquotes_action = "qe"  # quotes and ellipses; two hyphens begin an option
 exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
 
 autosummary_generate = True
