@@ -66,7 +66,7 @@ def test_the_error_of_the_capacity():
     assert f"compares the capacity of the chain with {len(simulated)} simulations" in page
     median, tenth = percent(apart.median(), 1), percent(apart.quantile(0.9), 1)
     assert f"differs by {median} in the median, by up to {tenth} in nine of ten" in page
-    assert f"at most {percent(simulated.max() - 1, 1)} above it" in page
+    assert f"at most {percent(simulated.max() - 1, 1)} above the chain's" in page
     appendix = f"differs by {median} from simulations, in the median of {len(simulated)}"
     assert appendix in text_of("docs/appendix/chain-linux.md")
     near = table("near-capacity")
