@@ -74,8 +74,9 @@ def page(words: str, command: TyperCommand | TyperGroup, underline: str) -> Iter
 
 
 def escaped(text: str) -> str:
-    """Return text in which no character is markup."""
-    return re.sub(r"([\\*`|_])", r"\\\1", text)
+    """Return text in which no character is markup, and options do not break at their hyphens."""
+    plain = re.sub(r"([\\*`|_])", r"\\\1", text)
+    return re.sub(r"(?<![\w-])(--?[a-z][a-z-]*)(?![\w\\])", r"``\1``", plain)
 
 
 def write_changed(file: Path, text: str) -> None:
