@@ -20,6 +20,10 @@ TerminalFormatter = CONTEXT.formatter_class
 class PageFormatter(TerminalFormatter):
     """Writes the help of a command as reStructuredText, where a terminal would have columns."""
 
+    def __init__(self, **_: Any) -> None:
+        """Make a formatter that cuts off no sentence for want of columns."""
+        super().__init__(width=1000)
+
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
         """Write how a command is called."""
         self.write_literal(f"{prog} {args}")
