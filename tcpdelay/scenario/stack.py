@@ -105,20 +105,7 @@ _CONTROL_MEANING = (
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A transport; one of the profiles, such as `Stack.linux`, makes it.
-
-    The parameters of `Stack.linux`, `Stack.newreno_2008` and `Stack.quic` are those of `Linux`, `NewReno2008` and
-    `Quic` in `tcpdelay.scenario.stack`.
-
-    Examples
-    --------
-    >>> Stack.linux(congestion_control="bbr", delayed_ack=True, rto_min=0.050).rto_min
-    0.05
-    >>> Stack.newreno_2008(variant="sack").variant
-    'sack'
-    >>> Stack.quic("quic-go", delivery="stream_per_message").delivery
-    'stream_per_message'
-    """
+    """A transport; one of the profiles, such as `Stack.linux`, makes it."""
 
     if TYPE_CHECKING:
         linux: ClassVar[type[Linux]]
