@@ -2,12 +2,16 @@
 
 import os
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
 # Pages import `terminal`, which shows commands with their output.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from command_pages import write_command_pages
 from sphinx.application import Sphinx
 
 project = "tcpdelay"
@@ -24,6 +28,7 @@ extensions = [
     "myst_nb",
     "sphinx-mathjax-offline",  # equations without a request to any other host
 ]
+smartquotes_action = "qe"  # quotes and ellipses; two hyphens begin an option
 exclude_patterns = ["_build", "jupyter_execute", "**/.ipynb_checkpoints"]
 
 autosummary_generate = True
@@ -67,5 +72,6 @@ def links_from_the_notebooks(app: Sphinx, docname: str, source: list[str]) -> No
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", links_from_the_notebooks)
+    app.connect("builder-inited", lambda app: write_command_pages(Path(app.srcdir) / "generated"))
     # It copies files at the end of a build, but does not declare that it is safe for pages that are read in parallel.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True

@@ -1,14 +1,28 @@
 """Commands as a reader runs them, shown on a page of the documentation with their output."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from IPython.display import Markdown, display
 
 SOURCE = Path(__file__).parents[1]
+WIDEST = 100
+"""Columns that a page has at 1280 px."""
+
+
+def wrapped(line: str) -> str:
+    """Return a line of sentences, or of a name and its value, in lines that fit a page; others as they are."""
+    gaps = list(re.finditer(r"(?<=\S) {2,}", line))
+    if len(line) <= WIDEST or len(gaps) > 1:
+        return line
+    indent = gaps[0].end() if gaps else len(line) - len(line.lstrip())
+    value = textwrap.wrap(line[indent:], WIDEST - indent, break_on_hyphens=False, break_long_words=False)
+    return line[:indent] + f"\n{' ' * indent}".join(value)
 
 
 def show(command: str, until: str | None = None) -> None:
@@ -41,4 +55,5 @@ def show(command: str, until: str | None = None) -> None:
         if not found:
             raise ValueError(f"until must be a line of the output, got {until!r}")
         printed = f"{before.rstrip()}\n...\n"
-    display(Markdown(f"```console\n$ {command}\n{printed}```"))
+    shown = "\n".join(map(wrapped, printed.split("\n")))
+    display(Markdown(f"```console\n$ {command}\n{shown}```"))

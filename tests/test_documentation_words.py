@@ -1,4 +1,4 @@
-"""The documentation stays as short as a reader can carry: a budget of words for each section."""
+"""The documentation stays as short as a reader can carry: budgets of words for sections, and of pages in the lists."""
 
 import importlib
 import inspect
@@ -13,6 +13,10 @@ DOCS = ROOT / "docs"
 BUILT = {"_build", "generated", "jupyter_execute"}
 BUDGETS = {"user pages": 45_000, "appendix": 40_000, "API": 40_000, "notebooks": 15_000}
 """Most words of each section. A budget only falls: a longer page ends another page."""
+
+
+MOST_PAGES = 40
+"""Most pages in the lists of the five sections: without the appendix, and without pages below others."""
 
 
 def words_in(text):
@@ -61,3 +65,20 @@ def test_a_section_keeps_its_budget_of_words(section, budget):
 def test_every_page_is_in_a_section():
     counted = {*pages(appendix=True), *pages(appendix=False)}
     assert {DOCS / "index.md", DOCS / "appendix" / "index.md", DOCS / "reference" / "api.md"} <= counted
+
+
+def listed_on(page):
+    """Return the pages in the lists of contents of a page."""
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
+    names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
+    return [(page.parent / f"{name}.md").resolve() for name in names]
+
+
+def test_the_navigation_stays_a_map():
+    sections = listed_on(DOCS / "index.md")
+    assert len(sections) == 5
+    listed = [page for section in sections for page in listed_on(section) if "appendix" not in page.parts]
+    assert len(listed) < MOST_PAGES  # and the front page
+    assert len(listed) == len(set(listed))
+    assert all(page.exists() for page in listed)

@@ -227,7 +227,7 @@ def test_every_measurement_by_others_has_an_answer_and_a_reason_if_that_is_off()
 
 def test_the_figures_of_the_first_example_are_those_that_are_predicted():
     """README, and the description of the picture of a report, state delays of a call at 100 ms and 2 % loss."""
-    readme, page = ((ROOT / name).read_text() for name in ("README.md", "docs/report.md"))
+    readme, front, page = ((ROOT / name).read_text() for name in ("README.md", "docs/index.md", "docs/report.md"))
     found = td.guideline("voip", rtt=0.100, loss=0.02)
     delay = td.predict_delay("voip", rtt=0.100, loss=0.02)
     p95, late = delay.quantile(0.95), format_fraction(delay.late_fraction(0.200))
@@ -235,6 +235,8 @@ def test_the_figures_of_the_first_example_are_those_that_are_predicted():
     on_time = format_fraction(delay.cdf(0.051), digits=2)
     near = f"{on_time} of the packets arrive within 1 ms of the network's delay, 95 % within {format_time(p95)}]"
     assert near in readme
+    assert near.removesuffix("]") in front
+    assert f"2 % loss: 95 % of the packets arrive within {format_time(p95)}.*" in front
     assert found.verdict == "works"
     spare, score = format_time(0.200 - p95), found.call.at_limit.mos
     assert f"Works, with {spare} to spare; p95 {format_time(p95)}, limit 200 ms, {late} later, MOS {score:.2f}." in page

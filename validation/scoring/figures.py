@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION
@@ -64,6 +65,7 @@ def draw_scatter(figure: Figure, scores: Sequence[Score]) -> None:
     low, high = min(shown) / 1.3, max(shown) * 1.3
     for ax, model in zip(panels, models, strict=True):
         _log_log(ax, low, high)
+        ax.xaxis.set_major_locator(LogLocator())  # more labels than powers of ten would run together
         ax.plot([low, high], [low, high], color=INK, linewidth=0.8)
         for place, group in _rtt_groups(scores, model):
             points = [score for score in group if math.isfinite(score.predicted("p95"))]
