@@ -40,7 +40,7 @@ from tcpdelay.statistics import Interval
 from tcpdelay.study.best import Candidate, Choice
 from tcpdelay.study.boundary import Frontier
 from tcpdelay.study.edge import Edge
-from tcpdelay.study.margins import Input, Output, Sensitivities
+from tcpdelay.study.margins import NOISE, Input, Output, Sensitivities
 from tcpdelay.study.playback import STAGES, GaplessPlayout, PlayerAnswer, StartupBuffer, UnstoppableAudio, VideoStalls
 from tcpdelay.study.playout import PlayoutCell, PlayoutTable, SmallestBuffer
 from tcpdelay.study.search import FORMATS
@@ -307,7 +307,7 @@ def _(found: Sensitivities) -> RenderedAnswer:
     for entry in found.entries:
         (name, _), (output, written) = INPUTS[entry.input], OUTPUTS[entry.output]
         changes = [_change(change) for change in entry.changes]
-        elasticity = "" if math.isnan(entry.elasticity) else f"{entry.elasticity:.2f}"
+        elasticity = "" if math.isnan(entry.elasticity) else f"{round(entry.elasticity, 2) + 0.0:.2f}"  # Not "-0.00".
         cells.append([output, name, *map(written, entry.outputs), *changes, elasticity, entry.direction])
         point: Row = {"input": entry.input, "output": entry.output}
         for place, value, result in zip(("low", "now", "high"), entry.inputs, entry.outputs, strict=True):
@@ -382,7 +382,9 @@ def _share(fraction: float) -> str:
 
 
 def _change(fraction: float) -> str:
-    """Return a relative change with its sign."""
+    """Return a relative change with its sign; "0 %" for one that is rounding."""
+    if abs(fraction) < NOISE:
+        return "0 %"
     return "" if math.isnan(fraction) else "never" if fraction == math.inf else f"{100 * fraction:+.3g} %"
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -338,12 +338,18 @@ def facts_text(facts: Sequence[tuple[str, str]]) -> str:
 
 
 def cells_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", *, wrap: bool = False
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str = "",
+    *,
+    wrap: bool = False,
+    words: Collection[int] = (0,),
 ) -> RichTable:
-    """Return a table of cells below headings; the first column contains names, the other columns values."""
+    """Return a table of cells below headings; columns of `words`, and those without any digit, begin at the left."""
     table = RichTable(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if i else "left", no_wrap=i == 0 and not wrap)
+        figures = i not in words and any(char.isdigit() for row in rows for char in row[i])
+        table.add_column(Text(heading), justify="right" if figures else "left", no_wrap=i == 0 and not wrap)
     for row in rows:
         table.add_row(*map(Text, row))
     return table
@@ -476,5 +482,6 @@ class ResultTable:
     def _parts(self, *, transposed: bool) -> list[RenderableType]:
         columns = [[column.heading, *(column.shown(row) for row in self.rows)] for column in self.columns]
         lines = columns if transposed else [list(line) for line in zip(*columns, strict=True)]
-        table = cells_table(lines[0], lines[1:], self.title, wrap=transposed)
+        words = [0, *(() if transposed else (i for i, column in enumerate(self.columns) if column.kind == "text"))]
+        table = cells_table(lines[0], lines[1:], self.title, wrap=transposed, words=words)
         return [table, Text(self.note)] if self.note else [table]
