@@ -53,7 +53,7 @@ BUDGETS = {
         "delays": 525,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 870, "scenario": 3782, "accuracy": 1010, "sim": 13_495, "chain": 10_190, "models": 605},
+    **{"ask": 445, "compiling": 870, "scenario": 3782, "accuracy": 1010, "sim": 13_580, "chain": 10_190, "models": 605},
     **{
         "quality": 1270,
         "capture": 5945,

@@ -54,6 +54,7 @@ from tcpdelay.sim.batches import (
     Batches,
     DelaysOfKind,
     KindsInBatches,
+    LateShare,
     Sought,
     carried_share,
 )
@@ -109,8 +110,6 @@ LARGEST_MESSAGE_RATE = 10_000.0
 """Largest mean rate of messages [1/s] of a source without exact writes: the messages of 100 s can wait."""
 NEVER = Interval(np.inf, np.inf, np.inf)
 """Interval of a delay that is infinite."""
-PARTS = 4
-"""Batches of each chunk of a simulation that ends with a decision, so that there are soon enough."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 
@@ -359,9 +358,8 @@ def simulate(
     for refused in source_refusals(source, path, stack):
         raise refused
     checked_budget(max_seconds, None)
-    budget = SimulationBudget(SLOWEST * max_seconds)
-    if packets is not None:
-        budget = requested_budget(packets, source, stack, max_seconds)
+    usual_budget = SimulationBudget(SLOWEST * max_seconds)
+    budget = usual_budget if packets is None else requested_budget(packets, source, stack, max_seconds)
     connections: Connections | QuicConnections
     if isinstance(stack, Quic):
         of_kernel = {"rules": rules != ALL_RULES, "exact_ties": exact_ties, "tick_offset": tick_offset, "trace": trace}
@@ -375,8 +373,7 @@ def simulate(
             raise InvalidValueError("rules.rack", rules.rack, allowed)
         connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, budget)
     most = packets_within(max_seconds, source, stack) if packets is None else packets
-    available = available_messages(source, connections.warm_up, packets)
-    if available is not None:
+    if (available := available_messages(source, connections.warm_up, packets)) is not None:
         most = min(most, available)
     sought = Sought(quantile, half_width if packets is None else None, decided)
     return _run(connections, most, seed, sought, trace, on_progress)
@@ -456,15 +453,15 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
     """Simulate until `most_packets` are counted, what is sought is known or the budget is spent; return the result."""
-    batches, parts, sums, kept = Batches(), Batches(), np.zeros(2), []
+    batches, sums, kept = Batches(), np.zeros(2), []
+    late = None if sought.decided is None else LateShare(sought.decided)
     kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
-    carried = UNKNOWN
     # Each segment is sent 1 / (1 - loss) times.
     sent = segments_per_message(connections.source, connections.stack) / min(2 * (1 - connections.path.loss), 1.0)
     short = max(int(SEGMENTS_PER_CHUNK // sent), 1)
     chunk = connections.chunk(min(CHUNK, short, -(-most_packets // 20)))
-    counted, looked, decided = 0, 0, False
+    counted, looked, decided, carried = 0, 0, False, UNKNOWN
     # The packet trace is that of the first connection.
     first, wire = connections.state, connections.wire
     if trace:
@@ -479,8 +476,8 @@ def _run(
             break
         counted += found.packets
         batches.add(found.delays[0])
-        for part in np.array_split(found.delays[0], PARTS) if sought.decided else ():
-            parts.add(part)
+        if late is not None:
+            late.add(found.delays[0])
         connections.budget.spend(WORK_OF_CHUNK)
         sums += found.delays.sum(axis=1)
         written_per_read.append(found.written_per_read)
@@ -488,8 +485,7 @@ def _run(
         if trace:
             kept.append(found)
         if counted >= MORE_PER_LOOK * looked or counted == most_packets:
-            decided = sought.is_decided(parts, counted)
-            if decided:
+            if decided := late is not None and late.is_decided:
                 break
             if len(written_per_read) >= FEWEST_SHARES:
                 looked = counted
