@@ -202,8 +202,8 @@ def independent_batches(
     block = independent_block(means)
     if block is None:
         return None
-    starts = _batch_starts(len(histograms), -(-block // means_per_histogram))
-    return [merge(list(histograms[start:end])) for start, end in pairwise([*starts, len(histograms)])]
+    ends = pairwise([*_batch_starts(len(histograms), -(-block // means_per_histogram)), len(histograms)])
+    return [merge(list(histograms[start:end])) if end - start > 1 else histograms[start] for start, end in ends]
 
 
 def _batch_starts(count: int, size: int) -> list[int]:
