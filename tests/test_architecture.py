@@ -59,7 +59,7 @@ BUDGETS = {
         "capture": 5945,
         "testbed": 6610,
         "proxy": 800,
-        "study": 9342,
+        "study": 9346,
         "advice": 1865,
         "report": 5980,
     },

@@ -239,7 +239,7 @@ def test_few_simulations_find_what_tcp_carries(monkeypatch):
     path, stack, model = Path(rtt=0.100, loss=0.005), Stack.linux(), simulator(FEW)
     found = largest_sustainable_rate(Flow(174, 0.100), path, stack, model)
     # The walk up from 14 kbit/s, by the square root of two, has more steps.
-    assert len(asked) < math.log2(found.edge / 13_920)
+    assert len(asked) < 2 * math.log2(found.edge / 13_920)
     again = largest_sustainable_rate(Flow(174, 0.100 / math.sqrt(2)), path, stack, model)
     assert again.edge == pytest.approx(found.edge, rel=0.05)
 

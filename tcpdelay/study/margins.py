@@ -94,7 +94,7 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
 def _carried_part(axis: Axis, stack: KnownStack, start: float, model: AnsweredBy | Model) -> Bracket:
     """Return the part that TCP carries of the first bitrate on the walk up from `start` whose backlog grows.
 
-    The backlog of every larger bitrate grows too, so that halving the walk finds the first one.
+    The backlog of every larger bitrate grows too, so that an exponential search finds the first one.
     """
     count = math.ceil(math.log(axis.highest / start) / math.log(STEP)) if start < axis.highest else 0
     walk = [start, *(min(start * STEP**step, axis.highest) for step in range(1, count + 1))]
@@ -107,7 +107,11 @@ def _carried_part(axis: Axis, stack: KnownStack, start: float, model: AnsweredBy
         return at(step).status in ("not carried", "unsupported", "too large")
 
     # The start alone may be sparse, and its backlog grow because few duplicate ACKs follow a loss.
-    first = 0 if ends(0) else bisect_left(range(len(walk)), True, 1, key=ends)
+    first, beyond = 0, 1
+    if not ends(0):
+        while beyond < len(walk) and not ends(beyond):
+            beyond *= 2
+        first = bisect_left(range(len(walk)), True, beyond // 2 + 1, min(beyond, len(walk)), key=ends)
     carried = walk[first - 1] if first else None
     if first == len(walk):
         return Bracket(carried, None)
