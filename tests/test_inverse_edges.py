@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.ask import solved_once
+from tcpdelay.chain.chains import LinuxChain
 from tcpdelay.models.predict import carries
 from tcpdelay.scenario.scenario import APPLICATIONS, Scenario
 from tcpdelay.study.margins import margins
@@ -79,6 +80,19 @@ def test_what_is_asked_for_does_not_count_if_it_is_given():
     for quantity, (flow, path) in others.items():
         solve = QUESTIONS[quantity]
         assert solve(flow, path, LINUX, TARGET).value == solve(VOIP, PATH, LINUX, TARGET).value, quantity
+
+
+def test_a_chain_near_the_edge_is_solved_once(monkeypatch):
+    asked, answer = [], LinuxChain.answer
+
+    def counted(self, scenario, requested):
+        asked.append((scenario, requested.precision))
+        return answer(self, scenario, requested)
+
+    monkeypatch.setattr(LinuxChain, "answer", counted)
+    found = td.largest_loss(VOIP, PATH, target=TARGET, method="chain")
+    for _, path in (found.at, found.beyond):
+        assert [precision for scenario, precision in asked if scenario.path == path] == ["exact"]
 
 
 def test_margins_and_answers_agree():

@@ -231,6 +231,17 @@ def test_what_a_simulation_carries_of_a_growing_backlog_is_the_capacity(flow, lo
     assert not simulated.at_least
 
 
+def test_few_simulations_find_what_tcp_carries(monkeypatch):
+    asked = []
+    monkeypatch.setattr("tcpdelay.study.margins.predict", lambda *a, **k: asked.append(a) or predict(*a, **k))
+    path, stack, model = Path(rtt=0.100, loss=0.005), Stack.linux(), simulator(FEW)
+    found = largest_sustainable_rate(Flow(174, 0.100), path, stack, model)
+    # The walk up from 14 kbit/s, by the square root of two, has more steps.
+    assert len(asked) < 2 * math.log2(found.edge / 13_920)
+    again = largest_sustainable_rate(Flow(174, 0.100 / math.sqrt(2)), path, stack, model)
+    assert again.edge == pytest.approx(found.edge, rel=0.05)
+
+
 def test_without_loss_no_backlog_grows():
     found = largest_sustainable_rate(Flow(174, 0.020), Path(rtt=0.100, loss=0.0), Stack.linux(), simulator(FEW))
     assert found.at_least

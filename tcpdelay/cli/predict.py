@@ -87,7 +87,8 @@ class PredictionOutput(Destination):
         " where its expected error is below 10 % and the rate is not near the capacity, else the simulator."
     )
     packets: int | None = option(
-        "Number of simulated packets.", "until the 95th percentile is known to 2 %, at most 20 million"
+        "Number of simulated packets.",
+        "until the 95th percentile is known to 2 %, with a backlog to 16 %; at most 20 million",
     )
     max_seconds: float = seconds_option()
     max_memory: Size | None = memory_option()

@@ -285,10 +285,10 @@ def predict_delay(
         QUIC knows datagrams and a stream per message, with NewReno. Any other QUIC is simulated.
     method : {"auto", "chain", "simulation"}
         What answers: the Markov chain in a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to 2 % in
-        some seconds, or to what it has reached after 20 million packets. "auto" asks the chain where its expected error
-        is below 10 % and the flow's rate is not near the capacity, and else simulates what can be simulated: also lost
-        acknowledgements, which the chain does not know, jitter above the packet interval, and bursts of losses that are
-        too long for it. "chain" never simulates, and refuses what the chain does not know.
+        some seconds, with a backlog to 16 %, or to what it has reached after 20 million packets. "auto" asks the chain
+        where its expected error is below 10 % and the flow's rate is not near the capacity, and else simulates what can
+        be simulated: also lost acknowledgements, which the chain does not know, jitter above the packet interval, and
+        bursts of losses that are too long for it. "chain" never simulates, and refuses what the chain does not know.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional

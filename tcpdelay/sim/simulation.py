@@ -49,8 +49,10 @@ from tcpdelay.sim.batches import (
     Batches,
     DelaysOfKind,
     KindsInBatches,
+    LateShare,
     Sought,
     carried_share,
+    wide_enough,
 )
 from tcpdelay.sim.engine import (
     ALL_RULES,
@@ -103,8 +105,6 @@ LARGEST_MESSAGE_RATE = 10_000.0
 """Largest mean rate of messages [1/s] of a source without exact writes: the messages of 100 s can wait."""
 NEVER = Interval(np.inf, np.inf, np.inf)
 """Interval of a delay that is infinite."""
-PARTS = 4
-"""Batches of each chunk of a simulation that ends with a decision, so that there are soon enough."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 
@@ -226,7 +226,7 @@ def simulate(
     packets: int | None = None,
     seed: int = 0,
     quantile: float = 0.95,
-    half_width: float = HALF_WIDTH,
+    half_width: float | None = None,
     decided: Target | None = None,
     rules: Rules = ALL_RULES,
     tick_offset: float | None = None,
@@ -259,8 +259,9 @@ def simulate(
         Seed of all random numbers, 0 or more; the same seed gives the same result.
     quantile : float
         The quantile to which `half_width` refers, above 0 and below 1.
-    half_width : float
-        Half width of the quantile's 95 % interval, relative to the quantile, above 0 and below 1.
+    half_width : float, optional
+        Half width of the quantile's 95 % interval, relative to it, above 0 and below 1. By default 0.02; with a backlog
+        0.3 of the simulator's error in captures with such backlogs, if that is larger.
     decided : Target, optional
         The simulation ends as soon as it is certain to 99.9 % whether more packets come later than this target's limit
         than the target allows. Its other figures are then less precise.
@@ -338,7 +339,7 @@ def simulate(
     stack = checked_profile(stack)
     if not isinstance(stack, Linux | Quic):
         raise InvalidValueError("stack", stack, "be one of Stack.linux(...) or Stack.quic(...)")
-    for name, share in (("quantile", quantile), ("half_width", half_width)):
+    for name, share in (("quantile", quantile), ("half_width", HALF_WIDTH if half_width is None else half_width)):
         declarations(Target)["quantile"].require(name, share)
     if tick_offset is not None and not (is_number(tick_offset) and 0 <= tick_offset <= 1):
         raise InvalidValueError("tick_offset", tick_offset, "lie between 0 and 1 s")
@@ -353,9 +354,8 @@ def simulate(
     for refused in source_refusals(source, path, stack):
         raise refused
     checked_budget(max_seconds, None)
-    budget = SimulationBudget(SLOWEST * max_seconds)
-    if packets is not None:
-        budget = requested_budget(packets, source, stack, max_seconds)
+    usual_budget = SimulationBudget(SLOWEST * max_seconds)
+    budget = usual_budget if packets is None else requested_budget(packets, source, stack, max_seconds)
     connections: Connections | QuicConnections
     if isinstance(stack, Quic):
         of_kernel = {"rules": rules != ALL_RULES, "exact_ties": exact_ties, "tick_offset": tick_offset, "trace": trace}
@@ -369,10 +369,11 @@ def simulate(
             raise InvalidValueError("rules.rack", rules.rack, allowed)
         connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, budget)
     most = packets_within(max_seconds, source, stack) if packets is None else packets
-    available = available_messages(source, connections.warm_up, packets)
-    if available is not None:
+    if (available := available_messages(source, connections.warm_up, packets)) is not None:
         most = min(most, available)
-    sought = Sought(quantile, half_width if packets is None else None, decided)
+    usual = partial(wide_enough, HALF_WIDTH, _captured(source, path, stack), path)
+    width = usual if half_width is None else lambda _: half_width
+    sought = Sought(quantile, width if packets is None else None, decided)
     return _run(connections, most, seed, sought, trace, on_progress)
 
 
@@ -450,15 +451,15 @@ def _run(
     on_progress: Callable[[int, int], None] | None,
 ) -> Simulation:
     """Simulate until `most_packets` are counted, what is sought is known or the budget is spent; return the result."""
-    batches, parts, sums, kept = Batches(), Batches(), np.zeros(2), []
+    batches, sums, kept = Batches(), np.zeros(2), []
+    late = None if sought.decided is None else LateShare(sought.decided)
     kinds = KindsInBatches(connections.source.kinds)
     written_per_read: list[float] = []
-    carried = UNKNOWN
     # Each segment is sent 1 / (1 - loss) times.
     sent = segments_per_message(connections.source, connections.stack) / min(2 * (1 - connections.path.loss), 1.0)
     short = max(int(SEGMENTS_PER_CHUNK // sent), 1)
     chunk = connections.chunk(min(CHUNK, short, -(-most_packets // 20)))
-    counted, looked, decided = 0, 0, False
+    counted, looked, decided, carried = 0, 0, False, UNKNOWN
     # The packet trace is that of the first connection.
     first, wire = connections.state, connections.wire
     if trace:
@@ -473,8 +474,8 @@ def _run(
             break
         counted += found.packets
         batches.add(found.delays[0])
-        for part in np.array_split(found.delays[0], PARTS) if sought.decided else ():
-            parts.add(part)
+        if late is not None:
+            late.add(found.delays[0])
         connections.budget.spend(WORK_OF_CHUNK)
         sums += found.delays.sum(axis=1)
         written_per_read.append(found.written_per_read)
@@ -482,8 +483,7 @@ def _run(
         if trace:
             kept.append(found)
         if counted >= MORE_PER_LOOK * looked or counted == most_packets:
-            decided = sought.is_decided(parts, counted)
-            if decided:
+            if decided := late is not None and late.is_decided:
                 break
             if len(written_per_read) >= FEWEST_SHARES:
                 looked = counted

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from tcpdelay.accuracy.validity import validated_range
@@ -87,20 +89,35 @@ def largest_sustainable_rate(flow: Flow, path: Path, stack: Stack, model: Answer
 
 
 def _carried_part(axis: Axis, stack: KnownStack, start: float, model: AnsweredBy | Model) -> Bracket:
-    """Return the part that TCP carries of the first bitrate, on a walk up from `start`, whose backlog grows."""
-    carried, bitrate = None, start
-    while True:
-        answer = predict(Scenario(*axis.place(bitrate), stack), method=model)
-        if answer.status == "not carried":
-            rate = bitrate * answer.require().carried.value
-            # It is not known where more messages wait than can be kept, before the backlog has been measured.
-            return Bracket(rate if rate >= axis.lowest else carried, bitrate)
-        if answer.status in ("unsupported", "too large"):
-            return Bracket(carried, bitrate, known=False)
-        carried = bitrate
-        if bitrate == axis.highest:
-            return Bracket(bitrate, None)
-        bitrate = min(bitrate * STEP, axis.highest)
+    """Return the part that TCP carries of the first bitrate on the walk up from `start` whose backlog grows.
+
+    The backlog of every larger bitrate grows too, so that an exponential search finds the first one.
+    """
+    count = math.ceil(math.log(axis.highest / start) / math.log(STEP)) if start < axis.highest else 0
+    walk = [start, *(min(start * STEP**step, axis.highest) for step in range(1, count + 1))]
+
+    @cache
+    def at(step: int) -> Answer:
+        return predict(Scenario(*axis.place(walk[step]), stack), method=model)
+
+    def ends(step: int) -> bool:
+        return at(step).status in ("not carried", "unsupported", "too large")
+
+    # The start alone may be sparse, and its backlog grow because few duplicate ACKs follow a loss.
+    first, beyond = 0, 1
+    if not ends(0):
+        while beyond < len(walk) and not ends(beyond):
+            beyond *= 2
+        first = bisect_left(range(len(walk)), True, beyond // 2 + 1, min(beyond, len(walk)), key=ends)
+    carried = walk[first - 1] if first else None
+    if first == len(walk):
+        return Bracket(carried, None)
+    answer = at(first)
+    if answer.status != "not carried":
+        return Bracket(carried, walk[first], known=False)
+    rate = walk[first] * answer.require().carried.value
+    # It is not known where more messages wait than can be kept, before the backlog has been measured.
+    return Bracket(rate if rate >= axis.lowest else carried, walk[first])
 
 
 def margins(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, get_args
 
 from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
@@ -188,6 +189,9 @@ SIMULATED_TOLERANCE = 0.05
 SMALLEST_SHARE = 1e-3
 """Smallest share of late packets, relative to the share that a target allows, that the search distinguishes."""
 ALL_LATE = 1.0
+HARDLY = math.log(3)
+"""Largest excess of a value that hardly fails: a chain decides on values between it and the edge by its solution, which
+then also gives the delays."""
 STARTING_UTILIZATION = 0.5
 """Share of the fair TCP rate at which a search starts."""
 STARTING_TOLERANCE = 0.1
@@ -234,6 +238,7 @@ def bracket(
     lowest: float,
     highest: float,
     tolerance: float = RELATIVE_TOLERANCE,
+    near: Callable[[float], float | None] | None = None,
 ) -> Bracket:
     """Return both sides of the edge of what works that a walk from `start` meets first.
 
@@ -242,6 +247,8 @@ def bracket(
     `scipy.optimize.elementwise.bracket_root` doubles its steps, and would step over a range of values that works
     between two ranges that do not. SciPy's root finders converge on the root, where an answer costs the most; the edge
     is known sooner from two values on its two sides.
+
+    `near` takes the place of `excess` between two values of which the one beyond the edge hardly fails.
     """
     found: dict[float, float | None] = {}
 
@@ -268,7 +275,9 @@ def bracket(
             outside = inside
         if outside <= lowest:
             return Bracket(None, outside)
-    inside, outside = narrowed(excess, found, inside, outside, tolerance)
+    beyond = found[outside]
+    closer = excess if near is None or beyond is None or beyond > HARDLY else near
+    inside, outside = narrowed(closer, found, inside, outside, tolerance)
     return Bracket(inside, outside, known=found[outside] is not None)
 
 
@@ -337,21 +346,28 @@ def edge_of(
     assert target is not None
     tried, most = 0, most_values(axis)
 
-    def excess(value: float) -> float | None:
+    def excess(value: float, whole: bool = False) -> float | None:
         nonlocal tried
         scenario = Scenario(*axis.place(value), stack)
-        answer = predict(scenario, requested, model)
+        answer = _decision(scenario, requested, asked if whole else None, model)
         if answer.status == "too large":
             # A decision near the limit may take longer than the distribution.
-            whole = predict(scenario, asked, model)
-            answer = whole.restated(requested) or whole
+            distribution = predict(scenario, asked, model)
+            answer = distribution.restated(requested) or distribution
         tried += 1
         found = excess_lateness(answer, target)
         if on_progress is not None:
             on_progress(tried, most)
         return found
 
-    return bracket(excess, start, axis.lowest, axis.highest)
+    near = partial(excess, whole=True) if model == "chain" else None
+    return bracket(excess, start, axis.lowest, axis.highest, near=near)
+
+
+def _decision(scenario: Scenario, requested: Requested, whole: Requested | None, model: AnsweredBy | Model) -> Answer:
+    """Return the answer to a decision; with a request for the whole distribution, from that if it is not too large."""
+    answer = None if whole is None else predict(scenario, whole, model).restated(requested)
+    return predict(scenario, requested, model) if answer is None else answer
 
 
 def likely_edge(axis: Axis, stack: KnownStack, target: Target) -> float:
@@ -392,16 +408,23 @@ def edges_within_error(
     tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
 
     def edge_if(longer: bool) -> Bracket:
-        def excess(value: float) -> float:
-            return _excess(_late_if(longer, Scenario(*axis.place(value), stack), requested, target, model), target)
+        def excess(value: float, whole: Requested | None = None) -> float:
+            scenario = Scenario(*axis.place(value), stack)
+            return _excess(_late_if(longer, scenario, requested, target, model, whole), target)
 
-        return bracket(excess, edge, axis.lowest, axis.highest, tolerance)
+        near = partial(excess, whole=asked) if model == "chain" else None
+        return bracket(excess, edge, axis.lowest, axis.highest, tolerance, near)
 
     return edge_if(longer=True).inside, edge_if(longer=False).outside
 
 
 def _late_if(
-    longer: bool, scenario: Scenario, requested: Requested, target: Target, model: AnsweredBy | Model
+    longer: bool,
+    scenario: Scenario,
+    requested: Requested,
+    target: Target,
+    model: AnsweredBy | Model,
+    whole: Requested | None = None,
 ) -> float:
     """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
     if model != "chain" or isinstance(scenario.stack, Quic):
@@ -418,5 +441,5 @@ def _late_if(
     if error >= WRONG_CALL:
         return open_end
     limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
-    answer = predict(scenario, replace(requested, target=replace(target, limit=limit)), model)
+    answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, model)
     return answer.lateness if answer.answered else open_end
