@@ -51,7 +51,7 @@ BUDGETS = {
         "delays": 525,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 870, "scenario": 3745, "accuracy": 1030, "sim": 13_545, "chain": 10_170, "models": 605},
+    **{"ask": 445, "compiling": 870, "scenario": 3745, "accuracy": 1030, "sim": 13_545, "chain": 10_172, "models": 605},
     **{
         "quality": 1265,
         "capture": 5945,

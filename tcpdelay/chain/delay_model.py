@@ -375,9 +375,12 @@ class DelayModel:
         """Return `lateness` of a small chain within the first bound, or None where the bound or a near tie matters."""
         limits = limit * (1 + SAME_DELAY * np.array([0.0, 1.0, -1.0]))
         found = self._narrow_summary(RequestedFigures(np.empty(0), limits, limit, quantile))
-        if found is None or (found.sustainable and found.truncated_mass >= NEGLIGIBLE_TRUNCATION):
+        if found is None:
             return None
         late, lowest, highest = found.late_fractions.tolist()
+        if found.sustainable and found.truncated_mass >= NEGLIGIBLE_TRUNCATION:
+            # A wider bound only lets the backlog grow, as in `_missed`.
+            return late if lowest > 1 - quantile else None
         return None if _is_near(late, lowest, highest, 1 - quantile) else late
 
     def distribution_up_to(self, limit: float, quantile: float) -> DelayDistribution:
