@@ -155,7 +155,9 @@ class Delays:
         if self._series.step == 1:
             return DelayDistribution.from_samples(self.samples, one_way_delay)
         values, counts = self._histogram
-        return DelayDistribution(values / NANOSECONDS, counts / counts.sum(), one_way_delay)
+        packets = int(counts.sum())
+        shares = counts / packets
+        return DelayDistribution(values / NANOSECONDS, shares, one_way_delay, method="measurement", packets=packets)
 
 
 class Table:
