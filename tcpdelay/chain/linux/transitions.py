@@ -302,8 +302,7 @@ def _summed_up(
     if probability.size > 0:
         bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
         values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
-        for i in range(values.size):
-            values[i] = forward_delay + values[i] * p.interval
+        values = forward_delay + values * p.interval
     outcome = sum_up(outcome, values, weights, cut, True, figures, result)
     return outcome, values, weights, drift / p.interval
 

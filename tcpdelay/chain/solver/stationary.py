@@ -550,10 +550,7 @@ def sum_up(
         late[:] = 1.0
         result[-2], result[-1] = np.inf, 0.0
         return NOT_CARRIED
-    up_to, so_far = np.empty(weights.size), 0.0
-    for place in range(weights.size):
-        so_far += weights[place]
-        up_to[place] = so_far
+    up_to = np.cumsum(weights)
     if grows and cut >= NEGLIGIBLE_TRUNCATION and values[_place_of(up_to, figures.share)] <= figures.limit:
         return LEFT
     for i in range(figures.shares.size):
@@ -566,10 +563,8 @@ def sum_up(
             beyond += weights[place]
             place -= 1
         late[i] = min(beyond, 1.0)
-    mean = 0.0
-    for place in range(values.size):
-        mean += values[place] * weights[place]
-    result[-2], result[-1] = mean, cut
+    # In plain Python, loops over all delays would take longer than the solution.
+    result[-2], result[-1] = (values * weights).sum(), cut
     return outcome
 
 
