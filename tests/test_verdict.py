@@ -158,3 +158,13 @@ def test_a_longer_simulation_knows_the_share_of_late_packets_better():
     assert 0 < long.late_error(0.15) < short.late_error(0.15) / 2
     assert short.late_error(10.0) == 0
     assert td.predict_delay("voip", td.Path(0.100, 0.02)).late_error(0.15) == 0
+
+
+def test_a_target_below_the_delay_of_the_network_alone_fails_whatever_the_error():
+    flow, path, target = td.Flow(60, 0.040), td.Path(rtt=0.3012, loss=0.001), td.Target(0.150)
+    assert judge(Scenario(flow, path), target).verdict == "fails"
+    unknown = with_error(predict(Scenario(flow, path), method="chain"), 1.0)
+    assert late_range(unknown, target.latest) == (1.0, 1.0)
+    region = td.working_region(flow, rtt=[0.29, 0.3012], loss=[1e-4, 1e-3], limit=target.limit, quantile=0.95)
+    assert (region.verdict.values[1] == region.verdict.attrs["flag_meanings"].split().index("fails")).all()
+    assert td.largest_rtt(flow, path, target=target).impossible <= 0.303

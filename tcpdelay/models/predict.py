@@ -28,7 +28,7 @@ _METHODS = get_args(AnsweredBy)
 
 COMPARED_PACKETS = 200_000
 """Packets of each of the simulations whose results are compared; one takes some tenths of a second."""
-SEGMENTS_PER_PACKET = 2
+SEGMENTS_PER_PACKET = 6
 """Mean segments of a message up to which a simulation has as many messages as of small packets."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""

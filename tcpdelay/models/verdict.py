@@ -62,6 +62,9 @@ def late_range_within(delays: DelayDistribution, error: float, limit: float) -> 
     For a simulation, the statistical error of the share counts too. With an error of 100 % or more TCP may carry the
     flow, or not.
     """
+    if limit < delays.one_way_delay:
+        # However wrong a model is, no message arrives earlier than the network lets it.
+        return 1.0, 1.0
     if error >= WRONG_CALL:
         return 0.0, 1.0
     if not delays.sustainable:

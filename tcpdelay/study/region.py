@@ -271,6 +271,9 @@ def _verdicts(asked: Question, cells: xr.Dataset, error: NDArray[np.float64]) ->
     works = cells["quantile"].values <= latest * (1 - known)
     fails = (cells["quantile"].values > latest * (1 + known)) & (known < WRONG_CALL)
     fails &= cells.accuracy.values != NOT_COMPUTED
+    alone = np.array([Path(rtt, 0.0).forward_delay for rtt in cells["rtt"].values.tolist()])
+    # However wrong the chain is, no message arrives earlier than the network lets it.
+    fails |= (alone > latest)[:, None]
     return np.select(
         [works, fails], [VERDICTS.index("works"), VERDICTS.index("fails")], VERDICTS.index("uncertain")
     ).astype(np.int8)

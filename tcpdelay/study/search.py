@@ -427,6 +427,8 @@ def _late_if(
     whole: Requested | None = None,
 ) -> float:
     """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
+    if target.latest < scenario.path.forward_delay:
+        return ALL_LATE
     if model != "chain" or isinstance(scenario.stack, Quic):
         # The range follows from the whole distribution.
         answer = predict(scenario, replace(requested, precision="exact"), model)
