@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Self, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +36,36 @@ class Array(Generic[Item]):
     if TYPE_CHECKING:
         size: int
         shape: tuple[int, ...]
+        copy: Callable[[], Self]
+        max: Callable[[], Item]
 
         @overload
         def __getitem__(self, place: int | tuple[int, int]) -> Item: ...
         @overload
-        def __getitem__(self, place: str | slice | NDArray[np.int64]) -> Any: ...
+        def __getitem__(self, place: slice) -> Self: ...
+        @overload
+        def __getitem__(self, place: str | list[int] | NDArray[Any]) -> Any: ...
         def __getitem__(self, place: Any) -> Any: ...
-        def __setitem__(self, place: int | tuple[int, int] | str | slice, value: Any) -> None: ...
+        def __setitem__(self, place: int | tuple[int, int] | str | slice | NDArray[Any], value: Any) -> None: ...
         def __iter__(self) -> Iterator[Item]: ...
+        def __len__(self) -> int: ...
+        def __array__(self) -> NDArray[Any]: ...
 
 
-def record_type(record: type[Record], **shapes: int | tuple[int, ...]) -> np.dtype[np.void]:
+class Column(Generic[Item]):
+    """A field of a record, and of an array of such records, where it is an array."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, place: Record, owner: type[object]) -> Item: ...
+        @overload
+        def __get__(self, place: Array[Any], owner: type[object]) -> Array[Item]: ...
+        def __get__(self, place: Any, owner: type[object]) -> Any: ...
+        def __set__(self, place: Record, value: Item) -> None: ...
+
+
+def record_type(record: type[Record], align: bool = False, **shapes: int | tuple[int, ...]) -> np.dtype[np.void]:
     """Return NumPy's type of a record: the fields of its bases, from left to right, and then its own.
 
     A field that several of them declare stands where it is declared first. Fields of type `int` and `bool` have 64
@@ -60,7 +79,8 @@ def record_type(record: type[Record], **shapes: int | tuple[int, ...]) -> np.dty
     dtype([('number', '<i8'), ('laps', '<f8', (3,))])
     """
     hints = get_type_hints(record, include_extras=True)
-    return np.dtype([(name, *_form(hints[name], shapes.get(name))) for name in dict.fromkeys(_names(record))])
+    fields = [(name, *_form(hints[name], shapes.get(name))) for name in dict.fromkeys(_names(record))]
+    return np.dtype(fields, align=align)
 
 
 def _names(record: type) -> Iterator[str]:
@@ -75,7 +95,7 @@ def _form(hint: Any, shape: int | tuple[int, ...] | None) -> tuple[Any, ...]:
     if get_origin(hint) is Annotated:
         array, declared, *numbers = get_args(hint)
         return (*(numbers or _form(array, None)), declared if shape is None else shape)
-    if get_origin(hint) is Array:
+    if get_origin(hint) in (Array, Column):
         return _form(get_args(hint)[0], None)
     if isinstance(hint, type) and issubclass(hint, Record):
         return (record_type(hint),)
