@@ -24,7 +24,7 @@ VARIANTS = RUNS.parents[1] / ".venv" / "stamps" / "kernels.json"
 """What `kernel_runs.py variants` has printed before the tests."""
 COMPILED_FOR_SEVERAL_RECORDS = (
     *("tcpdelay.sim.tcp.", "tcpdelay.sim.quic."),
-    *("tcpdelay.sim.engine.", "tcpdelay.sim.path.", "tcpdelay.sim.records."),
+    *("tcpdelay.sim.engine.", "tcpdelay.sim.path.", "tcpdelay.sim.records.", "tcpdelay.sim.writes."),
     "tcpdelay.sim.network.transport.add_return_jitter",
 )
 """A single connection keeps a packet trace and its delays in its record, the flows of a shared link do not. QUIC has

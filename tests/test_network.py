@@ -12,9 +12,12 @@ from scipy.stats import binom
 import tcpdelay as td
 from flow_counts import assert_counted
 from tcpdelay.accuracy.throughput import padhye_rate, square_root_rate
+from tcpdelay.compiling.compilation import records
+from tcpdelay.compiling.record_types import record_type
 from tcpdelay.sim.batches import DIGITS
 from tcpdelay.sim.engine import advance, new_connection
-from tcpdelay.sim.literature.classic import CLASSIC, heed_mark
+from tcpdelay.sim.literature.classic import heed_mark
+from tcpdelay.sim.literature.timelined import ClassicConnection
 from tcpdelay.sim.network import result as delays_module
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.result import SlicedDelays
@@ -276,7 +279,7 @@ def test_marks_take_the_place_of_drops(stack):
 
 
 def test_a_round_trip_of_marks_halves_the_window_once():
-    connection = np.zeros(1, CLASSIC).view(np.recarray)[0]
+    connection = records(1, record_type(ClassicConnection))[0]
     connection.cwnd, connection.snd_una, connection.snd_max, connection.ecn_recover = 40.0, 100, 140, -1
     for acknowledged in (100, 101, 120, 140):
         connection.snd_una = acknowledged

@@ -11,7 +11,6 @@ from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.network.bottleneck import (
-    LINK,
     MANAGED,
     Bottleneck,
     SharedPath,
@@ -24,7 +23,7 @@ from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Udp
 from tcpdelay.sim.network.transport import FLOW
-from tcpdelay.sim.network.waiting import DISCARDED, ECT_0, ECT_1, NOBODY, NOT_ECT, take_outcome
+from tcpdelay.sim.network.waiting import DISCARDED, ECT_0, ECT_1, LINK, NOBODY, NOT_ECT, take_outcome
 
 PATH = SharedPath(access_delay=0.02, exit_delay=0.005)
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, enqueue, prepare_link
+from tcpdelay.sim.network.bottleneck import DROPPED, Bottleneck, enqueue, prepare_link
+from tcpdelay.sim.network.waiting import LINK
 
 SLOTS = 5
 

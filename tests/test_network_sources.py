@@ -15,7 +15,7 @@ from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Scp
 from tcpdelay.sim.network.transport import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
-from tcpdelay.sim.records import WriteSchedule
+from tcpdelay.sim.writes import WriteSchedule
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

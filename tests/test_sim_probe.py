@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
+from tcpdelay.compiling.record_types import record_type
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.records import (
-    ACKNOWLEDGEMENT,
     DISORDER,
     EVER_RETRANSMITTED,
     LOSS,
@@ -18,6 +18,7 @@ from tcpdelay.sim.records import (
     RETRANSMITTED,
     RING,
     SACKED,
+    Acknowledgement,
     Rules,
 )
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
@@ -73,7 +74,7 @@ class Sender:
     def acknowledge(self, milliseconds, packets, reported=-1, duplicate=-1, echo=0.0):
         """Acknowledge so many packets cumulatively, and one by a SACK or a D-SACK."""
         self.at(milliseconds)
-        (answer,) = np.zeros(1, ACKNOWLEDGEMENT).view(np.recarray)
+        (answer,) = np.zeros(1, record_type(Acknowledgement)).view(np.recarray)
         answer.acknowledged, answer.segment, answer.duplicate = packets * SIZE, max(reported, duplicate, 0), duplicate
         answer.echo = START + round(echo * 1000)
         on_acknowledgement(self.c, self.wire.record, answer)

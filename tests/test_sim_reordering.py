@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
+from tcpdelay.compiling.record_types import record_type
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.records import (
-    ACKNOWLEDGEMENT,
     COLLAPSED,
     DISORDER,
     LOSS,
     RECOVERY,
     RING,
+    Acknowledgement,
     Rules,
 )
 from tcpdelay.sim.simulation import simulate
@@ -76,7 +77,7 @@ class Sender:
     def acknowledge(self, milliseconds, segments, reported=-1, duplicate=-1, echo=0.0):
         """Acknowledge so many segments cumulatively, and one by a SACK or a D-SACK."""
         self.c.now = START + round(1000 * milliseconds)
-        (answer,) = np.zeros(1, ACKNOWLEDGEMENT).view(np.recarray)
+        (answer,) = np.zeros(1, record_type(Acknowledgement)).view(np.recarray)
         answer.acknowledged, answer.segment, answer.duplicate = segments * self.size, max(reported, 0), duplicate
         answer.echo = START + round(echo * 1000)
         on_acknowledgement(self.c, self.wire.record, answer)

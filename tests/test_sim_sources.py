@@ -13,8 +13,9 @@ from tcpdelay.ask import Requested, UnsupportedError
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.sim.engine import advance, new_connection
-from tcpdelay.sim.records import Rules, WriteSchedule
+from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate
+from tcpdelay.sim.writes import WriteSchedule
 
 MSS = 1448
 RENO = td.Stack.linux("reno")

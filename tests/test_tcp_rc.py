@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from flow_counts import assert_counted
+from tcpdelay.compiling.record_types import record_type
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
-from tcpdelay.sim.records import ACKNOWLEDGEMENT, NEVER
+from tcpdelay.sim.records import NEVER, Acknowledgement
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
 from tcpdelay.sim.tcp.sender import send_new
 
@@ -266,7 +267,7 @@ def kernel_after(answers):
     )
     connection.coalescing = 0
     connection.snd_cwnd = connection.snd_ssthresh = 20
-    record = np.zeros(1, ACKNOWLEDGEMENT).view(np.recarray)[0]
+    record = np.zeros(1, record_type(Acknowledgement)).view(np.recarray)[0]
     record.duplicate = -1
     writes = [(number * 10, None) for number in range(25)]
     for time, answer in sorted([*writes, *((answer[0], answer) for answer in answers)], key=lambda event: event[0]):

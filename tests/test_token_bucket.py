@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tcpdelay import Flow, Stack, simulate_network
-from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.sim.network.bottleneck import DROPPED, Bottleneck, SharedPath, enqueue, prepare_link
 from tcpdelay.sim.network.link_trace import LinkTrace
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.waiting import LINK
 
 ROUNDING = 2
 """The simulator rounds times to nanoseconds, then to microseconds."""

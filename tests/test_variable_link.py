@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tcpdelay import Flow, Stack, simulate_network
 from tcpdelay.scenario import InvalidValueError
-from tcpdelay.sim.network.bottleneck import DROPPED, LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.sim.network.bottleneck import DROPPED, Bottleneck, SharedPath, enqueue, prepare_link
 from tcpdelay.sim.network.link_trace import OPPORTUNITY, LinkTrace, read_link_trace, trace_departure
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.waiting import LINK
 from tcpdelay.testbed.queues import Departures
 from tcpdelay.testbed.topology import EmulatedPath
 

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from link_traces import SEED, lte
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.sim.network.bottleneck import LINK, Bottleneck, SharedPath, enqueue, prepare_link
+from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath, enqueue, prepare_link
 from tcpdelay.sim.network.link_trace import LinkTrace, read_link_trace
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.waiting import LINK
 from tcpdelay.testbed.backends import VirtualTimeBackend
 from tcpdelay.testbed.programs import run_programs, run_topology
 from tcpdelay.testbed.topology import EmulatedPath, two_hosts

@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import product
 from pathlib import Path as FilePath
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.throughput import connection_utilization, utilization_map
-from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.compilation import interpreted_first, kernel
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.delays import USUAL_QUANTILE, DelayDistribution, ExpectedError, Spread
 from tcpdelay.scenario.path import Path
@@ -110,7 +110,8 @@ class ErrorTable:
             return ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.nan), 0, SIMULATIONS)
         known = self.known_quantile(quantile)
         at, sizes = self._place(features)[None], np.abs([self.quantiles[known][alike], self.mean[alike]])
-        (found, of_mean), counted = _nearby_errors(places, at, sizes)
+        # A first prediction waits for no compilation.
+        (found, of_mean), counted = interpreted_first(partial(_nearby_errors, places, at, sizes), _nearby_errors)
         source = SIMULATIONS if carried else SIMULATED_CALLS
         median, mean, p90 = found[0].tolist()
         return ExpectedError(median, mean, p90, Spread(*of_mean[0].tolist()), int(counted[0]), source, known)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -150,7 +150,7 @@ def play(
 
 
 @kernel()
-def _buffered(written: Any, first: int, end: int, media_time: float) -> int:
+def _buffered(written: NDArray[np.float64], first: int, end: int, media_time: float) -> int:
     """Return the first frame whose media time is `media_time` or more after frame `first`; else the last frame."""
     number = first
     while number + 1 < end and written[number] - written[first] < media_time - RESOLUTION:
@@ -160,7 +160,14 @@ def _buffered(written: Any, first: int, end: int, media_time: float) -> int:
 
 @kernel()
 def _play(
-    written: Any, read: Any, starts: Any, ends: Any, setting: Any, startup_delays: Any, stall_before: Any, behind: Any
+    written: NDArray[np.float64],
+    read: NDArray[np.float64],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    setting: tuple[float, float, float],
+    startup_delays: NDArray[np.float64],
+    stall_before: NDArray[np.float64],
+    behind: NDArray[np.float64],
 ) -> None:
     """Play all sessions.
 

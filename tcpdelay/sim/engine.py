@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.budget import SimulationBudget
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Source, is_exact, message_array
 from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux, Quic
@@ -22,25 +23,15 @@ from tcpdelay.sim.path import (
     take_arrival,
 )
 from tcpdelay.sim.records import (
-    ACKNOWLEDGEMENT,
     CONNECTION,
-    EVENT,
-    JITTER_TABLE,
     MASK,
     NEVER,
-    RING,
-    SEGMENT,
-    SNAPSHOT,
-    TRANSIT,
     WIRE,
-    WRITTEN_MESSAGE,
-    AnsweredSchedule,
+    Connection,
+    Rings,
     Rules,
     Wire,
-    WriteSchedule,
-    message_record,
-    resume_writing,
-    write_next,
+    WireRecord,
 )
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.acknowledgement import is_undisturbed, on_acknowledgement, pass_undisturbed
@@ -50,6 +41,7 @@ from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.sim.tcp.window import restart_after_idle
+from tcpdelay.sim.writes import AnsweredSchedule, Writer, WriteSchedule, message_record, resume_writing, write_next
 
 TIE_BREAK = 1
 """Time by which the round-trip time is longer unless exact ties are requested [us]."""
@@ -63,12 +55,12 @@ def new_connection(
     seed: int,
     rules: Rules = ALL_RULES,
     exact_ties: bool = False,
-    wire_type: np.dtype[Any] = WIRE,
-) -> tuple[Any, Wire]:
+    wire_type: np.dtype[np.void] = WIRE,
+) -> tuple[Connection, Wire[WireRecord]]:
     """Return a connection before its first write, and the record of its segments and ACKs in transit."""
     random = np.random.default_rng(seed)
-    wire = Wire(random, wire_type)
-    (connection,) = records(1, CONNECTION)
+    wire: Wire[WireRecord] = Wire(random, wire_type)
+    connection: Connection = records(1, CONNECTION)[0]
     tick = SECOND // stack.hz if rules.ticks else 1
     rtt = round(path.rtt * SECOND)
     # The kernel keeps the smallest timeout in ticks (tcp_rto_min_us).
@@ -121,7 +113,7 @@ def new_connection(
     return connection, wire
 
 
-def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = False) -> dict[str, float]:
+def _path_settings(path: Path, stack: Linux, wire: Wire[WireRecord], exact_ties: bool = False) -> dict[str, float]:
     """Return the fields of a connection that describe its path."""
     rtt = round(path.rtt * SECOND) + (0 if exact_ties else TIE_BREAK)
     return {
@@ -134,7 +126,7 @@ def _path_settings(path: Path, stack: Linux, wire: Wire, exact_ties: bool = Fals
     }
 
 
-def change_path(connection: Any, wire: Wire, path: Path, stack: Linux) -> None:
+def change_path(connection: Connection, wire: Wire[WireRecord], path: Path, stack: Linux) -> None:
     """Put a connection on another path. Segments that are in the network arrive as they would have."""
     # A path that has been able to reorder segments may still have some in transit.
     deferred = int(connection.deferred)
@@ -174,8 +166,8 @@ SCANNED_PER_WORK = 128
 
 
 def advance(
-    connection: Any,
-    wire: Wire,
+    connection: Connection,
+    wire: Wire[WireRecord],
     packets: int,
     schedule: WriteSchedule | None = None,
     budget: SimulationBudget | None = None,
@@ -188,13 +180,13 @@ def advance(
         budget.spend(_advance(connection, wire.record, packets, most))
 
 
-def compile_loop(connection: Any, wire: Wire) -> None:
+def compile_loop(connection: Connection, wire: Wire[WireRecord]) -> None:
     """Compile the event loop without processing an event, so that its time does not count."""
     _advance(connection, wire.record, 0, 0)
 
 
 @kernel(nogil=True)
-def _advance(c: Any, wire: Any, packets: int, most: int) -> int:
+def _advance(c: Connection, wire: WireRecord, packets: int, most: int) -> int:
     """Process events until a number of packets have been read, or `most` work is done; return the work."""
     work = 0
     while c.packets_read < packets and c.packets_written < c.messages_known and work < most:
@@ -209,7 +201,7 @@ def _advance(c: Any, wire: Any, packets: int, most: int) -> int:
 
 
 @kernel()
-def next_event(c: Any, wire: Any) -> int:
+def next_event(c: Connection, wire: WireRecord) -> int:
     """Return the time of the next event [us], or `NEVER`."""
     ahead = 0 if c.deferred or c.receiver_timer == NEVER else c.one_way_delay
     arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
@@ -218,7 +210,7 @@ def next_event(c: Any, wire: Any) -> int:
 
 
 @kernel()
-def process_next(c: Any, wire: Any, packets: int) -> None:
+def process_next(c: Connection, wire: WireRecord, packets: int) -> None:
     """Process the next event, or undisturbed time, in which at most a number of packets are read."""
     # Unless arrivals are deferred, the receiver processes a segment when it is sent: the receiver's clock is ahead.
     ahead = 0 if c.deferred else c.one_way_delay
@@ -302,7 +294,13 @@ class Chunk(NamedTuple):
 
 
 def chunk_since(
-    state: Any, wire: Any, schedule: WriteSchedule | None, first: int, written: int, packets: int, with_messages: bool
+    state: Writer,
+    wire: Wire[Rings],
+    schedule: WriteSchedule | None,
+    first: int,
+    written: int,
+    packets: int,
+    with_messages: bool,
 ) -> Chunk:
     """Return at most a number of packets that a connection has read since it had read `first` and written `written`."""
     # A call may read more packets than it has to: those that waited for the same segment.
@@ -340,8 +338,8 @@ class Connections:
     budget: SimulationBudget  # What they may take; then they carry no more packets
     # Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
     answered: bool = False
-    state: Any = field(default=None, init=False)
-    wire: Wire = field(init=False)
+    state: Connection = field(init=False)
+    wire: Wire[WireRecord] = field(init=False)
     _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def __post_init__(self) -> None:
@@ -352,9 +350,8 @@ class Connections:
         self.schedule = None if is_exact(self.source) else schedule(self.source, self.seed)
         self._open(self.seed)
 
-    def _open(self, seed: int) -> None:
+    def _open(self, seed: int, earlier: Connection | None = None) -> None:
         """Open a connection, and let it carry the packets that do not count."""
-        earlier = self.state
         self.state, self.wire = new_connection(self.source, self.path, self.stack, seed, self.rules, self.exact_ties)
         if self.tick_offset is not None:
             phase = round(self.tick_offset * SECOND) % self.state.tick
@@ -376,7 +373,7 @@ class Connections:
         """Return the next packets: fewer if the source or the budget ends, or too many packets wait to be read."""
         if self._packets and self._left <= 0:
             self._earlier = self.counts
-            self._open(int(self.wire.random.integers(1 << 62)))
+            self._open(int(self.wire.random.integers(1 << 62)), self.state)
         self._left -= packets
         first, written = int(self.state.packets_read), int(self.state.packets_written)
         if self.tick_offset is None:
@@ -399,23 +396,18 @@ class Connections:
 
 MOST_WRITES = 1 << 12
 """Capacity of the ring of writes; one of them less may wait to be read."""
-LIVE_WIRE = np.dtype(
-    [
-        ("segments", SEGMENT, RING),
-        ("snapshots", SNAPSHOT, RING),
-        ("acknowledgements", ACKNOWLEDGEMENT, RING),
-        ("transit", TRANSIT, RING),
-        ("delays", np.int64, (3, MOST_WRITES)),
-        ("messages", WRITTEN_MESSAGE, MOST_WRITES),
-        ("events", EVENT, 1),
-        JITTER_TABLE,
-        ("next_double", np.int64),
-        ("random_state", np.int64),
-    ]
-)
+LIVE_WIRE = record_type(WireRecord, delays=(3, MOST_WRITES), messages=MOST_WRITES, events=1)
 """A record like `WIRE` with shorter rings, because hundreds of connections are in memory; without a packet trace."""
-READABLE = np.dtype([("time", np.int64), ("position", np.int64)])
-"""A time [us], and the position in the stream up to which the receiver can read from then on [bytes]."""
+
+
+class Readable(Record):
+    """What the receiver can read from a time on."""
+
+    time: int  # In microseconds
+    position: int  # In the stream: up to here [bytes]
+
+
+READABLE = record_type(Readable)
 READABLE_PER_CALL = 512
 """Most changes of the readable position in one call of the compiled code."""
 
@@ -458,7 +450,9 @@ class LiveConnection:
 
 
 @kernel()
-def _advance_to(c: Any, wire: Any, readable: Any, now: int, size: int) -> tuple[int, int, int, int, int, int]:
+def _advance_to(
+    c: Connection, wire: WireRecord, readable: Array[Readable], now: int, size: int
+) -> tuple[int, int, int, int, int, int]:
     """Process events up to a write of `size` bytes or until `readable` is full; return its length and `Progress`."""
     if size:
         message = message_record(wire, c.messages_known)

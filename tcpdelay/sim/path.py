@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array
 from tcpdelay.scenario.jitter import TABLE_SIZE, jitter_table, table_delay
 from tcpdelay.scenario.path import LossBursts, Path
-from tcpdelay.sim.records import COLLAPSED, MASK, NEVER, Wire, uniform
+from tcpdelay.sim.records import (
+    COLLAPSED,
+    MASK,
+    NEVER,
+    Connection,
+    Generator,
+    Rings,
+    Transit,
+    Wire,
+    WireRecord,
+    uniform,
+)
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.receiver import arrive
@@ -42,6 +54,47 @@ PATH_FIELDS = frozenset(
 """Fields of a path that the simulator knows. It refuses other fields unless they have their default value."""
 
 
+class LossState(Protocol):
+    """A record with the losses of a path, and their state."""
+
+    loss: float
+    loss_burst: float
+    bad_time: float
+    bad_loss: float
+    until_loss: int
+    in_burst: int
+    state_time: int
+
+
+class PathState(LossState, Protocol):
+    """A connection of TCP or QUIC, as its path sees it."""
+
+    now: int
+    mss: int
+    rtt: int
+    one_way_delay: int
+    jitter: int
+    tabled: int
+    jitter_correlation: float
+    jitter_state: float
+    in_order: int
+    last_arrival: int
+    reordering: float
+    correlated: int
+    byte_queue: int
+    loss_round_end: int
+    rest_lost: int
+    first_transit: int
+    next_transit: int
+
+
+class TransitRing(Generator, Protocol):
+    """A record with the packets in transit, and what draws their losses and delays."""
+
+    transit: Array[Transit]
+    jitter_table: Array[int]
+
+
 def is_reordering(path: Path) -> bool:
     """Return whether segments can overtake other segments, so that arrivals must be put in the order of time."""
     return path.jitter > 0 or path.reordering > 0
@@ -52,7 +105,7 @@ _table_delay = kernel()(table_delay)
 
 
 @kernel()
-def segments_until_loss(wire: Any, loss: float) -> int:
+def segments_until_loss(wire: Generator, loss: float) -> int:
     """Draw the number of segments up to and including the next lost segment."""
     if loss <= 0.0:
         return ALWAYS
@@ -64,11 +117,11 @@ def drop_tail_settings(path: Path) -> dict[str, int]:
     return {"correlated": int(path.loss_pattern == "correlated"), "byte_queue": int(path.bottleneck == "bytes")}
 
 
-def path_settings(path: Path, wire: Wire) -> dict[str, float]:
+def path_settings(path: Path, wire: Wire[Rings]) -> dict[str, float]:
     """Return the delays of a path, its reordering and its loss of ACKs, as fields of the record of a connection."""
     tabled = path.jitter_distribution != "uniform"
     if tabled:
-        wire.record.jitter_table[:] = jitter_table(path.jitter_distribution)
+        wire.record["jitter_table"][:] = jitter_table(path.jitter_distribution)
     return {
         "one_way_delay": round(path.forward_delay * SECOND),
         "jitter": round(path.jitter * SECOND),
@@ -82,7 +135,7 @@ def path_settings(path: Path, wire: Wire) -> dict[str, float]:
     }
 
 
-def loss_settings(wire: Any, loss: float, bursts: LossBursts) -> dict[str, float]:
+def loss_settings(wire: Generator, loss: float, bursts: LossBursts) -> dict[str, float]:
     """Return the initial state of the losses, as fields of the record that `is_lost` reads."""
     return {
         "loss": loss,
@@ -96,7 +149,7 @@ def loss_settings(wire: Any, loss: float, bursts: LossBursts) -> dict[str, float
 
 
 @kernel()
-def is_bad(c: Any, wire: Any, now: int) -> bool:
+def is_bad(c: LossState, wire: Generator, now: int) -> bool:
     """Draw the state of the path now [us], given its state at the segment before.
 
     The durations of both states are exponentially distributed, with the means b = `bad_time` and g. So the state is a
@@ -115,7 +168,7 @@ def is_bad(c: Any, wire: Any, now: int) -> bool:
 
 
 @kernel()
-def is_lost(c: Any, wire: Any, now: int) -> bool:
+def is_lost(c: LossState, wire: Generator, now: int) -> bool:
     """Draw whether the segment that is sent now [us] is lost: in the bad state only, if there is a `bad_time`.
 
     With `loss_burst` above 1, losses follow netem's Gilbert model (`tcp.gilbert_probabilities`), segment by segment.
@@ -138,7 +191,7 @@ def is_lost(c: Any, wire: Any, now: int) -> bool:
 
 
 @kernel()
-def is_dropped(c: Any, wire: Any, size: int) -> bool:
+def is_dropped(c: PathState, wire: Generator, size: int) -> bool:
     """Draw whether a segment with `size` bytes of data that is sent now is lost, also in a drop-tail queue.
 
     With correlated losses, the rest of a round is lost with its first lost segment (Padhye, Firoiu, Towsley, Kurose,
@@ -161,7 +214,7 @@ def is_dropped(c: Any, wire: Any, size: int) -> bool:
 
 
 @kernel()
-def beyond(c: Any, wire: Any, number: int) -> int:
+def beyond(c: Connection, wire: WireRecord, number: int) -> int:
     """Return the number after the last segment that a transmission carries: it includes collapsed segments."""
     following = number + 1
     while following < c.next_segment and wire.segments[following & MASK].state & COLLAPSED:
@@ -170,7 +223,7 @@ def beyond(c: Any, wire: Any, number: int) -> int:
 
 
 @kernel()
-def send(c: Any, wire: Any, number: int) -> int:
+def send(c: Connection, wire: WireRecord, number: int) -> int:
     """Deliver a segment that is sent now and not lost; return when it arrives [us].
 
     The receiver processes it at once, unless arrivals are `deferred`: then the event loop delivers it later.
@@ -184,7 +237,7 @@ def send(c: Any, wire: Any, number: int) -> int:
 
 
 @kernel()
-def depart(c: Any, wire: Any, number: int, following: int) -> int:
+def depart(c: PathState, wire: TransitRing, number: int, following: int) -> int:
     """Put a transmission that is not lost in transit, with its jitter; return when it arrives unless overtaken [us]."""
     arrival = arrival_time(c, wire)
     put_in_transit(c, wire, number, following, arrival)
@@ -194,7 +247,7 @@ def depart(c: Any, wire: Any, number: int, following: int) -> int:
 
 
 @kernel()
-def arrival_time(c: Any, wire: Any) -> int:
+def arrival_time(c: PathState, wire: TransitRing) -> int:
     """Draw when a transmission that is sent now arrives [us]."""
     arrival = c.now + network_delay(c, wire)
     if c.in_order:
@@ -205,7 +258,7 @@ def arrival_time(c: Any, wire: Any) -> int:
 
 
 @kernel()
-def network_delay(c: Any, wire: Any) -> int:
+def network_delay(c: PathState, wire: TransitRing) -> int:
     """Draw the delay of a transmission, with its jitter [us]."""
     if c.jitter == 0:
         return int(c.one_way_delay)
@@ -222,7 +275,7 @@ def network_delay(c: Any, wire: Any) -> int:
 
 
 @kernel()
-def correlated_share(c: Any, wire: Any, share: float) -> float:
+def correlated_share(c: PathState, wire: Generator, share: float) -> float:
     """Return a number from 0 to below 1, uniformly distributed, and correlated with the number before.
 
     The numbers are probabilities of a normal process z = r z' + sqrt(1 - r^2) e, with the correlation r and the value
@@ -236,7 +289,7 @@ def correlated_share(c: Any, wire: Any, share: float) -> float:
 
 
 @kernel()
-def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
+def put_in_transit(c: PathState, wire: TransitRing, number: int, following: int, arrival: int) -> None:
     """Put the segments from `number` to before `following` in transit, which is sorted by the time of arrival [us]."""
     mask = wire.transit.shape[0] - 1
     place = c.next_transit
@@ -251,7 +304,7 @@ def put_in_transit(c: Any, wire: Any, number: int, following: int, arrival: int)
 
 
 @kernel()
-def overtake(c: Any, wire: Any) -> None:
+def overtake(c: PathState, wire: TransitRing) -> None:
     """Let the last segment in transit overtake the segment ahead, which then arrives 1 us after it."""
     if c.next_transit - c.first_transit < 2:
         return
@@ -265,7 +318,7 @@ def overtake(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def next_arrival(c: Any, wire: Any) -> int:
+def next_arrival(c: PathState, wire: TransitRing) -> int:
     """Return when the next segment in transit arrives, or `NEVER`."""
     if c.first_transit == c.next_transit:
         return NEVER
@@ -273,7 +326,7 @@ def next_arrival(c: Any, wire: Any) -> int:
 
 
 @kernel()
-def leave_transit(c: Any, wire: Any) -> Any:
+def leave_transit(c: PathState, wire: TransitRing) -> Transit:
     """Take the next segment in transit from the path."""
     segment = wire.transit[c.first_transit & (wire.transit.shape[0] - 1)]
     c.first_transit += 1
@@ -281,7 +334,7 @@ def leave_transit(c: Any, wire: Any) -> Any:
 
 
 @kernel()
-def take_arrival(c: Any, wire: Any) -> None:
+def take_arrival(c: Connection, wire: WireRecord) -> None:
     """Deliver the next segment in transit."""
     segment = leave_transit(c, wire)
     arrive(c, wire, segment.segment, segment.following, segment.sent, segment.arrival)

@@ -66,10 +66,11 @@ from tcpdelay.sim.engine import (
 from tcpdelay.sim.path import PATH_FIELDS
 from tcpdelay.sim.quic.connection import NEVER_READ
 from tcpdelay.sim.quic.engine import QuicConnections
-from tcpdelay.sim.records import Rules, message_end
+from tcpdelay.sim.records import Rules
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT
 from tcpdelay.sim.tcp.window import PUBLIC_EVENT, public_events
+from tcpdelay.sim.writes import message_end
 from tcpdelay.statistics import Interval
 
 CHUNK = 50_000
@@ -463,7 +464,7 @@ def _run(
     # The packet trace is that of the first connection.
     first, wire = connections.state, connections.wire
     if trace:
-        first.tracing = 1
+        first["tracing"] = 1
     start = int(first.packets_read)
     while counted < most_packets:
         found = connections.advance(min(chunk, most_packets - counted), with_messages=trace)

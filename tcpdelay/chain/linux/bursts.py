@@ -27,6 +27,7 @@ from tcpdelay.chain.linux.phases import (
     REPAIR_OPEN,
     ROUND,
     Layout,
+    PhaseSending,
     Sending,
     burst_phase,
     lost_phase,
@@ -462,7 +463,7 @@ def _add_rest_loss(
 
 
 @kernel()
-def own_wait(p: LinuxParameters, s: Sending, place: int) -> float:
+def own_wait(p: LinuxParameters, s: PhaseSending, place: int) -> float:
     """Return the time that a packet waits if segment `place` of a round or recovery is lost first [slots]."""
     if place == 1 and s.kind == ROUND:
         last = opening_time(int(s.openings), s.run, s.spacing_in_run, s.spacing_after_run)
@@ -471,7 +472,7 @@ def own_wait(p: LinuxParameters, s: Sending, place: int) -> float:
 
 
 @kernel()
-def repair_times(p: LinuxParameters, s: Sending, window: int) -> tuple[float, float]:
+def repair_times(p: LinuxParameters, s: PhaseSending, window: int) -> tuple[float, float]:
     """Return the times from the first loss and from the first retransmission to the last retransmission [slots]."""
     if s.lost == window:
         repairing = p.load * repair_rounds(repair_segments(p, window))
@@ -480,7 +481,7 @@ def repair_times(p: LinuxParameters, s: Sending, window: int) -> tuple[float, fl
 
 
 @allocation_free()
-def times_after_rest(p: LinuxParameters, s: Sending, count: int, times: NDArray[np.float64]) -> None:
+def times_after_rest(p: LinuxParameters, s: PhaseSending, count: int, times: NDArray[np.float64]) -> None:
     """Write the times at which ACKs and SACKs release segments after the first loss of a round [slots]."""
     segments = s.place + s.lost - 1
     begin = opening_time(s.place, s.run, s.spacing_in_run, s.spacing_after_run)

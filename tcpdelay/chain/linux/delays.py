@@ -40,6 +40,7 @@ from tcpdelay.chain.linux.phases import (
     REPAIR_OPEN,
     ROUND,
     TIMEOUT,
+    PhaseSending,
     Sending,
 )
 from tcpdelay.chain.linux.windows import SMALL_PACKETS, ack_offsets, opening_times, reduced_window, times_after_loss
@@ -114,7 +115,7 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
-def _phase_times(p: LinuxParameters, s: Sending, phase: float, offset: float, times: NDArray[np.float64]) -> None:
+def _phase_times(p: LinuxParameters, s: PhaseSending, phase: float, offset: float, times: NDArray[np.float64]) -> None:
     """Write the times at which ACKs release segments in a phase that begins `phase` slots after the last write [slots].
 
     An ACK arrives a whole number of round-trip times after a write: it acknowledges a segment that left with a write,
@@ -154,7 +155,7 @@ def _ack_offsets(p: LinuxParameters, sending: Sending, rows: Rows) -> NDArray[np
 @allocation_free()
 def _set_openings(
     p: LinuxParameters,
-    s: Sending,
+    s: PhaseSending,
     count: int,
     case: int,
     phases: int,
@@ -181,7 +182,7 @@ def _add_phase(
     bins: NDArray[np.float64],
     waiting: NDArray[np.float64],
     window: int,
-    s: Sending,
+    s: PhaseSending,
     probability: NDArray[np.float64],
     low: int,
     offsets: NDArray[np.float64],
@@ -291,7 +292,7 @@ def _extent(p: LinuxParameters, phases: Phases, sending: Sending, rows: Rows, be
 @kernel()
 def _cost_of_phase(
     p: LinuxParameters,
-    s: Sending,
+    s: PhaseSending,
     window: int,
     probability: NDArray[np.float64],
     low: int,
@@ -323,7 +324,7 @@ def _cost_of_phase(
 
 
 @kernel()
-def _cost_of_open_phase(s: Sending) -> float:
+def _cost_of_open_phase(s: PhaseSending) -> float:
     """Return how many numbers `add_open_phase` adds, roughly."""
     updates = UPDATES_OF_REPAIR * (s.openings + 1)
     if s.kind == LOST_OPEN:

@@ -21,7 +21,7 @@ from tcpdelay.chain.linux.bursts import (
 from tcpdelay.chain.linux.detection import DETECTIONS, open_timeout_chance, rest_timeout_chance, timeout_chance
 from tcpdelay.chain.linux.open_transitions import OpenWindow, repair_chances
 from tcpdelay.chain.linux.parameters import SAME_TIME, LinuxParameters
-from tcpdelay.chain.linux.phases import LOST_OPEN, LOST_TWO, OPEN, Sending, written_share
+from tcpdelay.chain.linux.phases import LOST_OPEN, LOST_TWO, OPEN, PhaseSending, written_share
 from tcpdelay.chain.linux.windows import ack_offsets, reduced_window
 from tcpdelay.compiling.compilation import allocation_free, kernel
 
@@ -409,7 +409,7 @@ def add_first_of_burst(
 
 
 @allocation_free()
-def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, s: Sending, weight: float) -> None:
+def add_burst_phase(p: LinuxParameters, bins: NDArray[np.float64], window: int, s: PhaseSending, weight: float) -> None:
     """Add the packets that leave after the first of several losses. They are lost, or they wait for lost packets."""
     further = repair_segments(p, s.lost) - 1
     for place in range(1, int(s.openings) + 1):
@@ -446,7 +446,7 @@ def _age_in_open_window(p: LinuxParameters, window: int) -> float:
 
 
 @kernel()
-def _age_in_recovery(p: LinuxParameters, s: Sending, write: int, window: int) -> float:
+def _age_in_recovery(p: LinuxParameters, s: PhaseSending, write: int, window: int) -> float:
     """Return how long the last segment of a packet written in recovery waits in an open window [slots].
 
     With a load below 1 no other packet is in flight, so that PRR lets no new segment leave before the retransmission
@@ -495,7 +495,7 @@ def _add_open(
 
 
 @allocation_free()
-def _written(s: Sending, first: int, last: int) -> float:
+def _written(s: PhaseSending, first: int, last: int) -> float:
     """Return the number of packets that are written from slot `first` to slot `last` of a phase."""
     packets = 0.0
     for place in range(first, last + 1):
@@ -515,7 +515,7 @@ def last_packet_repaired(p: LinuxParameters) -> float:
 
 @allocation_free()
 def _add_lost_open(
-    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: Sending
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], weight: float, window: int, s: PhaseSending
 ) -> None:
     """Add the packets that leave between a loss in an open window and its detection."""
     # The lost segment takes a place in the window until it is detected (`tcp_packets_in_flight`).
@@ -545,7 +545,7 @@ def _add_lost_open(
 
 @allocation_free()
 def add_open_phase(
-    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], window: int, s: Sending, weight: float
+    p: LinuxParameters, o: OpenWindow, bins: NDArray[np.float64], window: int, s: PhaseSending, weight: float
 ) -> None:
     """Add the packets that leave in a phase of an open window. The backlog does not matter."""
     load = p.load

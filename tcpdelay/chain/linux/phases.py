@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ from tcpdelay.chain.linux.windows import (
     stored_window,
     window_before,
 )
-from tcpdelay.chain.solver.state_space import Records, Transitions
+from tcpdelay.chain.solver.state_space import Transitions
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.record_types import Array, Column, Record, record_type
 
 # The rounds of the chain: the windows from each reduced window on, and the first round after each recovery.
 #
@@ -38,37 +39,49 @@ ROUNDS_PER_WINDOW = 4
 UPDATES_AWAITED = 2
 """Capacity for times in which a window of CUBIC waits for the next update of its rate of growth."""
 
-ROUND_RECORD = np.dtype(
-    [
-        ("window", np.int64),
-        ("reduced", np.int64),
-        ("all_in_run", np.int64),
-        ("following", np.int64),
-        ("grown", np.float64),
-    ],
-    align=True,
-)
-"""A round of the chain.
 
-Fields: the window [segments], the reduced window from which it grew, whether all ACKs follow one another closely, the
-number of the next round, and the mean growth before the round ends [segments].
-"""
+class RoundFields:
+    """Fields of a round."""
 
-FIRST_ROUNDS = np.dtype(
-    [
-        ("after_open", np.int64),
-        ("after_open_larger", np.int64),
-        ("after_repair", np.int64),
-        ("after_repair_larger", np.int64),
-        ("larger", np.float64),
-    ],
-    align=True,
-)
-"""Numbers of the first rounds with a reduced window, after a loss in an open window and after any other loss.
+    window: Column[int]  # In segments
+    reduced: Column[int]  # The reduced window from which it grew
+    all_in_run: Column[bool]  # Whether all ACKs follow one another closely
+    following: Column[int]  # Number of the next round
+    grown: Column[float]  # Mean growth before the round ends [segments]
 
-If a window has no rounds of its own, the flow takes the rounds of the next larger window with the probability `larger`,
-else those of the next smaller window.
-"""
+
+class Round(RoundFields, Record):
+    """A round of the chain."""
+
+
+class Rounds(RoundFields, Array[Round]):
+    """The rounds of the chain."""
+
+
+class FirstRoundFields:
+    """Numbers of the first rounds with a reduced window, after a loss in an open window and after any other loss.
+
+    If a window has no rounds of its own, the flow takes the rounds of the next larger window with the probability
+    `larger`, else those of the next smaller window.
+    """
+
+    after_open: Column[int]
+    after_open_larger: Column[int]
+    after_repair: Column[int]
+    after_repair_larger: Column[int]
+    larger: Column[float]
+
+
+class FirstRound(FirstRoundFields, Record):
+    """The first rounds with a reduced window."""
+
+
+class FirstRounds(FirstRoundFields, Array[FirstRound]):
+    """The first rounds with each reduced window."""
+
+
+ROUND_RECORD = record_type(Round, align=True)
+FIRST_ROUNDS = record_type(FirstRound, align=True)
 
 
 @kernel()
@@ -84,7 +97,7 @@ def _most_rounds(p: LinuxParameters, growth: int) -> int:
 
 @kernel()
 def _add_rounds(
-    p: LinuxParameters, rounds: Records, filled: int, reduced: int, last_window: int, all_in_run: bool
+    p: LinuxParameters, rounds: Rounds, filled: int, reduced: int, last_window: int, all_in_run: bool
 ) -> int:
     """Append the rounds with windows from `reduced` to `last_window`; return the new number of rounds."""
     windows = np.zeros(_most_rounds(p, last_window - reduced + 2), np.int64)
@@ -106,7 +119,7 @@ def _add_rounds(
 
 
 @kernel()
-def _first_with(rounds: Records, begin: int, end: int, window: int) -> int:
+def _first_with(rounds: Rounds, begin: int, end: int, window: int) -> int:
     """Return the first round from `begin` to before `end` with that window or more, or the last of them."""
     place = begin
     while place < end - 1 and rounds.window[place] < window:
@@ -115,7 +128,7 @@ def _first_with(rounds: Records, begin: int, end: int, window: int) -> int:
 
 
 @kernel()
-def _last_with(rounds: Records, begin: int, end: int, window: int) -> int:
+def _last_with(rounds: Rounds, begin: int, end: int, window: int) -> int:
     """Return the last round from `begin` to before `end` with that window or less, or the first of them."""
     place = begin
     while place < end - 1 and rounds.window[place + 1] <= window:
@@ -173,16 +186,16 @@ def _windows_with_rounds(p: LinuxParameters, last_fresh: int, by_time: bool) -> 
 @kernel()
 def _first_rounds(
     p: LinuxParameters,
-    rounds: Records,
+    rounds: Rounds,
     reduced: NDArray[np.int64],
     begins: NDArray[np.int64],
     runs: NDArray[np.int64],
     by_time: bool,
     own_runs: bool,
-) -> Records:
+) -> FirstRounds:
     """Return the first rounds after a loss, for each window: those of the largest entry of `reduced` not above it."""
     starts, filled = reduced.size, rounds.size
-    found: Records = records(p.largest_window + 2, FIRST_ROUNDS)
+    found: FirstRounds = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0
     for window in range(found.size):
         first = found[window]
@@ -209,7 +222,7 @@ def _first_rounds(
 
 
 @kernel()
-def make_rounds(p: LinuxParameters) -> tuple[Records, Records, bool]:
+def make_rounds(p: LinuxParameters) -> tuple[Rounds, FirstRounds, bool]:
     """Return the `ROUND_RECORD` of each round, the `FIRST_ROUNDS` of each reduced window, and whether runs remain.
 
     Runs remain if the run of a round survives a recovery from the loss of one of its segments. The chain follows this
@@ -224,7 +237,7 @@ def make_rounds(p: LinuxParameters) -> tuple[Records, Records, bool]:
         last_fresh = top
     reduced = _windows_with_rounds(p, last_fresh, by_time)
     starts = reduced.size
-    rounds: Records = records(_most_rounds(p, top + 2) * (2 * starts + 3), ROUND_RECORD)
+    rounds: Rounds = records(_most_rounds(p, top + 2) * (2 * starts + 3), ROUND_RECORD)
     begins = np.zeros(starts + 1, np.int64)
     for start in range(starts):
         begins[start + 1] = _add_rounds(p, rounds, begins[start], reduced[start], last_fresh, False)
@@ -294,43 +307,41 @@ KIND_NAMES = (
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR, REPAIR_OPEN)
 """Kinds of the phases of recovery that each window has. The second REPAIR is the one of `even_repair_phase`."""
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
-SENDING = np.dtype(
-    [
-        ("kind", np.int64),
-        ("run", np.int64),
-        ("openings", np.float64),
-        ("spacing_in_run", np.float64),
-        ("spacing_after_run", np.float64),
-        ("duration", np.float64),
-        ("wait", np.float64),
-        ("timeout_chance", np.float64),
-        ("in_run", np.int64),
-        ("place", np.int64),
-        ("round_trips", np.int64),
-        ("lost", np.int64),
-        ("repeated_loss", np.float64),
-        ("written_later", np.float64),
-        ("written_first", np.float64),
-        ("fading", np.float64),
-    ],
-    align=True,
-)
-Sending: TypeAlias = Records
-"""What happens in each phase; one record per phase, or a single record.
 
-- kind: kind of the phase.
-- run, spacing_in_run, spacing_after_run: spacing of the ACKs that release segments, as in `Openings`.
-- openings: number of ACKs that release a segment; in an open window, number of packets that leave.
-- duration: duration of the phase [slots].
-- wait: time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots].
-- timeout_chance: probability that only the timeout finds a lost retransmission.
-- in_run: whether the lost segment belonged to the run.
-- place: in a round whose rest is lost, the number of the first lost segment, counted from 1.
-- round_trips: round-trip times from a write to the ACKs of this phase, through segments that ACKs have released.
-- lost: number of packets of a loss burst, or of lost segments of a round; in an outage, the window.
-- repeated_loss: in LOST_OPEN, probability that the repair takes a further retransmission.
-- written_later, written_first, fading: see `written_share`; `fading` is 0 for a flow of constant rate.
-"""
+
+class SendingFields:
+    """Fields of what happens in a phase."""
+
+    kind: Column[int]  # Kind of the phase
+    run: Column[int]  # With both spacings: spacing of the ACKs that release segments, as in `Openings`
+    # Number of ACKs that release a segment; in an open window, number of packets that leave
+    openings: Column[float]
+    spacing_in_run: Column[float]
+    spacing_after_run: Column[float]
+    duration: Column[float]  # Duration of the phase [slots]
+    # Time from the due time of an ACK to the detection of the loss; in REPAIR_OPEN, from the loss [slots]
+    wait: Column[float]
+    timeout_chance: Column[float]  # Probability that only the timeout finds a lost retransmission
+    in_run: Column[int]  # Whether the lost segment belonged to the run
+    place: Column[int]  # In a round whose rest is lost, the number of the first lost segment, counted from 1
+    # Round-trip times from a write to the ACKs of this phase, through segments that ACKs have released
+    round_trips: Column[int]
+    lost: Column[int]  # Number of packets of a loss burst, or of lost segments of a round; in an outage, the window
+    repeated_loss: Column[float]  # In LOST_OPEN, probability that the repair takes a further retransmission
+    written_later: Column[float]  # This field and the next two: see `written_share`
+    written_first: Column[float]
+    fading: Column[float]  # 0 for a flow of constant rate
+
+
+class PhaseSending(SendingFields, Record):
+    """What happens in a phase."""
+
+
+class Sending(SendingFields, Array[PhaseSending]):
+    """What happens in each phase; one record per phase."""
+
+
+SENDING = record_type(PhaseSending, align=True)
 
 
 @kernel()
@@ -342,8 +353,8 @@ def written_share(later: float, first: float, fading: float, time: float) -> flo
 class Layout(NamedTuple):
     """The rounds of the chain and the numbers of its phases."""
 
-    rounds: Records  # One `ROUND_RECORD` per round
-    first_rounds: Records  # One `FIRST_ROUNDS` record per reduced window
+    rounds: Rounds
+    first_rounds: FirstRounds
     # Whether the run of a round survives a recovery from the loss of one of its segments; see `make_rounds`
     runs_remain: bool
     repairs: int  # First phase of the recoveries

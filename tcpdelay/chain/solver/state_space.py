@@ -11,12 +11,12 @@ The functions find the reachable states, number them, and make the sparse transi
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.record_types import Array, Column, Record, record_type
 
 NO_PACKETS, QUEUED, HEAD_OF_LINE = 0, 1, 2
 """Delay patterns of a transition: no packet leaves; each delay is L + b/f; delay i is L + RTT + (b + 3 - i)/f."""
@@ -24,43 +24,50 @@ NO_PACKETS, QUEUED, HEAD_OF_LINE = 0, 1, 2
 _TIE = 1e-9
 """Relative width within which a number of packets counts as a rounding tie, so that 0.29 s / 0.02 s = 14.5."""
 
-PHASE = np.dtype([("window", np.int64), ("recovery", np.int64), ("first_transition", np.int64)], align=True)
-TRANSITION = np.dtype(
-    [
-        ("target", np.int64),
-        ("target_when_empty", np.int64),
-        ("shift", np.int64),
-        ("probability", np.float64),
-        ("duration", np.float64),
-        ("packets", np.int64),
-        ("packets_when_empty", np.int64),
-        ("pattern", np.int64),
-    ],
-    align=True,
-)
 
-if TYPE_CHECKING:
+class PhaseFields:
+    """Fields of a phase."""
 
-    class Records(np.recarray[Any, np.dtype[np.record]]):
-        """Structured array, or one of its records; its fields are attributes, and outside kernels also items."""
+    window: Column[int]
+    recovery: Column[int]
+    first_transition: Column[int]
 
-        def __getitem__(self, key: Any) -> Any: ...
-else:
-    Records = np.recarray
 
-Phases: TypeAlias = Records
-"""The phases of a chain, in the order in which consecutive successes visit them.
+class Phase(PhaseFields, Record):
+    """A phase of a chain."""
 
-The transitions of phase i begin at its `first_transition` and end before the `first_transition` of phase i + 1. An
-additional record closes the array.
-"""
-Transitions: TypeAlias = Records
-"""The events of all phases, one record per event.
 
-`target` is the next phase if packets remain in the backlog; `target_when_empty` is the next phase if none remain.
-`packets` is the largest number of packets that leave, `packets_when_empty` is their number if the backlog was empty
-before, and `pattern` is their delay pattern.
-"""
+class Phases(PhaseFields, Array[Phase]):
+    """The phases of a chain, in the order in which consecutive successes visit them.
+
+    The transitions of phase i begin at its `first_transition` and end before the `first_transition` of phase i + 1. An
+    additional record closes the array.
+    """
+
+
+class TransitionFields:
+    """Fields of a transition."""
+
+    target: Column[int]  # Next phase if packets remain in the backlog
+    target_when_empty: Column[int]  # Next phase if none remain
+    shift: Column[int]
+    probability: Column[float]
+    duration: Column[float]
+    packets: Column[int]  # Largest number of packets that leave
+    packets_when_empty: Column[int]  # Their number if the backlog was empty before
+    pattern: Column[int]  # Their delay pattern
+
+
+class Transition(TransitionFields, Record):
+    """An event of a phase."""
+
+
+class Transitions(TransitionFields, Array[Transition]):
+    """The events of all phases, one record per event."""
+
+
+PHASE = record_type(Phase, align=True)
+TRANSITION = record_type(Transition, align=True)
 
 
 @kernel()
@@ -86,20 +93,32 @@ def packets_leaving(transitions: Transitions, event: int, backlog: int) -> int:
     return int(min(backlog, transitions.packets[event]))
 
 
-ROW = np.dtype(
-    [("low", np.int64), ("high", np.int64), ("offset", np.int64), ("bound", np.int64), ("ratio", np.float64)],
-    align=True,
-)
+class RowFields:
+    """Fields of a row."""
 
-Rows: TypeAlias = Records
-"""The range of backlogs of each phase, from `low` to `high`, and its first cell `offset` in the array of all cells.
+    low: Column[int]
+    high: Column[int]
+    offset: Column[int]
+    bound: Column[int]
+    ratio: Column[float]
 
-A phase that cannot be reached has `low` above `high` and no cells. `bound` is the largest backlog of the chain, the
-same in all records. An additional record closes the array.
 
-If `ratio` is 0, no backlog is larger than the bound. If it is above 0, the cell at the bound has the probability of all
-backlogs from the bound on together; each of them is `ratio` times as probable as the one before.
-"""
+class Row(RowFields, Record):
+    """The range of backlogs of a phase."""
+
+
+class Rows(RowFields, Array[Row]):
+    """The range of backlogs of each phase, from `low` to `high`, and its first cell `offset` in the array of all cells.
+
+    A phase that cannot be reached has `low` above `high` and no cells. `bound` is the largest backlog of the chain, the
+    same in all records. An additional record closes the array.
+
+    If `ratio` is 0, no backlog is larger than the bound. If it is above 0, the cell at the bound has the probability of
+    all backlogs from the bound on together; each of them is `ratio` times as probable as the one before.
+    """
+
+
+ROW = record_type(Row, align=True)
 
 
 @kernel()

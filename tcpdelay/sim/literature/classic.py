@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
-
-import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import record_type
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.sim.literature.timelined import (
     SEQ_UPDATE_OPTION,
+    ClassicConnection,
     abandon,
     assemble,
     discard_obsolete,
@@ -29,6 +28,8 @@ from tcpdelay.sim.network.transport import (
     IP_HEADER,
     TCP_HEADER,
     TRANSFERS,
+    FlowRecord,
+    Samples,
     Transport,
     add_return_jitter,
     cross,
@@ -40,7 +41,8 @@ from tcpdelay.sim.network.transport import (
     note_write,
     wake,
 )
-from tcpdelay.sim.records import KEPT, MASK, NEVER, RING
+from tcpdelay.sim.network.waiting import Link
+from tcpdelay.sim.records import KEPT, MASK, NEVER, WireRecord
 from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD, SECOND
 
 # The receivers of the classic TCP: the normal receiver waits for missing segments, the one of TCP-RC forges them.
@@ -58,7 +60,9 @@ GAIN = 0.0625
 
 
 @kernel()
-def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: int) -> None:
+def receive(
+    flow: FlowRecord, s: ClassicConnection, wire: WireRecord, samples: Samples, number: int, arrival: int
+) -> None:
     """Process the arrival of a segment: read the segments in order, and acknowledge."""
     while s.forge_at < arrival:
         forge_missing(flow, s, wire, samples)
@@ -82,7 +86,7 @@ def receive(flow: Any, s: Any, wire: Any, samples: Any, number: int, arrival: in
 
 
 @kernel()
-def _skip_obsolete(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+def _skip_obsolete(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, samples: Samples, now: int) -> None:
     """Go on at the `seq_update` of Time-lined TCP: read what has arrived before it; the rest is a gap."""
     while s.rcv_nxt < s.first_live:
         if wire.segments[s.rcv_nxt & MASK].received:
@@ -93,14 +97,14 @@ def _skip_obsolete(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None
 
 
 @kernel()
-def _read(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+def _read(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, samples: Samples, now: int) -> None:
     """Read the segments that are in order."""
     while s.rcv_nxt < s.snd_max and wire.segments[s.rcv_nxt & MASK].received:
         _read_segment(flow, s, wire, samples, now)
 
 
 @kernel()
-def _read_segment(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
+def _read_segment(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, samples: Samples, now: int) -> None:
     """Read the next segment, and what is missing in the stream before it as a gap."""
     segment = wire.segments[s.rcv_nxt & MASK]
     _read_to(flow, s, wire, samples, now, segment.start, False)
@@ -109,7 +113,9 @@ def _read_segment(flow: Any, s: Any, wire: Any, samples: Any, now: int) -> None:
 
 
 @kernel()
-def _read_to(flow: Any, s: Any, wire: Any, samples: Any, now: int, position: int, arrived: bool) -> None:
+def _read_to(
+    flow: FlowRecord, s: ClassicConnection, wire: WireRecord, samples: Samples, now: int, position: int, arrived: bool
+) -> None:
     """Read the stream up to a position, or pass over a gap that has not arrived; a message with a gap is lost."""
     last = s.rcv_nxt & MASK
     while s.read_to < position:
@@ -131,7 +137,9 @@ def _read_to(flow: Any, s: Any, wire: Any, samples: Any, now: int, position: int
 
 
 @kernel()
-def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_order: bool) -> None:
+def acknowledge(
+    flow: FlowRecord, s: ClassicConnection, wire: WireRecord, number: int, arrival: int, in_order: bool
+) -> None:
     """Acknowledge a segment that arrives.
 
     A queued, delayed acknowledgement is withdrawn if another segment arrives before its timer would send it: the sender
@@ -155,7 +163,7 @@ def acknowledge(flow: Any, s: Any, wire: Any, number: int, arrival: int, in_orde
 
 
 @kernel()
-def note_gap(s: Any, arrival: int) -> None:
+def note_gap(s: ClassicConnection, arrival: int) -> None:
     """Update the mean time between two arrivals; the packet has not arrived before."""
     if s.last_arrival >= 0:
         gap = float(arrival - s.last_arrival)
@@ -164,7 +172,7 @@ def note_gap(s: Any, arrival: int) -> None:
 
 
 @kernel()
-def _acknowledge_and_count(flow: Any, s: Any, wire: Any, number: int, time: int) -> None:
+def _acknowledge_and_count(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, number: int, time: int) -> None:
     """Acknowledge at once, and count the duplicate acknowledgements of the same packet."""
     s.duplicates = s.duplicates + 1 if s.acknowledged == s.rcv_nxt else 0
     s.acknowledged = s.rcv_nxt
@@ -172,7 +180,7 @@ def _acknowledge_and_count(flow: Any, s: Any, wire: Any, number: int, time: int)
 
 
 @kernel()
-def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
+def set_forging_timer(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, now: int) -> None:
     """Start the timer of TCP-RC if a packet has overtaken the next one; it runs from the first such arrival."""
     s.forge_at = NEVER
     if s.rcv_nxt >= s.highest or s.mean_gap <= 0.0:
@@ -185,7 +193,7 @@ def set_forging_timer(flow: Any, s: Any, wire: Any, now: int) -> None:
 
 
 @kernel()
-def forge_missing(flow: Any, s: Any, wire: Any, samples: Any) -> None:
+def forge_missing(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, samples: Samples) -> None:
     """Declare the next packet missing: hand a forged packet to the application in its place, and read on behind it."""
     now = s.forge_at
     # Complete the acknowledgements that ask for it, so that the sender reduces its window.
@@ -224,7 +232,7 @@ LARGEST_STEP, LARGEST_STEP_AFTER_TIMEOUT = 2.0, 1.0
 
 
 @kernel()
-def counted_segments(s: Any, acknowledged: int) -> float:
+def counted_segments(s: ClassicConnection, acknowledged: int) -> float:
     """Return by how many segments an acknowledgement of so many bytes lets the window grow; 1 without byte counting."""
     if not s.byte_counting:
         return 1.0
@@ -235,13 +243,13 @@ def counted_segments(s: Any, acknowledged: int) -> float:
 
 
 @kernel()
-def may_grow(s: Any, outstanding: int) -> bool:
+def may_grow(s: ClassicConnection, outstanding: int) -> bool:
     """Return whether the window may grow: with window validation only if it was full before the acknowledgement."""
     return bool(not s.window_validation or outstanding >= min(int(s.cwnd), s.receiver_window))
 
 
 @kernel()
-def restart_after_idle(s: Any) -> None:
+def restart_after_idle(s: ClassicConnection) -> None:
     """Halve the window for each timeout of idle time, before a new segment is sent (RFC 2861, section 3.1)."""
     if not s.window_validation or s.snd_max > s.snd_una or s.snd_max == 0:
         return
@@ -262,34 +270,9 @@ NOT_TIMED = -1
 SACKED, RETRANSMITTED = 1, 2
 """Flags of a segment."""
 
-_GROUPS = {
-    "scenario": "variant mss receiver_window limited_transmit byte_counting window_validation tick tick_phase rto_min",
-    "sender": "now snd_una snd_nxt snd_max last_sent dupacks recover in_recovery ecn_recover",
-    "stream": "written assembled acknowledged_to unwritten pieces",
-    "estimator": "srtt rttvar rto backoff timed timed_at timer_at",
-    "path": "first_ack next_ack",
-    "deadlines": "lifetime expires_at oldest live_from first_live sending sending_from written_off",
-    "receiver": "rcv_nxt highest read_to gap",
-    "TCP-RC": "forge_at last_arrival acknowledged duplicates",
-    "counts": "segments_retransmitted recoveries timeouts",
-}
-CLASSIC = np.dtype(
-    [("cwnd", np.float64), ("ssthresh", np.float64), ("mean_gap", np.float64)]
-    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
-    + [("obsolete_at", np.int64, RING)]
-)
-"""A connection. The estimator counts ticks of the timers' clock.
-
-Segments are numbered from zero in the order of their first transmission; `snd_una`, `snd_nxt`, `snd_max`, `first_live`
-and `rcv_nxt` are such numbers. Positions in the stream of bytes are `written`, `assembled`, up to which the stream is
-divided into segments, `acknowledged_to`, and at the receiver `read_to`; `gap` bytes of the message that it reads are
-missing. `obsolete_at` has the latest deadline of the bytes of each segment, at its number modulo `RING`. The first and
-the last byte of a segment are in its record. A dispatcher has written `unwritten` further bytes in `pieces` writes.
-"""
-
 
 @kernel()
-def next_time(flow: Any, s: Any, wire: Any) -> int:
+def next_time(flow: FlowRecord, s: ClassicConnection, wire: WireRecord) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & MASK].arrival if s.first_ack < s.next_ack else NEVER
     timer = min(s.timer_at, min(s.expires_at, s.forge_at))
@@ -297,7 +280,7 @@ def next_time(flow: Any, s: Any, wire: Any) -> int:
 
 
 @kernel()
-def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
+def step(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples) -> int:
     """Process the next event: a timer, an acknowledgement or a write; return when the following one is due."""
     acknowledgement = wire.acknowledgements[s.first_ack & MASK]
     arrival = acknowledgement.arrival if s.first_ack < s.next_ack else NEVER
@@ -338,14 +321,14 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
 
 
 @kernel()
-def end(flow: Any, s: Any) -> None:
+def end(flow: FlowRecord, s: ClassicConnection) -> None:
     """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += s.segments_retransmitted
     flow.timeouts += s.timeouts
 
 
 @kernel()
-def begin(flow: Any, s: Any) -> None:
+def begin(flow: FlowRecord, s: ClassicConnection) -> None:
     """Start a connection; its handshake has measured the round-trip time."""
     s.now = flow.next_write
     flow.ack_held = flow.last_return = flow.connection_read = 0
@@ -353,7 +336,7 @@ def begin(flow: Any, s: Any) -> None:
 
 
 @kernel()
-def update_estimate(s: Any, elapsed: int) -> None:
+def update_estimate(s: ClassicConnection, elapsed: int) -> None:
     """Update the estimated RTT [1/8 tick], its deviation [1/4 tick] and the timeout [ticks] (`tcp_xmit_timer`)."""
     if s.srtt == 0:
         s.srtt = max(elapsed, 1) << 3
@@ -366,13 +349,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
 
 
 @kernel()
-def ticks_at(s: Any, time: int) -> int:
+def ticks_at(s: ClassicConnection, time: int) -> int:
     """Return the current tick of the sender's clock at a time [us]."""
     return int((time + s.tick_phase) // s.tick)
 
 
 @kernel()
-def _set_timer(s: Any) -> None:
+def _set_timer(s: ClassicConnection) -> None:
     """Start the retransmission timer; it fires at a tick, up to one tick earlier than the timeout."""
     s.timer_at = NEVER
     if s.snd_max > s.snd_una:
@@ -380,26 +363,26 @@ def _set_timer(s: Any) -> None:
 
 
 @kernel()
-def _write(flow: Any, s: Any) -> None:
+def _write(flow: FlowRecord, s: ClassicConnection) -> None:
     """Write a message."""
     note_write(flow, s.now)
     s.written += flow.message
 
 
 @kernel()
-def has_data(s: Any, number: int) -> bool:
+def has_data(s: ClassicConnection, number: int) -> bool:
     """Return whether there is data for a segment: it was sent before, or bytes wait to be assembled."""
     return bool(number < s.snd_max or s.assembled < s.written)
 
 
 @kernel()
-def unsent_segments(s: Any, further: int) -> int:
+def unsent_segments(s: ClassicConnection, further: int) -> int:
     """Return the segments that wait to be sent, or sent again, with so many further bytes."""
     return int(s.snd_max - s.snd_nxt - (s.assembled - s.written - further) // s.mss)
 
 
 @kernel()
-def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
+def is_writable(flow: FlowRecord, s: ClassicConnection, sacked_out: int) -> bool:
     """Return whether the send buffer accepts another packet of a bulk source; `sacked_out` is 0 without SACK."""
     if s.written - s.acknowledged_to + flow.message > flow.send_buffer:
         return False
@@ -407,13 +390,13 @@ def is_writable(flow: Any, s: Any, sacked_out: int) -> bool:
 
 
 @kernel()
-def send_queue(flow: Any, s: Any) -> int:
+def send_queue(flow: FlowRecord, s: ClassicConnection) -> int:
     """Return the bytes that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
     return int(s.written - s.acknowledged_to + (IN_TIMEOUT if s.backoff > 0 else 0))
 
 
 @kernel()
-def delay_of_next(flow: Any, s: Any) -> int:
+def delay_of_next(flow: FlowRecord, s: ClassicConnection) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
     in_flight = s.snd_nxt - s.snd_una
     if not has_room(flow, in_flight + unsent_segments(s, 0), int(s.cwnd), 0):
@@ -424,7 +407,7 @@ def delay_of_next(flow: Any, s: Any) -> int:
 
 
 @kernel()
-def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> int:
+def write(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, time: int, size: int, pieces: int) -> int:
     """Let `transmit` write `size` bytes in pieces of nearly equal size; return where they end in the stream."""
     s.now = time
     s.unwritten, s.pieces = size, pieces
@@ -432,7 +415,7 @@ def write(flow: Any, s: Any, wire: Any, time: int, size: int, pieces: int) -> in
 
 
 @kernel()
-def count_sacked(s: Any, wire: Any) -> int:
+def count_sacked(s: ClassicConnection, wire: WireRecord) -> int:
     """Return the number of outstanding segments that SACKs have reported."""
     count = 0
     for number in range(s.snd_una, s.snd_max):
@@ -441,13 +424,13 @@ def count_sacked(s: Any, wire: Any) -> int:
 
 
 @kernel()
-def _half_of_flight(s: Any) -> float:
+def _half_of_flight(s: ClassicConnection) -> float:
     """Return the slow-start threshold after a loss: half of the segments in flight, but at least two."""
     return float(max(min(s.cwnd, float(s.snd_max - s.snd_una)) / 2.0, 2.0))
 
 
 @kernel()
-def heed_mark(s: Any) -> None:
+def heed_mark(s: ClassicConnection) -> None:
     """Halve the window for an ECN mark, once per round trip."""
     if s.in_recovery or s.snd_una <= s.ecn_recover:
         return
@@ -456,7 +439,9 @@ def heed_mark(s: Any) -> None:
 
 
 @kernel()
-def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, acknowledged: int) -> None:
+def on_new_acknowledgement(
+    flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples, acknowledged: int
+) -> None:
     """Process an acknowledgement of new data."""
     newly, outstanding = acknowledged - s.snd_una, s.snd_max - s.snd_una
     s.acknowledged_to = wire.segments[(acknowledged - 1) & MASK].end
@@ -483,13 +468,15 @@ def on_new_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any
 
 
 @kernel()
-def _grow(s: Any, segments: float) -> None:
+def _grow(s: ClassicConnection, segments: float) -> None:
     """Let the window grow: in slow start by `segments`, then by one segment per window of them."""
     s.cwnd = min(s.cwnd + (segments if s.cwnd < s.ssthresh else segments / s.cwnd), float(s.receiver_window))
 
 
 @kernel()
-def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
+def on_duplicate_acknowledgement(
+    flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples, number: int
+) -> None:
     """Process a duplicate acknowledgement; the third in a row starts a recovery."""
     s.dupacks += 1
     if s.variant == SACK and s.snd_una <= number:
@@ -518,7 +505,7 @@ def on_duplicate_acknowledgement(flow: Any, s: Any, wire: Any, link: Any, sample
 
 
 @kernel()
-def _time_out(flow: Any, s: Any, wire: Any) -> None:
+def _time_out(flow: FlowRecord, s: ClassicConnection, wire: WireRecord) -> None:
     """Process a retransmission timeout: start again at the first segment that is not acknowledged."""
     s.timeouts += 1
     s.ssthresh = _half_of_flight(s)
@@ -535,7 +522,7 @@ def _time_out(flow: Any, s: Any, wire: Any) -> None:
 
 
 @kernel()
-def transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+def transmit(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Send the segments that the window allows, after each piece that a dispatcher has written."""
     while s.pieces > 1:
         _write_piece(s)
@@ -546,7 +533,7 @@ def transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @kernel()
-def _write_piece(s: Any) -> None:
+def _write_piece(s: ClassicConnection) -> None:
     """Write one of the pieces that are left."""
     size = -(-s.unwritten // s.pieces)
     s.written += size
@@ -555,7 +542,7 @@ def _write_piece(s: Any) -> None:
 
 
 @kernel()
-def _send_allowed(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+def _send_allowed(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Send the segments that the window allows."""
     if s.in_recovery and s.variant == SACK:
         _fill_pipe(flow, s, wire, link, samples)
@@ -575,7 +562,7 @@ def _send_allowed(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None
 
 
 @kernel()
-def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+def _fill_pipe(flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Send in a SACK recovery, as long as the pipe has room: first the lost segments, then new data (RFC 3517).
 
     A segment counts as lost as soon as a later segment is SACKed, because the path keeps the order of segments.
@@ -601,7 +588,9 @@ def _fill_pipe(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @kernel()
-def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int) -> None:
+def _transmit(
+    flow: FlowRecord, s: ClassicConnection, wire: WireRecord, link: Link, samples: Samples, number: int
+) -> None:
     """Send a segment, if new with the next bytes of the stream up to the MSS, and let the receiver process it."""
     segment = wire.segments[number & MASK]
     outstanding = s.snd_max > s.snd_una
@@ -630,7 +619,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any, number: int
         receive(flow, s, wire, samples, number, arrival)
 
 
-def prepare(stack: Classic, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+def prepare(stack: Classic, path: SharedPath, flow: FlowRecord, connection: ClassicConnection, phase: int) -> None:
     """Prepare a connection; the send buffer of a bulk source holds two receiver windows by default."""
     tick = round(stack.tick * SECOND)
     # All messages read at one time are segments of a window that waited, and of a window that is sent.
@@ -669,7 +658,7 @@ def prepare(stack: Classic, path: SharedPath, flow: Any, connection: Any, phase:
 
 
 TRANSPORT = Transport(
-    state=CLASSIC,
+    state=record_type(ClassicConnection),
     header=IP_HEADER + TCP_HEADER,
     features=frozenset(
         {"constant rate", "messages", "sections", "bulk", "transfers", "dispatching", "ecn", "send buffer", "forging"}

@@ -12,12 +12,11 @@ References
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Record, record_type
 from tcpdelay.declare import InvalidValueError, Quantity
 from tcpdelay.sim.network.bottleneck import DROPPED, SharedPath
 from tcpdelay.sim.network.stacks import Scp
@@ -25,6 +24,8 @@ from tcpdelay.sim.network.transport import (
     BULK,
     IP_HEADER,
     UDP_HEADER,
+    FlowRecord,
+    Samples,
     Transport,
     add_return_jitter,
     cross,
@@ -33,7 +34,8 @@ from tcpdelay.sim.network.transport import (
     note_read,
     note_write,
 )
-from tcpdelay.sim.records import MASK, NEVER, RING
+from tcpdelay.sim.network.waiting import Link
+from tcpdelay.sim.records import MASK, NEVER, RING, WireRecord
 from tcpdelay.sim.tcp.constants import SECOND
 
 SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
@@ -45,41 +47,60 @@ LARGEST_TIMEOUT = 64e6
 HEADER = 4
 """Bytes of the packet number in each datagram, part of the 1472 bytes of a datagram of the paper."""
 
-_GROUPS = {
-    "sender": "now state following oldest recover paused_at timer_at pace_at reset_at reset_interval",
-    "rate": "counted counted_since",
-    "path": "first_ack next_ack",
-    "counts": "timeouts",
-}
-_FLOATS = {
-    "settings": "backlog rate_gain rto_min first_timeout",
-    "window": "window carry threshold rate next_send",
-    "estimator": "base_rtt rtt deviation rto",
-}
-SCP = np.dtype(
-    [(name, np.float64) for names in _FLOATS.values() for name in names.split()]
-    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
-)
-"""A connection.
 
-In the paper's symbols, `window` is W_l, `threshold` is W_ss, `backlog` is W_D, and `base_rtt`, `rtt` and `deviation`
-are T_brtt, T_rtt and D_rtt [us]. `rate` is the estimated rate of the acknowledgements [packets/us], 0 while it is
-unknown. The packets from `oldest` to before `following` are outstanding; `recover` is the first packet sent in the
-congested state. The timer of a packet ends at `gone` of its segment. The paper does not say what happens to a fraction
-of a window; here it is carried over to the next packet as `carry`, so that the mean number of outstanding packets
-equals the window.
-"""
+class ScpConnection(Record):
+    """A connection.
+
+    The paper does not say what happens to a fraction of a window; here it is carried over to the next packet as
+    `carry`, so that the mean number of outstanding packets equals the window.
+    """
+
+    # Settings
+    backlog: float  # W_D in the paper
+    rate_gain: float
+    rto_min: float
+    first_timeout: float
+    # Window
+    window: float  # W_l
+    carry: float
+    threshold: float  # W_ss
+    rate: float  # Estimated rate of the acknowledgements [packets/us], 0 while it is unknown
+    next_send: float
+    # Estimator [us]
+    base_rtt: float  # T_brtt
+    rtt: float  # T_rtt
+    deviation: float  # D_rtt
+    rto: float
+    # Sender
+    now: int
+    state: int
+    following: int  # The packets from `oldest` to before it are outstanding
+    oldest: int
+    recover: int  # First packet sent in the congested state
+    paused_at: int
+    timer_at: int  # The timer of a packet ends at `gone` of its segment
+    pace_at: int
+    reset_at: int
+    reset_interval: int
+    # Rate
+    counted: int
+    counted_since: int
+    # Path
+    first_ack: int
+    next_ack: int
+    # Counts
+    timeouts: int
 
 
 @kernel()
-def next_time(flow: Any, s: Any, wire: Any) -> int:
+def next_time(flow: FlowRecord, s: ScpConnection, wire: WireRecord) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[s.first_ack & MASK].arrival if s.first_ack < s.next_ack else NEVER
     return int(min(min(arrival, s.timer_at), min(min(s.pace_at, s.reset_at), flow.next_write)))
 
 
 @kernel()
-def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
+def step(flow: FlowRecord, s: ScpConnection, wire: WireRecord, link: Link, samples: Samples) -> int:
     """Process the next event: an acknowledgement, a timer, a reset or a write; return when the following is due."""
     acknowledgement = wire.acknowledgements[s.first_ack & MASK]
     s.now = next_time(flow, s, wire)
@@ -98,13 +119,13 @@ def step(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> int:
 
 
 @kernel()
-def end(flow: Any, s: Any) -> None:
+def end(flow: FlowRecord, s: ScpConnection) -> None:
     """Add the counts of a connection to the counts of the flow."""
     flow.timeouts += s.timeouts
 
 
 @kernel()
-def reset(s: Any) -> None:
+def reset(s: ScpConnection) -> None:
     """Forget the estimates of the path and the outstanding packets; the next packet begins slow start."""
     s.state = PAUSED
     s.window, s.threshold = 1.0, LARGEST_WINDOW
@@ -116,7 +137,7 @@ def reset(s: Any) -> None:
 
 
 @kernel()
-def update_estimate(s: Any, elapsed: int) -> None:
+def update_estimate(s: ScpConnection, elapsed: int) -> None:
     """Update the estimates with a measured round-trip time [us], as in TCP, and derive the timeout from them."""
     s.base_rtt = min(s.base_rtt, float(elapsed))
     if s.rtt == 0.0:
@@ -129,13 +150,13 @@ def update_estimate(s: Any, elapsed: int) -> None:
 
 
 @kernel()
-def _watch_oldest(s: Any, wire: Any) -> None:
+def _watch_oldest(s: ScpConnection, wire: WireRecord) -> None:
     """Wait for the timer of the oldest outstanding packet, if there is one."""
     s.timer_at = max(wire.segments[s.oldest & MASK].gone, s.now) if s.following > s.oldest else NEVER
 
 
 @kernel()
-def _acknowledge(s: Any, wire: Any, number: int) -> None:
+def _acknowledge(s: ScpConnection, wire: WireRecord, number: int) -> None:
     """Process an acknowledgement; acknowledgements of packets that were given up are ignored."""
     if number < s.oldest:
         return
@@ -160,7 +181,7 @@ def _acknowledge(s: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
-def _enter_steady(s: Any) -> None:
+def _enter_steady(s: ScpConnection) -> None:
     """Enter the steady state; the window is kept until the rate of the following acknowledgements is known."""
     s.state = STEADY
     s.rate = 0.0
@@ -169,7 +190,7 @@ def _enter_steady(s: Any) -> None:
 
 
 @kernel()
-def _count(s: Any) -> None:
+def _count(s: ScpConnection) -> None:
     """Count an acknowledgement; once per round trip, update the rate and the window, W_l = r T_brtt + W_D."""
     s.counted += 1
     elapsed = s.now - s.counted_since
@@ -183,7 +204,7 @@ def _count(s: Any) -> None:
 
 
 @kernel()
-def _back_off(s: Any) -> None:
+def _back_off(s: ScpConnection) -> None:
     """Halve the window; the fate of the next packet shows whether that was enough."""
     s.state = CONGESTED
     s.window = s.threshold = max(s.window / 2.0, 1.0)
@@ -192,7 +213,7 @@ def _back_off(s: Any) -> None:
 
 
 @kernel()
-def _time_out(s: Any, wire: Any) -> None:
+def _time_out(s: ScpConnection, wire: WireRecord) -> None:
     """Process the end of the timer of the oldest outstanding packet: the packet is lost."""
     number = s.oldest
     s.oldest += 1
@@ -204,7 +225,7 @@ def _time_out(s: Any, wire: Any) -> None:
 
 
 @kernel()
-def _resume(s: Any) -> None:
+def _resume(s: ScpConnection) -> None:
     """End a pause with slow start; the window is halved for each T_brtt of the pause."""
     halvings = (s.now - s.paused_at) // max(s.base_rtt, 1.0)
     s.window = max(s.window * 0.5**halvings, 1.0)
@@ -212,7 +233,7 @@ def _resume(s: Any) -> None:
 
 
 @kernel()
-def _has_data(flow: Any, s: Any) -> bool:
+def _has_data(flow: FlowRecord, s: ScpConnection) -> bool:
     """Return whether there is a packet to send."""
     if flow.application == BULK:
         return bool(flow.first_write <= s.now < flow.stop)
@@ -220,7 +241,7 @@ def _has_data(flow: Any, s: Any) -> bool:
 
 
 @kernel()
-def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+def _send(flow: FlowRecord, s: ScpConnection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Send the packets that the window and the pace allow."""
     s.pace_at = NEVER
     while _has_data(flow, s):
@@ -238,13 +259,13 @@ def _send(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @kernel()
-def _is_ring_full(s: Any, wire: Any) -> bool:
+def _is_ring_full(s: ScpConnection, wire: WireRecord) -> bool:
     """Return whether acknowledgements of packets that were given up fill the ring."""
     return bool(s.first_ack < s.next_ack and s.following - wire.acknowledgements[s.first_ack & MASK].segment >= RING)
 
 
 @kernel()
-def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
+def _transmit(flow: FlowRecord, s: ScpConnection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Send the next packet; if it arrives, the receiver acknowledges it."""
     number = s.following
     s.following += 1
@@ -269,7 +290,7 @@ def _transmit(flow: Any, s: Any, wire: Any, link: Any, samples: Any) -> None:
     add_return_jitter(flow, wire, s.next_ack - 1, s.next_ack)
 
 
-def prepare(stack: Scp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+def prepare(stack: Scp, path: SharedPath, flow: FlowRecord, connection: ScpConnection, phase: int) -> None:
     """Prepare a connection."""
     connection.backlog, connection.rate_gain = stack.backlog, stack.rate_gain
     connection.rto_min, connection.first_timeout = stack.rto_min * SECOND, stack.first_timeout * SECOND
@@ -280,7 +301,7 @@ def prepare(stack: Scp, path: SharedPath, flow: Any, connection: Any, phase: int
 
 
 TRANSPORT = Transport(
-    state=SCP,
+    state=record_type(ScpConnection),
     header=IP_HEADER + UDP_HEADER + HEADER,
     features=frozenset({"constant rate", "bulk"}),
     prepare=prepare,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.network.transport import SCHEDULED, UNREAD, written_at
-from tcpdelay.sim.records import MASK, NEVER
+from tcpdelay.compiling.record_types import Array, Record
+from tcpdelay.sim.network.transport import SCHEDULED, UNREAD, FlowRecord, written_at
+from tcpdelay.sim.records import MASK, NEVER, RING, WireRecord
 
 # Time-lined TCP: data that is written in sections lives until a deadline, then the sender goes on without it.
 #
-# These kernels belong to the classic sender. A section is a message, or the messages that a source writes at one time.
+# These kernels belong to the classic sender, whose record is declared here. A section is a message, or the messages
+# that a source writes at one time.
 # As published, the sections are a continuous stream of bytes, so a segment may have the end of a section and the
 # beginning of the next one. Segments are numbered in the order of their first transmission. Data that expires before it
 # is sent gets no numbers, so the outstanding segments are a range of numbers even where sections have expired in part.
@@ -34,8 +36,81 @@ SEQ_UPDATE_OPTION = 8
 """Bytes of the option with `seq_update` in the header of TCP: kind, length, 32 bits, and padding."""
 
 
+class ClassicConnection(Record):
+    """A connection of the classic sender. The estimator counts ticks of the timers' clock.
+
+    Segments are numbered from zero in the order of their first transmission. The first and the last byte of a segment
+    are in its record.
+    """
+
+    cwnd: float
+    ssthresh: float
+    mean_gap: float
+    # Scenario
+    variant: int
+    mss: int
+    receiver_window: int
+    limited_transmit: int
+    byte_counting: int
+    window_validation: int
+    tick: int
+    tick_phase: int
+    rto_min: int
+    # Sender
+    now: int
+    snd_una: int  # Number of a segment, as `snd_nxt`, `snd_max`, `first_live` and `rcv_nxt`
+    snd_nxt: int
+    snd_max: int
+    last_sent: int
+    dupacks: int
+    recover: int
+    in_recovery: int
+    ecn_recover: int
+    # Stream: positions in bytes
+    written: int
+    assembled: int  # Up to here the stream is divided into segments
+    acknowledged_to: int
+    unwritten: int  # Further bytes that a dispatcher has written
+    pieces: int  # Number of writes of these bytes
+    # Estimator
+    srtt: int
+    rttvar: int
+    rto: int
+    backoff: int
+    timed: int
+    timed_at: int
+    timer_at: int
+    # Path
+    first_ack: int
+    next_ack: int
+    # Deadlines
+    lifetime: int
+    expires_at: int
+    oldest: int
+    live_from: int
+    first_live: int
+    sending: int
+    sending_from: int
+    written_off: int
+    # Receiver
+    rcv_nxt: int
+    highest: int
+    read_to: int  # Position in the stream
+    gap: int  # Missing bytes of the message that the receiver reads
+    # TCP-RC
+    forge_at: int
+    last_arrival: int
+    acknowledged: int
+    duplicates: int
+    # Counts
+    segments_retransmitted: int
+    recoveries: int
+    timeouts: int
+    obsolete_at: Annotated[Array[int], RING]  # Latest deadline of the bytes of a segment, at its number modulo `RING`
+
+
 @kernel()
-def section_size(flow: Any, section: int) -> int:
+def section_size(flow: FlowRecord, section: int) -> int:
     """Return the size of a section [bytes]."""
     if flow.application == SCHEDULED:
         return int(flow.unread[section % UNREAD].length)
@@ -43,7 +118,7 @@ def section_size(flow: Any, section: int) -> int:
 
 
 @kernel()
-def deadline_of(flow: Any, s: Any, section: int) -> int:
+def deadline_of(flow: FlowRecord, s: ClassicConnection, section: int) -> int:
     """Return the deadline of a section; `NEVER` before it is written."""
     number = section * flow.section
     if number >= flow.packets_written:
@@ -54,7 +129,7 @@ def deadline_of(flow: Any, s: Any, section: int) -> int:
 
 
 @kernel()
-def discard_obsolete(flow: Any, s: Any, wire: Any) -> None:
+def discard_obsolete(flow: FlowRecord, s: ClassicConnection, wire: WireRecord) -> None:
     """Discard the sections whose deadline has passed, and let the lifetime timer follow the oldest live section.
 
     No segment of an obsolete section is sent or sent again. Its segments in flight still count as outstanding, so that
@@ -83,7 +158,7 @@ def discard_obsolete(flow: Any, s: Any, wire: Any) -> None:
 
 
 @kernel()
-def assemble(flow: Any, s: Any, number: int) -> int:
+def assemble(flow: FlowRecord, s: ClassicConnection, number: int) -> int:
     """Return where a new segment ends, given its number: it has the bytes of live sections, up to the MSS."""
     section, end = s.sending, s.sending_from
     s.obsolete_at[number & MASK] = 0
@@ -95,7 +170,7 @@ def assemble(flow: Any, s: Any, number: int) -> int:
 
 
 @kernel()
-def repair_with(flow: Any, s: Any, wire: Any) -> int:
+def repair_with(flow: FlowRecord, s: ClassicConnection, wire: WireRecord) -> int:
     """Return the segment to send when a loss is detected: the first that is neither acknowledged nor obsolete."""
     if s.lifetime:
         discard_obsolete(flow, s, wire)
@@ -103,14 +178,14 @@ def repair_with(flow: Any, s: Any, wire: Any) -> int:
 
 
 @kernel()
-def abandon(s: Any) -> None:
+def abandon(s: ClassicConnection) -> None:
     """Forget the obsolete segments: after a timeout none of them is outstanding."""
     s.snd_una = max(s.snd_una, s.first_live)
     s.written_off = 0
 
 
 @kernel()
-def release(s: Any, wire: Any, acknowledged: int) -> None:
+def release(s: ClassicConnection, wire: WireRecord, acknowledged: int) -> None:
     """Subtract the segments that an acknowledgement covers from the count of segments written off."""
     if s.written_off == 0:
         return

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
 from functools import partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, Protocol, get_args
 
 import numpy as np
 
@@ -45,7 +45,7 @@ from tcpdelay.scenario.path import (
     LossBursts,
     fraction,
 )
-from tcpdelay.sim.network.link_trace import TRACE_INTEGERS, LinkTrace, trace_departure
+from tcpdelay.sim.network.link_trace import LinkTrace, trace_departure
 from tcpdelay.sim.network.queue_disciplines import (
     DEFAULT_LIMIT,
     dequeue_cake,
@@ -62,16 +62,13 @@ from tcpdelay.sim.network.queue_disciplines import (
     start_pie,
 )
 from tcpdelay.sim.network.waiting import (
-    BUCKET_FLOATS,
-    BUCKET_INTEGERS,
     DISCARDED,
     FULL_PACKET,
     LARGEST_LIMIT,
-    LINK_ARRAYS,
-    LINK_FLOATS,
-    LINK_INTEGERS,
+    LINK_RING,
     MOST_QUEUES,
     NOBODY,
+    Link,
     append,
     conclude,
     conforms,
@@ -83,8 +80,6 @@ from tcpdelay.sim.records import NEVER, generator_addresses, uniform
 
 DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE, DUALPI2, POLICER = range(9)
 """Queue disciplines; CODEL to DUALPI2 are managed (`tcpdelay.sim.network.bottleneck`)."""
-LINK_RING = 1 << 16
-"""Largest number of packets whose departures are kept."""
 DROPPED, WAITING = -1, -2
 """In place of the time of departure: the packet is dropped, or waits in a managed queue."""
 PASSED, MARKED, REFUSED = range(3)
@@ -96,22 +91,9 @@ NANOSECONDS = 1e9
 """Nanoseconds per second."""
 _MASK = LINK_RING - 1
 
-_INTEGERS = (
-    "discipline in_bytes capacity gentle last_departure first next queued queued_bytes marked count "
-    "offered dropped marks carried_bytes busy sojourn next_double random_state "
-    f"{BUCKET_INTEGERS} {LINK_INTEGERS} {TRACE_INTEGERS}"
-)
-_FLOATS = f"nanoseconds_per_byte min_th max_th max_p w_q avg mean_packet_size threshold {BUCKET_FLOATS} {LINK_FLOATS}"
-LINK = np.dtype(
-    [(name, np.float64) for name in _FLOATS.split()]
-    + [(name, np.int64) for name in _INTEGERS.split()]
-    + [("departures", np.int64, LINK_RING), ("sizes", np.int64, LINK_RING), *LINK_ARRAYS]
-)
-"""The link: its settings, the packets in the queue, and the counts. Times are nanoseconds."""
-
 
 @kernel()
-def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
+def enqueue(link: Link, now: int, size: int, marks_allowed: bool) -> int:
     """Process the arrival of a packet at the queue, in the order of time; `link.marked` is 1 if it has been marked."""
     time = now * NANOSECONDS_PER_MICROSECOND
     _let_depart(link, time)
@@ -155,7 +137,7 @@ def enqueue(link: Any, now: int, size: int, marks_allowed: bool) -> int:
 
 
 @kernel()
-def _let_depart(link: Any, time: int) -> None:
+def _let_depart(link: Link, time: int) -> None:
     """Remove the packets from the queue that have left by a time [ns]."""
     while link.first < link.next and link.departures[link.first & _MASK] <= time:
         link.queued -= 1
@@ -164,13 +146,13 @@ def _let_depart(link: Any, time: int) -> None:
 
 
 @kernel()
-def _length(link: Any) -> float:
+def _length(link: Link) -> float:
     """Return the length of the queue in the unit of its capacity."""
     return float(link.queued_bytes if link.in_bytes else link.queued)
 
 
 @kernel()
-def _random_early_detection(link: Any, time: int, size: int) -> int:
+def _random_early_detection(link: Link, time: int, size: int) -> int:
     """Update the average queue length, and return the decision on a packet that arrives now."""
     length = _length(link)
     if link.queued > 0:
@@ -203,7 +185,7 @@ def _random_early_detection(link: Any, time: int, size: int) -> int:
 
 
 @kernel()
-def _mark_beyond_threshold(link: Any) -> int:
+def _mark_beyond_threshold(link: Link) -> int:
     """Return Dred's decision on a packet; the threshold is one bandwidth-delay product."""
     beyond = _length(link) / link.threshold - 1.0
     if beyond < 0.0:
@@ -494,7 +476,7 @@ UPDATES: dict[Discipline, float] = {"pie": 0.015, "dualpi2": 0.016}
 """Times between two updates of their probabilities [s]."""
 
 
-def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator) -> None:
+def prepare_link(link: Link, bottleneck: Bottleneck, random: np.random.Generator) -> None:
     """Set the fields of the record of a link, of type `LINK` and all zero; it draws random numbers from `random`."""
     nanoseconds_per_byte = 8 * NANOSECONDS / bottleneck.rate
     burst_time = round(bottleneck.burst * nanoseconds_per_byte)
@@ -534,7 +516,7 @@ def prepare_link(link: Any, bottleneck: Bottleneck, random: np.random.Generator)
 # as the link takes for it.
 
 
-def prepare_managed_link(link: Any, bottleneck: Bottleneck) -> None:
+def prepare_managed_link(link: Link, bottleneck: Bottleneck) -> None:
     """Set the fields of the record of a link that only managed links use."""
     empty_queues(link)
     link.managed, link.next_service = 1, NEVER
@@ -549,8 +531,17 @@ def prepare_managed_link(link: Any, bottleneck: Bottleneck) -> None:
         start_dualpi2(link)
 
 
+class Sender(Protocol):
+    """A flow, as the queue knows it."""
+
+    number: int
+    transfers: int
+    ecn: int
+    access_delay: int
+
+
 @kernel()
-def wait(link: Any, flow: Any, now: int, length: int, segment: int, following: int) -> bool:
+def wait(link: Link, flow: Sender, now: int, length: int, segment: int, following: int) -> bool:
     """Let a packet of a flow arrive at the queue; return False if it is dropped, because no slot is free."""
     link.offered += 1
     slot = take_slot(link)
@@ -581,7 +572,7 @@ def wait(link: Any, flow: Any, now: int, length: int, segment: int, following: i
 
 
 @kernel()
-def serve(link: Any) -> None:
+def serve(link: Link) -> None:
     """Take the next packet from the queue at `link.next_service`, and note when the link is free again."""
     now = link.next_service
     # The packet that has left counted as queued while the token bucket held it.
@@ -620,6 +611,6 @@ def serve(link: Any) -> None:
 
 
 @kernel()
-def service_time(link: Any) -> int:
+def service_time(link: Link) -> int:
     """Return when the link takes the next packet [us], or `NEVER`; a packet that arrives then is in time."""
     return int(link.next_service // NANOSECONDS_PER_MICROSECOND if link.next_service < NEVER else NEVER)

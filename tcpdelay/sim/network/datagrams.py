@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import Annotated
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.sim.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.network.transport import (
     IP_HEADER,
     UDP_HEADER,
+    FlowRecord,
+    Samples,
     Transport,
     cross_or_wait,
     is_write_due,
@@ -20,28 +21,33 @@ from tcpdelay.sim.network.transport import (
     note_read,
     note_write,
 )
+from tcpdelay.sim.network.waiting import Link, Packet
+from tcpdelay.sim.records import WireRecord
 
 PENDING = 1 << 14
 """Largest number of messages whose datagrams wait in a managed queue: more than packets can."""
-DATAGRAMS = np.dtype(
-    [(name, np.int64) for name in ("largest_payload", "parity")]
-    + [(name, np.int64, PENDING) for name in ("unknown", "missing", "arrived", "sent_at")]
-)
-"""A connection: the largest payload of a datagram [bytes], and the parity datagrams of a message.
 
-The other fields have an entry per message, at its number modulo `PENDING`: its datagrams whose fate is unknown, the
-datagrams that it still needs, the time at which the last of these has arrived [us], and the time of its write [us].
-"""
+
+class Datagrams(Record):
+    """A connection."""
+
+    largest_payload: int  # Of a datagram [bytes]
+    parity: int  # Parity datagrams of a message
+    # By message, at its number modulo `PENDING`
+    unknown: Annotated[Array[int], PENDING]  # Its datagrams whose fate is unknown
+    missing: Annotated[Array[int], PENDING]  # Datagrams that it still needs
+    arrived: Annotated[Array[int], PENDING]  # Time at which the last of these has arrived [us]
+    sent_at: Annotated[Array[int], PENDING]  # Time of its write [us]
 
 
 @kernel()
-def next_time(flow: Any, connection: Any, wire: Any) -> int:
+def next_time(flow: FlowRecord, connection: Datagrams, wire: WireRecord) -> int:
     """Return when the application writes next."""
     return int(flow.next_write)
 
 
 @kernel()
-def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
+def step(flow: FlowRecord, connection: Datagrams, wire: WireRecord, link: Link, samples: Samples) -> int:
     """Send the message that is due in datagrams; return when the application writes the next message."""
     now = flow.next_write
     if is_write_due(flow, link):
@@ -64,7 +70,9 @@ def step(flow: Any, connection: Any, wire: Any, link: Any, samples: Any) -> int:
 
 
 @kernel()
-def deliver(flow: Any, connection: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+def deliver(
+    flow: FlowRecord, connection: Datagrams, wire: WireRecord, link: Link, samples: Samples, packet: Packet
+) -> int:
     """Note when a datagram that leaves a managed queue arrives, or that it is dropped; return the next event."""
     _note_datagram(connection, packet.segment, leave(flow, link, packet))
     _count_messages(flow, connection, samples)
@@ -72,7 +80,7 @@ def deliver(flow: Any, connection: Any, wire: Any, link: Any, samples: Any, pack
 
 
 @kernel()
-def _note_datagram(connection: Any, number: int, arrival: int) -> None:
+def _note_datagram(connection: Datagrams, number: int, arrival: int) -> None:
     """Note the fate of a datagram of a message: its arrival [us], or `DROPPED`."""
     place = number % PENDING
     connection.unknown[place] -= 1
@@ -82,7 +90,7 @@ def _note_datagram(connection: Any, number: int, arrival: int) -> None:
 
 
 @kernel()
-def _count_messages(flow: Any, connection: Any, samples: Any) -> None:
+def _count_messages(flow: FlowRecord, connection: Datagrams, samples: Samples) -> None:
     """Count the messages as read or lost, in the order of writing, up to the first with a datagram of unknown fate."""
     while flow.packets_read < flow.packets_written and connection.unknown[flow.packets_read % PENDING] == 0:
         place = flow.packets_read % PENDING
@@ -92,13 +100,13 @@ def _count_messages(flow: Any, connection: Any, samples: Any) -> None:
             note_read(flow, samples, connection.sent_at[place], connection.arrived[place], connection.arrived[place])
 
 
-def prepare(stack: Udp, path: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+def prepare(stack: Udp, path: SharedPath, flow: FlowRecord, connection: Datagrams, phase: int) -> None:
     """Set the fields of a connection."""
     connection.largest_payload, connection.parity = stack.largest_payload, stack.parity
 
 
 TRANSPORT = Transport(
-    state=DATAGRAMS,
+    state=record_type(Datagrams),
     header=IP_HEADER + UDP_HEADER,
     features=frozenset({"constant rate", "messages", "ecn", "l4s"}),
     prepare=prepare,

@@ -12,22 +12,27 @@ References
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.sim.network.transport import (
     IN_TIMEOUT,
     UNREAD,
     WRITES,
+    Carrier,
+    FlowRecord,
+    Samples,
     call_for_effect,
     call_for_number,
     count_lost,
     count_offered,
     count_read,
 )
-from tcpdelay.sim.records import NEVER, uniform
+from tcpdelay.sim.network.waiting import Link
+from tcpdelay.sim.records import NEVER, WireRecord, uniform
 
 MOST_CONNECTIONS = 64
 DISCARDED = -1
@@ -35,38 +40,49 @@ DISCARDED = -1
 NOBODY = -1
 """Returned in place of the number of a flow."""
 
-_INTEGERS = (
-    "leader first_member connections intelligent discard_after keepalive_size suppressing talking phase_end "
-    "next_connection accepted released overflows last_read"
-)
-DISPATCHER = np.dtype(
-    [(name, np.float64) for name in ("mean_talk", "mean_silence")]
-    + [(name, np.int64) for name in _INTEGERS.split()]
-    + [(name, np.int64, MOST_CONNECTIONS) for name in ("oldest", "newest")]
-    + [(name, np.int64, UNREAD) for name in ("written", "sent", "arrived", "read", "following")]
-)
-"""A dispatcher; all times are microseconds.
 
-The first connection belongs to the flow `leader`, which keeps the application's clock and counts its packets. The
-further connections belong to the flows from `first_member` on. Packets are numbered in the order of writing: `accepted`
-packets have been written or discarded, and `released` of these have been read in order or skipped. `overflows` packets
-were not written because the backlog is longer than the records.
+class Dispatcher(Record):
+    """A dispatcher; all times are microseconds. Packets are numbered in the order of writing."""
 
-`written`, `sent`, `arrived` and `read` have an entry per packet, at its number modulo `UNREAD`: the times of its write,
-first transmission, arrival and read (`NEVER` before it is read, `DISCARDED` if it is not written). `following` has the
-number of the next packet on the same connection. `oldest` and `newest` have an entry per connection: the first and the
-last packet on it that is not read.
-"""
+    mean_talk: float
+    mean_silence: float
+    leader: int  # Flow of the first connection: it keeps the application's clock, and counts the packets
+    first_member: int  # From this flow on: those of the further connections
+    connections: int
+    intelligent: int
+    discard_after: int
+    keepalive_size: int
+    suppressing: int
+    talking: int
+    phase_end: int
+    next_connection: int
+    accepted: int  # Packets that have been written or discarded
+    released: int  # How many of these have been read in order or skipped
+    overflows: int  # Packets that were not written because the backlog is longer than the records
+    last_read: int
+    # By connection: the first and the last packet on it that is not read
+    oldest: Annotated[Array[int], MOST_CONNECTIONS]
+    newest: Annotated[Array[int], MOST_CONNECTIONS]
+    # By packet, at its number modulo `UNREAD`: the times of its write, first transmission, arrival and read (`NEVER`
+    # before it is read, `DISCARDED` if it is not written)
+    written: Annotated[Array[int], UNREAD]
+    sent: Annotated[Array[int], UNREAD]
+    arrived: Annotated[Array[int], UNREAD]
+    read: Annotated[Array[int], UNREAD]
+    following: Annotated[Array[int], UNREAD]  # Number of the next packet on the same connection
+
+
+DISPATCHER = record_type(Dispatcher)
 
 
 @kernel()
-def member(d: Any, place: int) -> int:
+def member(d: Dispatcher, place: int) -> int:
     """Return the number of the flow of a connection."""
     return int(d.leader if place == 0 else d.first_member + place - 1)
 
 
 @kernel()
-def is_talking(d: Any, flow: Any, now: int) -> bool:
+def is_talking(d: Dispatcher, flow: FlowRecord, now: int) -> bool:
     """Return whether the application talks at a time; the lengths of talk and silence are drawn at random."""
     if not d.suppressing:
         return True
@@ -78,7 +94,7 @@ def is_talking(d: Any, flow: Any, now: int) -> bool:
 
 
 @kernel()
-def take_turns(d: Any) -> int:
+def take_turns(d: Dispatcher) -> int:
     """Return the next connection in turn."""
     place = d.next_connection
     d.next_connection = (place + 1) % d.connections
@@ -99,13 +115,13 @@ def expected_delay(unsent: int, window: int, in_flight: int, round_trip: int) ->
 
 
 @kernel()
-def is_full(d: Any, flow: Any) -> bool:
+def is_full(d: Dispatcher, flow: FlowRecord) -> bool:
     """Return whether the dispatcher or the flow cannot keep the record of another packet."""
     return bool(d.accepted - d.released >= UNREAD or flow.packets_written - flow.packets_read >= WRITES)
 
 
 @kernel()
-def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
+def accept(d: Dispatcher, leader: FlowRecord, flow: FlowRecord, now: int, end: int) -> None:
     """Record that the next packet is written to the connection of a flow, in whose stream it ends at `end`."""
     slot = d.accepted % UNREAD
     d.written[slot], d.read[slot] = now, NEVER
@@ -121,7 +137,7 @@ def accept(d: Any, leader: Any, flow: Any, now: int, end: int) -> None:
 
 
 @kernel()
-def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
+def discard(d: Dispatcher, leader: FlowRecord, samples: Samples, now: int) -> None:
     """Record that the next packet is not written: it counts as lost, and no later packet waits for it."""
     count_offered(leader, now, 0)
     count_lost(leader, now, 0, 0)
@@ -132,7 +148,7 @@ def discard(d: Any, leader: Any, samples: Any, now: int) -> None:
 
 
 @kernel()
-def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
+def collect(d: Dispatcher, leader: FlowRecord, flow: FlowRecord, samples: Samples) -> None:
     """Record the packets that a connection has read in this event, and release the packets that are in order."""
     for row in range(samples.completed):
         slot = d.oldest[flow.member] % UNREAD
@@ -144,7 +160,7 @@ def collect(d: Any, leader: Any, flow: Any, samples: Any) -> None:
 
 
 @kernel()
-def release(d: Any, leader: Any, samples: Any) -> None:
+def release(d: Dispatcher, leader: FlowRecord, samples: Samples) -> None:
     """Let the application read the packets up to the first that is still missing."""
     while d.released < d.accepted:
         slot = d.released % UNREAD
@@ -158,7 +174,7 @@ def release(d: Any, leader: Any, samples: Any) -> None:
 
 
 @kernel()
-def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
+def least_loaded(d: Dispatcher, flows: Array[FlowRecord], carriers: Array[Carrier]) -> int:
     """Return the connection with the smallest send queue (ioctl SIOCOUTQ); one in a timeout is used only if all are."""
     best, smallest = 0, NEVER
     for place in range(d.connections):
@@ -171,7 +187,14 @@ def least_loaded(d: Any, flows: Any, carriers: Any) -> int:
 
 
 @kernel()
-def dispatch(d: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any) -> int:
+def dispatch(
+    d: Dispatcher,
+    flows: Array[FlowRecord],
+    carriers: Array[Carrier],
+    wires: Array[WireRecord],
+    link: Link,
+    samples: Samples,
+) -> int:
     """Write the packet that is due, if any; return the number of the flow that it was written to, or `NOBODY`."""
     leader = flows[d.leader]
     now = leader.due_write

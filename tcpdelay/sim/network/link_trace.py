@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import InvalidValueError, is_number
+from tcpdelay.sim.network.waiting import Link
 
 # What a link carries over time: a trace of delivery opportunities, or of rates and delays, with outages.
 #
@@ -131,7 +132,7 @@ class LinkTrace:
         held = np.diff(np.append(self.times, self.period + self.times[0]))
         return float(self.rates @ (held / self.period))
 
-    def prepare(self, link: Any) -> None:
+    def prepare(self, link: Link) -> None:
         """Set the fields of a link of type `LINK`; it has the addresses of arrays of this trace, which must exist."""
         link.trace_kind = RATES if self.rates.size else OPPORTUNITIES
         link.trace_times, link.trace_rates, link.trace_delays = (
@@ -263,11 +264,6 @@ def varying_link(
 
 # The departures of packets from a link with a trace; `link_trace` has the rules and their sources.
 
-TRACE_INTEGERS = (
-    "trace_kind trace_times trace_rates trace_delays trace_length trace_period trace_place opportunity_left added_delay"
-)
-"""Fields of a link: the kind, the addresses of the arrays of the trace, and the place in the trace. Times are [ns]."""
-
 
 def _type_load(typing_context: Any, address: Any, place: Any) -> Any:
     """Load an integer of 64 bits from an array at an address."""
@@ -288,13 +284,13 @@ _load: Any = _load_in_python if config.DISABLE_JIT else intrinsic(_type_load)  #
 
 
 @kernel()
-def _entry_time(link: Any, place: int) -> int:
+def _entry_time(link: Link, place: int) -> int:
     """Return the time of an entry of the trace [ns]; the trace repeats, so places go on beyond its length."""
     return int((place // link.trace_length) * link.trace_period + _load(link.trace_times, place % link.trace_length))
 
 
 @kernel()
-def trace_departure(link: Any, time: int, size: int) -> int:
+def trace_departure(link: Link, time: int, size: int) -> int:
     """Return when the next packet has left a link with a trace; `link.added_delay` is its further delay [ns]."""
     exit_before = link.last_departure + link.added_delay
     if link.trace_kind == OPPORTUNITIES:
@@ -307,7 +303,7 @@ def trace_departure(link: Any, time: int, size: int) -> int:
 
 
 @kernel()
-def _departure_by_opportunities(link: Any, time: int, size: int) -> int:
+def _departure_by_opportunities(link: Link, time: int, size: int) -> int:
     """Return the time of the opportunity that carries the last byte of a packet [ns].
 
     An opportunity is lost, or what is left of it, if the queue is empty when it comes.
@@ -328,7 +324,7 @@ def _departure_by_opportunities(link: Any, time: int, size: int) -> int:
 
 
 @kernel()
-def _departure_by_rates(link: Any, time: int, size: int) -> int:
+def _departure_by_rates(link: Link, time: int, size: int) -> int:
     """Return when the link has sent all bits of a packet at the rates of the trace [ns]."""
     now = max(time, link.last_departure)
     # Find the entry in force; the entry that follows ends it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import Annotated
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import InvalidValueError, Quantity, described
@@ -25,6 +25,8 @@ from tcpdelay.sim.network.transport import (
     TCP_HEADER,
     TIMESTAMPS,
     TRANSFERS,
+    FlowRecord,
+    Samples,
     Transport,
     add_return_jitter,
     cross_or_wait,
@@ -37,6 +39,7 @@ from tcpdelay.sim.network.transport import (
     note_write,
     wake,
 )
+from tcpdelay.sim.network.waiting import Link, Packet
 from tcpdelay.sim.path import ALWAYS
 from tcpdelay.sim.records import (
     COLLAPSED,
@@ -48,8 +51,10 @@ from tcpdelay.sim.records import (
     NEVER,
     OPEN,
     SACKED,
+    Acknowledgement,
+    Connection,
+    WireRecord,
     in_flight,
-    message_record,
 )
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.sim.tcp.bbr import check_application_limited
@@ -67,6 +72,7 @@ from tcpdelay.sim.tcp.receiver import (
 from tcpdelay.sim.tcp.recovery import begin_reduction
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
 from tcpdelay.sim.tcp.window import MAX_ALPHA, restart_after_idle, update_alpha
+from tcpdelay.sim.writes import message_record
 
 # How the sender and the receiver of Linux respond to marks: ECN (RFC 3168), and DCTCP (RFC 8257).
 #
@@ -78,7 +84,7 @@ QUICK_ACKS_AFTER_MARK = 2
 
 
 @kernel()
-def heed_marks(flow: Any, c: Any, wire: Any, answer: Any) -> None:
+def heed_marks(flow: FlowRecord, c: Connection, wire: WireRecord, answer: Acknowledgement) -> None:
     """Reduce the window if an ACK newly acknowledges marked segments, once per round trip (`tcp_enter_cwr`)."""
     delivered = marked = 0
     number = c.first_segment
@@ -107,7 +113,7 @@ def heed_marks(flow: Any, c: Any, wire: Any, answer: Any) -> None:
 
 
 @kernel()
-def note_mark(c: Any, wire: Any, number: int, marked: int, arrival: int) -> None:
+def note_mark(c: Connection, wire: WireRecord, number: int, marked: int, arrival: int) -> None:
     """Let the receiver note whether a segment that arrives is marked, and report it soon.
 
     The first segment that was sent after a reduction is acknowledged at once (`tcp_ecn_accept_cwr`). With DCTCP so is a
@@ -140,7 +146,7 @@ def packets_allowed(multiple: int, extra: int, cwnd: int, sacked_out: int) -> in
 
 
 @kernel()
-def has_room(flow: Any, held: int, cwnd: int, sacked_out: int) -> bool:
+def has_room(flow: FlowRecord, held: int, cwnd: int, sacked_out: int) -> bool:
     """Return whether the limit of a flow's send buffer, if any, allows a segment beside the `held` segments.
 
     One segment must fit, not the whole message: a window smaller than a message would block the source for ever.
@@ -209,14 +215,14 @@ ANY_WRITE = 1
 
 
 @kernel()
-def next_time(flow: Any, c: Any, wire: Any) -> int:
+def next_time(flow: FlowRecord, c: Connection, wire: WireRecord) -> int:
     """Return when the next event of the connection is due."""
     arrival = wire.acknowledgements[c.first_ack & MASK].arrival if c.first_ack < c.next_ack else NEVER
     return int(min(min(arrival, c.timer_at, c.pacing_at), min(flow.next_write, c.receiver_timer)))
 
 
 @kernel()
-def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
+def step(flow: FlowRecord, c: Connection, wire: WireRecord, link: Link, samples: Samples) -> int:
     """Process the next event: a timer, an acknowledgement or a write; return when the following event is due.
 
     The receiver processes a segment when the link accepts it, because no other segment can overtake it. Only the timer
@@ -255,14 +261,14 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
 
 
 @kernel()
-def end(flow: Any, c: Any) -> None:
+def end(flow: FlowRecord, c: Connection) -> None:
     """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += c.segments_retransmitted
     flow.timeouts += c.timeouts
 
 
 @kernel()
-def begin(flow: Any, c: Any) -> None:
+def begin(flow: FlowRecord, c: Connection) -> None:
     """Start a connection; its handshake has measured the round-trip time."""
     c.now = flow.next_write
     flow.first_unsent = flow.connection_read = flow.last_return = 0
@@ -273,13 +279,13 @@ def begin(flow: Any, c: Any) -> None:
 
 
 @kernel()
-def send_queue(flow: Any, c: Any) -> int:
+def send_queue(flow: FlowRecord, c: Connection) -> int:
     """Return the bytes that are not acknowledged, plus `IN_TIMEOUT` during a timeout."""
     return int(c.written - c.snd_una + (IN_TIMEOUT if c.ca_state == LOSS else 0))
 
 
 @kernel()
-def delay_of_next(flow: Any, c: Any) -> int:
+def delay_of_next(flow: FlowRecord, c: Connection) -> int:
     """Return the expected delay of the next message [us], or `NEVER` if the send buffer has no room for it."""
     segments = -(-flow.message // c.mss)
     held = -(-(c.written - c.snd_una) // flow.message) * segments
@@ -290,7 +296,7 @@ def delay_of_next(flow: Any, c: Any) -> int:
 
 
 @kernel()
-def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> int:
+def write(flow: FlowRecord, c: Connection, wire: WireRecord, time: int, size: int, pieces: int) -> int:
     """Write `size` bytes in pieces of nearly equal size; return the position in the stream at which they end."""
     c.now = time
     restart_after_idle(c)
@@ -303,7 +309,7 @@ def write(flow: Any, c: Any, wire: Any, time: int, size: int, pieces: int) -> in
 
 
 @kernel()
-def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
+def transmit(flow: FlowRecord, c: Connection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Put the segments that the sender has sent on the link."""
     first_new_ack = c.next_ack
     _carry(flow, c, wire, link, samples)
@@ -311,7 +317,7 @@ def transmit(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @kernel()
-def _write(flow: Any, c: Any, wire: Any) -> None:
+def _write(flow: FlowRecord, c: Connection, wire: WireRecord) -> None:
     """Write a message."""
     note_write(flow, c.now)
     restart_after_idle(c)
@@ -329,7 +335,7 @@ def _write(flow: Any, c: Any, wire: Any) -> None:
 
 
 @kernel()
-def is_writable(flow: Any, c: Any, size: int) -> bool:
+def is_writable(flow: FlowRecord, c: Connection, size: int) -> bool:
     """Return whether a send buffer of `size` bytes accepts another message of a bulk source.
 
     Without a limit that follows the window, `poll` decides: it reports room while the free part of the buffer is at
@@ -348,7 +354,7 @@ def is_writable(flow: Any, c: Any, size: int) -> bool:
 
 
 @kernel()
-def _fill_buffer(flow: Any, c: Any, wire: Any, awake: bool) -> None:
+def _fill_buffer(flow: FlowRecord, c: Connection, wire: WireRecord, awake: bool) -> None:
     """Write messages while the send buffer accepts a whole one, or wake the process that writes them.
 
     A buffer whose size is not set holds twice the congestion window, with BBR three times, and never shrinks
@@ -376,7 +382,7 @@ def _fill_buffer(flow: Any, c: Any, wire: Any, awake: bool) -> None:
 
 
 @kernel()
-def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
+def _carry(flow: FlowRecord, c: Connection, wire: WireRecord, link: Link, samples: Samples) -> None:
     """Put the segments sent in this event on the link, and let the receiver process the segments that arrive."""
     together = 0
     while c.first_transit < c.next_transit:
@@ -402,7 +408,7 @@ def _carry(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> None:
 
 
 @kernel()
-def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+def deliver(flow: FlowRecord, c: Connection, wire: WireRecord, link: Link, samples: Samples, packet: Packet) -> int:
     """Let the receiver process a segment that leaves a managed queue, unless it is dropped; return the next event."""
     arrival, number = leave(flow, link, packet), packet.segment
     if number == HANDSHAKE:
@@ -422,11 +428,11 @@ def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) 
 
 @kernel()
 def _receive(
-    flow: Any,
-    c: Any,
-    wire: Any,
-    link: Any,
-    samples: Any,
+    flow: FlowRecord,
+    c: Connection,
+    wire: WireRecord,
+    link: Link,
+    samples: Samples,
     number: int,
     following: int,
     sent: int,
@@ -450,7 +456,7 @@ def _receive(
 
 
 @kernel()
-def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) -> None:
+def _read(flow: FlowRecord, c: Connection, wire: WireRecord, samples: Samples, received: int, read: int) -> None:
     """Count the messages that can be read, now that the segments from number `received` on are in order."""
     while message_end(flow) <= c.rcv_nxt:
         flow.connection_read = message_end(flow)
@@ -469,13 +475,13 @@ def _read(flow: Any, c: Any, wire: Any, samples: Any, received: int, read: int) 
 
 
 @kernel()
-def _is_absorbed(wire: Any, number: int, before: int) -> bool:
+def _is_absorbed(wire: WireRecord, number: int, before: int) -> bool:
     """Return whether a segment has collapsed into an earlier segment and starts before a position of the stream."""
     segment = wire.segments[number & MASK]
     return bool(segment.state & COLLAPSED and segment.start < before)
 
 
-def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+def prepare(stack: Linux, shared: SharedPath, flow: FlowRecord, connection: Connection, phase: int) -> None:
     """Prepare a connection: to the sender the shared link is a path of constant delay whose arrivals are deferred."""
     constant_rate = flow.application in (CONSTANT_RATE, DISPATCHED)
     if constant_rate and LARGEST_FLIGHT * stack.mss > KEPT * flow.message:
@@ -498,7 +504,7 @@ def prepare(stack: Linux, shared: SharedPath, flow: Any, connection: Any, phase:
     connection.tick_phase += phase % connection.tick - connection.tick_phase % connection.tick
 
 
-def prepare_dctcp(stack: Dctcp, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+def prepare_dctcp(stack: Dctcp, shared: SharedPath, flow: FlowRecord, connection: Connection, phase: int) -> None:
     """Prepare a connection with DCTCP, which grows its window as Reno does."""
     reno = Linux(congestion_control="reno", delayed_ack=stack.delayed_ack, hz=stack.hz, mss=stack.mss)
     prepare(reno, shared, flow, connection, phase)

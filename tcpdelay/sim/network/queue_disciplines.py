@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
@@ -15,6 +13,8 @@ from tcpdelay.sim.network.waiting import (
     NEW,
     NOBODY,
     OLD,
+    Link,
+    Queue,
     append,
     conclude,
     delist,
@@ -35,7 +35,7 @@ INTERVALS = 16
 
 
 @kernel()
-def newton_step(queue: Any) -> None:
+def newton_step(queue: Queue) -> None:
     """Improve x, the reciprocal of the square root of `count`: x' = x / 2 (3 - count x^2) (`codel_Newton_step`).
 
     The first steps are far from the root, and so are the times between the first drops.
@@ -47,13 +47,13 @@ def newton_step(queue: Any) -> None:
 
 
 @kernel()
-def control_law(link: Any, queue: Any, time: int) -> int:
+def control_law(link: Link, queue: Queue, time: int) -> int:
     """Return when the next packet is dropped: time + interval / sqrt(count) (`codel_control_law`)."""
     return int(time + link.interval * queue.rec_inv_sqrt)
 
 
 @kernel()
-def should_drop(link: Any, queue: Any, slot: int, now: int) -> bool:
+def should_drop(link: Link, queue: Queue, slot: int, now: int) -> bool:
     """Return whether packets have waited longer than the target for an interval (`codel_should_drop`)."""
     if slot == NOBODY:
         queue.first_above_time = 0
@@ -68,7 +68,7 @@ def should_drop(link: Any, queue: Any, slot: int, now: int) -> bool:
 
 
 @kernel()
-def dequeue_codel(link: Any, number: int, now: int) -> int:
+def dequeue_codel(link: Link, number: int, now: int) -> int:
     """Return the next packet of a queue, after the drops that are due, or `NOBODY` (`codel_dequeue`)."""
     queue = link.queues[number]
     slot = take_first(link, number)
@@ -120,7 +120,7 @@ DROP_BATCH = 64
 
 
 @kernel()
-def enqueue_fq_codel(link: Any, slot: int) -> None:
+def enqueue_fq_codel(link: Link, slot: int) -> None:
     """Put a packet into the queue of its flow; if the limit is exceeded, shorten the longest (`fq_codel_enqueue`)."""
     number = queue_of(link, slot)
     queue = link.queues[number]
@@ -134,7 +134,7 @@ def enqueue_fq_codel(link: Any, slot: int) -> None:
 
 
 @kernel()
-def _drop_from_longest(link: Any) -> None:
+def _drop_from_longest(link: Link) -> None:
     """Drop up to half of the bytes of the longest queue, from its head (`fq_codel_drop`)."""
     number = longest_queue(link)
     queue = link.queues[number]
@@ -147,7 +147,7 @@ def _drop_from_longest(link: Any) -> None:
 
 
 @kernel()
-def dequeue_fq_codel(link: Any, now: int) -> int:
+def dequeue_fq_codel(link: Link, now: int) -> int:
     """Return the next packet, or `NOBODY`: deficit round robin over the queues (`fq_codel_dequeue`)."""
     while True:
         which = NEW if link.first_listed[NEW] != NOBODY else OLD
@@ -190,7 +190,7 @@ DEFAULT_LIMIT = (4 << 20) // 2304
 """Full packets in the 4 MiB of memory that may wait (`cake_reconfigure`); the kernel counts 2304 bytes for each."""
 
 
-def start_cake(link: Any, default_target: int) -> None:
+def start_cake(link: Link, default_target: int) -> None:
     """Adapt target, interval and quantum of a link to its rate (`cake_set_rate`)."""
     link.mtu_time = int(FULL_PACKET * link.nanoseconds_per_byte)
     link.target = max(link.mtu_time * 3 // 2, default_target)
@@ -200,7 +200,7 @@ def start_cake(link: Any, default_target: int) -> None:
 
 
 @kernel()
-def enqueue_cake(link: Any, slot: int, now: int) -> None:
+def enqueue_cake(link: Link, slot: int, now: int) -> None:
     """Put a packet into the queue of its flow; if the limit is exceeded, shorten the longest (`cake_enqueue`)."""
     number = queue_of(link, slot)
     queue = link.queues[number]
@@ -221,13 +221,13 @@ def enqueue_cake(link: Any, slot: int, now: int) -> None:
 
 
 @kernel()
-def _quantum(link: Any) -> int:
+def _quantum(link: Link) -> int:
     """Return the bytes of a turn: the quantum over the busy flows between both hosts (`cake_get_flow_quantum`)."""
     return int(link.quantum / max(link.bulk_flows, 1) + uniform(link.next_double, link.random_state))
 
 
 @kernel()
-def dequeue_cake(link: Any, now: int) -> int:
+def dequeue_cake(link: Link, now: int) -> int:
     """Return the next packet, or `NOBODY`: deficit round robin over the queues (`cake_dequeue`)."""
     first = True
     while link.queued > 0:
@@ -271,13 +271,13 @@ def dequeue_cake(link: Any, now: int) -> int:
 
 
 @kernel()
-def _control(link: Any, queue: Any, time: int) -> int:
+def _control(link: Link, queue: Queue, time: int) -> int:
     """Return time + interval / sqrt(count) (`cobalt_control`)."""
     return int(time + link.interval * queue.rec_inv_sqrt)
 
 
 @kernel()
-def _count_to(link: Any, queue: Any, count: int) -> None:
+def _count_to(link: Link, queue: Queue, count: int) -> None:
     """Change the count, and move `drop_next` on (`cobalt_invsqrt`); the kernel's reciprocals are exact to rounding.
 
     The reciprocal is 0 until the count first changes. So the first signal of a queue comes without waiting an interval.
@@ -288,7 +288,7 @@ def _count_to(link: Any, queue: Any, count: int) -> None:
 
 
 @kernel()
-def _note_overflow(link: Any, queue: Any, now: int) -> None:
+def _note_overflow(link: Link, queue: Queue, now: int) -> None:
     """Let BLUE drop more, and CoDel at once, as the queue has overflown (`cobalt_queue_full`)."""
     if now - queue.blue_timer > link.target:
         queue.p_drop = min(queue.p_drop + P_INC, 1.0)
@@ -299,7 +299,7 @@ def _note_overflow(link: Any, queue: Any, now: int) -> None:
 
 
 @kernel()
-def _note_empty(link: Any, queue: Any, now: int) -> None:
+def _note_empty(link: Link, queue: Queue, now: int) -> None:
     """Let BLUE and CoDel drop less, as the queue is empty (`cobalt_queue_empty`)."""
     if queue.p_drop > 0.0 and now - queue.blue_timer > link.target:
         queue.p_drop = max(queue.p_drop - P_DEC, 0.0)
@@ -310,7 +310,7 @@ def _note_empty(link: Any, queue: Any, now: int) -> None:
 
 
 @kernel()
-def _should_drop(link: Any, queue: Any, slot: int, now: int) -> bool:
+def _should_drop(link: Link, queue: Queue, slot: int, now: int) -> bool:
     """Return whether a packet is dropped as it leaves; it may be marked instead (`cobalt_should_drop`)."""
     sojourn = now - link.packets[slot].enqueued
     due = queue.count > 0 and now >= queue.drop_next
@@ -359,13 +359,13 @@ _NANOSECOND = 1e-9
 _NO_TIME = -1
 
 
-def start_pie(link: Any) -> None:
+def start_pie(link: Link) -> None:
     """Set the variables of PIE on a link that is all zero; it has been idle for long before the sources begin."""
     link.burst_allowance, link.dq_tstamp = MAX_BURST, _NO_TIME
 
 
 @kernel()
-def enqueue_pie(link: Any, slot: int, now: int) -> None:
+def enqueue_pie(link: Link, slot: int, now: int) -> None:
     """Put a packet into the queue, mark it or drop it (`pie_qdisc_enqueue`)."""
     _update(link, now)
     full = link.queued >= link.capacity
@@ -381,7 +381,7 @@ def enqueue_pie(link: Any, slot: int, now: int) -> None:
 
 
 @kernel()
-def _drops_early(link: Any) -> bool:
+def _drops_early(link: Link) -> bool:
     """Draw whether a packet that arrives is dropped early (`pie_drop_early`)."""
     if link.burst_allowance > 0:
         return False
@@ -402,7 +402,7 @@ def _drops_early(link: Any) -> bool:
 
 
 @kernel()
-def dequeue_pie(link: Any, now: int) -> int:
+def dequeue_pie(link: Link, now: int) -> int:
     """Return the next packet, or `NOBODY`, and note its queueing delay (`pie_process_dequeue`)."""
     _update(link, now)
     slot = take_first(link, 0)
@@ -416,7 +416,7 @@ def dequeue_pie(link: Any, now: int) -> int:
 
 
 @kernel()
-def _update(link: Any, now: int) -> None:
+def _update(link: Link, now: int) -> None:
     """Make the updates of the probability that are due; nothing that they use has changed since they were due."""
     while link.next_update <= now:
         link.next_update += link.interval
@@ -424,7 +424,7 @@ def _update(link: Any, now: int) -> None:
 
 
 @kernel()
-def _calculate_probability(link: Any) -> None:
+def _calculate_probability(link: Link) -> None:
     """Update the probability by the queueing delay d and the delay d' at the last update (`pie_calculate_probability`).
 
     p += alpha (d - target) + beta (d - d').
@@ -476,20 +476,20 @@ CLASSIC_SHARE, L4S_SHARE = 10, 90
 """Shares of the link if both queues hold packets [%] (`c_protection_wc`, `c_protection_wl`)."""
 
 
-def start_dualpi2(link: Any) -> None:
+def start_dualpi2(link: Link) -> None:
     """Set the variables of DualPI2 on a link that is all zero."""
     _reset_credit(link)
     link.next_update = link.interval
 
 
 @kernel()
-def _reset_credit(link: Any) -> None:
+def _reset_credit(link: Link) -> None:
     """Let the L4S queue go first (`dualpi2_reset_c_protection`)."""
     link.credit = FULL_PACKET * (CLASSIC_SHARE - L4S_SHARE)
 
 
 @kernel()
-def enqueue_dualpi2(link: Any, slot: int, now: int) -> None:
+def enqueue_dualpi2(link: Link, slot: int, now: int) -> None:
     """Put a packet into its queue, unless the limit is exceeded (`dualpi2_enqueue_skb`)."""
     _update_coupled(link, now)
     if link.queued >= link.capacity:
@@ -499,13 +499,13 @@ def enqueue_dualpi2(link: Any, slot: int, now: int) -> None:
 
 
 @kernel()
-def _queue_of(link: Any, slot: int) -> int:
+def _queue_of(link: Link, slot: int) -> int:
     """Return the number of the queue of a packet (`dualpi2_skb_classify`)."""
     return L4S if link.packets[slot].ecn == ECT_1 else CLASSIC
 
 
 @kernel()
-def dequeue_dualpi2(link: Any, now: int) -> int:
+def dequeue_dualpi2(link: Link, now: int) -> int:
     """Return the next packet, after the drops that are due, or `NOBODY` (`__dualpi2_qdisc_dequeue`)."""
     _update_coupled(link, now)
     while True:
@@ -524,7 +524,7 @@ def dequeue_dualpi2(link: Any, now: int) -> int:
 
 
 @kernel()
-def _choose_queue(link: Any) -> tuple[int, int]:
+def _choose_queue(link: Link) -> tuple[int, int]:
     """Return the queue that sends next, and the credit of the other queue per byte (`dequeue_packet`).
 
     While both queues hold packets, they take turns so that each has its share of the bytes.
@@ -537,7 +537,7 @@ def _choose_queue(link: Any) -> tuple[int, int]:
 
 
 @kernel()
-def _must_drop(link: Any, slot: int) -> bool:
+def _must_drop(link: Link, slot: int) -> bool:
     """Return whether a packet is dropped as it leaves; it may be marked instead (`must_drop`)."""
     if link.queued_bytes < 2 * FULL_PACKET:
         return False
@@ -553,7 +553,7 @@ def _must_drop(link: Any, slot: int) -> bool:
 
 
 @kernel()
-def _squared(link: Any) -> bool:
+def _squared(link: Link) -> bool:
     """Draw with the square of the probability (`dualpi2_roll`, twice)."""
     if uniform(link.next_double, link.random_state) >= link.prob:
         return False
@@ -561,14 +561,14 @@ def _squared(link: Any) -> bool:
 
 
 @kernel()
-def _delay(link: Any, number: int, now: int) -> int:
+def _delay(link: Link, number: int, now: int) -> int:
     """Return for how long the first packet of a queue has waited [ns] (`get_queue_delays`)."""
     slot = link.queues[number].first_slot
     return 0 if slot == NOBODY else int(now - link.packets[slot].enqueued)
 
 
 @kernel()
-def _update_coupled(link: Any, now: int) -> None:
+def _update_coupled(link: Link, now: int) -> None:
     """Make the updates of the probability that are due, as the queues were then (`calculate_probability`).
 
     With the longer delay d of both queues and the delay d' at the last update, p += alpha (d - target) + beta (d - d').

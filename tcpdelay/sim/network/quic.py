@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
+from typing import Annotated
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array, record_type
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Quic
@@ -16,6 +15,8 @@ from tcpdelay.sim.network.transport import (
     SCHEDULED,
     UDP_HEADER,
     UNREAD,
+    FlowRecord,
+    Samples,
     Transport,
     add_return_jitter,
     count_lost,
@@ -26,28 +27,60 @@ from tcpdelay.sim.network.transport import (
     leave,
     note_write,
 )
+from tcpdelay.sim.network.waiting import Link
+from tcpdelay.sim.network.waiting import Packet as LinkPacket
 from tcpdelay.sim.path import put_in_transit
-from tcpdelay.sim.quic.connection import CONNECTION, NEVER_READ, is_backlogged, packet_record, wire_type
+from tcpdelay.sim.quic.connection import (
+    CONNECTION,
+    NEVER_READ,
+    Acknowledgement,
+    Connection,
+    Message,
+    Packet,
+    Piece,
+    Stream,
+    WireRecord,
+    is_backlogged,
+    packet_record,
+)
 from tcpdelay.sim.quic.engine import new_connection, next_event, process
 from tcpdelay.sim.quic.sender import SKIPPED, drop, write
-from tcpdelay.sim.records import NEVER, RING, message_record
+from tcpdelay.sim.records import NEVER, RING, Transit
+from tcpdelay.sim.records import WireRecord as TcpWire
+from tcpdelay.sim.writes import message_record
 
-STATE = np.dtype(wire_type(RING, UNREAD).descr + CONNECTION.descr)
-"""A connection and its rings in one record: as many ACKs as the link keeps for a flow, as many messages as a flow.
 
-The rings come first. If the fields of `CONNECTION` did, Numba would take this record for a `CONNECTION` with more
-fields, and would call kernels that were compiled for the other.
-"""
+class State(WireRecord, Connection):
+    """A connection and its rings in one record: as many ACKs as the link keeps for a flow, as many messages as a flow.
+
+    The rings come first. If the fields of `CONNECTION` did, Numba would take this record for a `CONNECTION` with more
+    fields, and would call kernels that were compiled for the other.
+    """
+
+    packets: Annotated[Array[Packet], RING]
+    acknowledgements: Annotated[Array[Acknowledgement], RING]
+    transit: Annotated[Array[Transit], RING]
+    streams: Annotated[Array[Stream], UNREAD]
+    active: Annotated[Array[int], UNREAD]
+    pieces: Annotated[Array[Piece], RING]
+    range_start: Annotated[Array[int], RING // 2]
+    range_end: Annotated[Array[int], RING // 2]
+    messages: Annotated[Array[Message], UNREAD]
+    delays: Annotated[Array[int], (2, UNREAD)]
+    completed: Annotated[Array[int], UNREAD]
+
+
+STATE = record_type(State)
 
 
 @kernel()
-def next_time(flow: Any, c: Any, wire: Any) -> int:
+def next_time(flow: FlowRecord, c: State, wire: TcpWire) -> int:
     """Return when the next event of the connection is due."""
     return int(min(next_event(c, c), flow.next_write))
 
 
 @kernel()
-def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
+def step(flow: FlowRecord, c: State, wire: TcpWire, link: Link, samples: Samples) -> int:
     """Process the next event, and count the messages that are complete; return when the following event is due."""
     due, first_new_ack = next_event(c, c), c.next_ack
     if due <= flow.next_write:
@@ -72,14 +105,14 @@ def step(flow: Any, c: Any, wire: Any, link: Any, samples: Any) -> int:
 
 
 @kernel()
-def deliver(flow: Any, c: Any, wire: Any, link: Any, samples: Any, packet: Any) -> int:
+def deliver(flow: FlowRecord, c: State, wire: TcpWire, link: Link, samples: Samples, packet: LinkPacket) -> int:
     """Note when a packet that leaves a managed queue arrives, or that it is dropped; return the next event."""
     _take_from_link(c, packet.segment, leave(flow, link, packet))
     return int(next_time(flow, c, wire))
 
 
 @kernel()
-def _take_from_link(c: Any, number: int, arrival: int) -> None:
+def _take_from_link(c: State, number: int, arrival: int) -> None:
     """Put a packet that leaves the link in transit until it arrives [us], unless the link drops it."""
     if arrival == DROPPED:
         drop(c, c, packet_record(c, number))
@@ -88,7 +121,7 @@ def _take_from_link(c: Any, number: int, arrival: int) -> None:
 
 
 @kernel()
-def _write(flow: Any, c: Any) -> None:
+def _write(flow: FlowRecord, c: State) -> None:
     """Write the message that is due; if too much waits, the message is lost."""
     if is_backlogged(c, c):
         flow.overflows += 1
@@ -102,7 +135,7 @@ def _write(flow: Any, c: Any) -> None:
 
 
 @kernel()
-def _count(flow: Any, c: Any, samples: Any, number: int) -> None:
+def _count(flow: FlowRecord, c: State, samples: Samples, number: int) -> None:
     """Count a message that is read, or lost, by its number."""
     written = message_record(c, number).written
     size, kind = flow.message, 0
@@ -118,13 +151,13 @@ def _count(flow: Any, c: Any, samples: Any, number: int) -> None:
 
 
 @kernel()
-def end(flow: Any, c: Any) -> None:
+def end(flow: FlowRecord, c: State) -> None:
     """Add the counts of a closed connection to the counts of the flow."""
     flow.retransmissions += c.declared_lost
     flow.timeouts += c.probe_timeouts
 
 
-def prepare(stack: Quic, shared: SharedPath, flow: Any, connection: Any, phase: int) -> None:
+def prepare(stack: Quic, shared: SharedPath, flow: FlowRecord, connection: State, phase: int) -> None:
     """Prepare a connection: the shared link, and not the connection, delays and loses its packets."""
     path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
     prepared, _ = new_connection(Flow(1, 1.0, write_jitter=0.0), path, stack, 0)

@@ -21,9 +21,10 @@ from tcpdelay.sim.batches import SUBBATCHES, UNKNOWN, Batches, read_share
 from tcpdelay.sim.engine import WARM_UP, advance, compile_loop, new_connection
 from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import arrival_time, is_dropped
-from tcpdelay.sim.records import WriteSchedule
+from tcpdelay.sim.records import Connection, WireRecord
 from tcpdelay.sim.simulation import FEWEST_PACKETS, available_messages, requested_budget, source_refusals
 from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.writes import WriteSchedule
 from tcpdelay.statistics import Interval
 
 # One leg of a relay: when the messages that enter it are read at its end, over TCP or as UDP datagrams.
@@ -91,7 +92,9 @@ def over_udp(times: NDArray[np.int64], sizes: NDArray[np.int64], path: Path, sta
 
 
 @kernel()
-def _datagram_delays(c: Any, wire: Any, times: Any, payloads: Any) -> Any:
+def _datagram_delays(
+    c: Connection, wire: WireRecord, times: NDArray[np.int64], payloads: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """Return the delays of datagrams [us], infinite if lost, that are sent at `times` [us] with `payloads` [bytes]."""
     delays = np.full(times.size, np.inf)
     for number in range(times.size):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ from tcpdelay.sim.batches import (
     tail_delays,
     to_digits,
 )
-from tcpdelay.sim.network.transport import DELAY_BITS, KIND_BITS
+from tcpdelay.sim.network.transport import DELAY_BITS, KIND_BITS, Samples
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.statistics import Interval, independent_block, merged, student
 
@@ -40,7 +39,7 @@ class SlicedDelays:
         self._keys = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
 
-    def take(self, samples: Any) -> None:
+    def take(self, samples: Samples) -> None:
         """Add the delays that the compiled code has counted to the current slice, and empty its record."""
         keys, counts = np.unique(samples.keys[: samples.used], return_counts=True)
         self._keys, self._counts = merge([(self._keys, self._counts), (keys, counts)])

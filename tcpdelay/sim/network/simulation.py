@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.budget import SimulationBudget, checked_budget
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.record_types import Array
 from tcpdelay.declare import SEED, InvalidValueError, in_seconds, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.scenario import checked_arguments, constant_rate
@@ -18,8 +19,6 @@ from tcpdelay.scenario.source import BLOCK, Flow
 from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.sim.batches import UNKNOWN, read_share
 from tcpdelay.sim.network.bottleneck import (
-    LINK,
-    LINK_RING,
     NANOSECONDS,
     Bottleneck,
     prepare_link,
@@ -27,7 +26,7 @@ from tcpdelay.sim.network.bottleneck import (
     serve,
     service_time,
 )
-from tcpdelay.sim.network.dispatching import DISPATCHER, collect, dispatch
+from tcpdelay.sim.network.dispatching import DISPATCHER, Dispatcher, collect, dispatch
 from tcpdelay.sim.network.linux import LARGEST_SEND_BUFFER
 from tcpdelay.sim.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Source, Transfers, checked_sources
@@ -45,15 +44,18 @@ from tcpdelay.sim.network.transport import (
     SCHEDULED,
     TRANSFERS,
     WRITES,
+    Carrier,
+    FlowRecord,
+    Samples,
     Transport,
     call_for_effect,
     call_for_number,
     copy_memory,
     segment_size,
 )
-from tcpdelay.sim.network.waiting import ECT_0, ECT_1, NOBODY, NOT_ECT, take_outcome
+from tcpdelay.sim.network.waiting import ECT_0, ECT_1, LINK, LINK_RING, NOBODY, NOT_ECT, Link, take_outcome
 from tcpdelay.sim.path import loss_settings
-from tcpdelay.sim.records import KEPT, NEVER, generator_addresses
+from tcpdelay.sim.records import KEPT, NEVER, WireRecord, generator_addresses
 from tcpdelay.sim.tcp.constants import FIRST_TIMEOUT, SECOND
 from tcpdelay.statistics import Interval
 
@@ -61,7 +63,7 @@ from tcpdelay.statistics import Interval
 
 
 @kernel()
-def next_time(flow: Any, carrier: Any, wire: Any) -> int:
+def next_time(flow: FlowRecord, carrier: Carrier, wire: WireRecord) -> int:
     """Return when the next event of a flow is due by the link's clock: when a packet sent then reaches the queue.
 
     Packets take a constant time to the queue. So events in this order let the packets of all flows enter the queue in
@@ -71,13 +73,15 @@ def next_time(flow: Any, carrier: Any, wire: Any) -> int:
 
 
 @kernel()
-def at_link(flow: Any, time: int) -> int:
+def at_link(flow: FlowRecord, time: int) -> int:
     """Return when a packet reaches the queue that is sent at a time."""
     return int(time + flow.access_delay) if time < NEVER else NEVER
 
 
 @kernel()
-def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
+def start(
+    tree: NDArray[np.int64], flows: Array[FlowRecord], carriers: Array[Carrier], wires: Array[WireRecord]
+) -> None:
     """Fill the tournament: flows, then the link, in the second half; entry i is the earlier of 2 i and 2 i + 1."""
     leaves = tree.size // 2
     tree[:] = NEVER
@@ -88,7 +92,7 @@ def start(tree: Any, flows: Any, carriers: Any, wires: Any) -> None:
 
 
 @kernel()
-def _enter(tree: Any, place: int, time: int) -> None:
+def _enter(tree: NDArray[np.int64], place: int, time: int) -> None:
     """Enter the time of a flow's next event."""
     tree[place] = time
     while place > 1:
@@ -97,7 +101,7 @@ def _enter(tree: Any, place: int, time: int) -> None:
 
 
 @kernel()
-def _open_connection(flow: Any, carrier: Any) -> None:
+def _open_connection(flow: FlowRecord, carrier: Carrier) -> None:
     """Replace the connection of a flow by a new one that is established."""
     if carrier.end:
         call_for_effect(carrier.end, flow, carrier.connection, ())
@@ -107,7 +111,13 @@ def _open_connection(flow: Any, carrier: Any) -> None:
 
 @kernel()
 def _process_outcome(
-    tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any
+    tree: NDArray[np.int64],
+    flows: Array[FlowRecord],
+    carriers: Array[Carrier],
+    wires: Array[WireRecord],
+    link: Link,
+    samples: Samples,
+    dispatchers: Array[Dispatcher],
 ) -> None:
     """Let the flow of the packet process that has left the managed queue first, or has been dropped there."""
     packet = link.packets[take_outcome(link)]
@@ -122,7 +132,14 @@ def _process_outcome(
 
 @kernel(nogil=True)
 def advance(
-    tree: Any, flows: Any, carriers: Any, wires: Any, link: Any, samples: Any, dispatchers: Any, until: int
+    tree: NDArray[np.int64],
+    flows: Array[FlowRecord],
+    carriers: Array[Carrier],
+    wires: Array[WireRecord],
+    link: Array[Link],
+    samples: Array[Samples],
+    dispatchers: Array[Dispatcher],
+    until: int,
 ) -> bool:
     """Simulate up to a time by the link's clock [us]; return False before it at a full buffer or `most_events`."""
     leaves = tree.size // 2
@@ -174,7 +191,7 @@ def advance(
 class MessageSchedule:
     """The schedule of a flow, always between one and two blocks of messages ahead, so that memory stays bounded."""
 
-    def __init__(self, source: MessageSource, seed: int, flow: Any) -> None:
+    def __init__(self, source: MessageSource, seed: int, flow: FlowRecord) -> None:
         self._source, self._flow = source, flow
         self._blocks, self._ended = source.blocks(seed), False
         self.fill()
@@ -223,15 +240,16 @@ class Network:
     """
 
     # flows, wires: The flows, and their segments and acknowledgements in transit.
-    flows: Any
+    flows: Array[FlowRecord]
     transports: list[Transport]  # What carries each flow
     connections: list[Any]  # State of each connection, of the type that the transport defines
-    carriers: Any  # Addresses of the transports' kernels and of the connections
-    wires: Any
-    link: Any
-    samples: Any
+    carriers: Array[Carrier]  # Addresses of the transports' kernels and of the connections
+    wires: Array[WireRecord]
+    link: Array[Link]
+    samples: Array[Samples]
     tree: NDArray[np.int64]
-    dispatchers: Any  # The dispatchers; an unused one if no source has one, because compiled code needs a record
+    # The dispatchers; an unused one if no source has one, because compiled code needs a record
+    dispatchers: Array[Dispatcher]
     members: list[list[int]]  # The numbers of the flows of each source
     # Random number generators of the flows, then that of the link; the records have their addresses.
     generators: list[np.random.Generator]
@@ -355,7 +373,7 @@ def _is_dispatched(source: Source) -> TypeGuard[ConstantRate]:
     return isinstance(source, ConstantRate) and source.dispatched
 
 
-def _dispatch(flow: Any, source: ConstantRate, dispatcher: int, member: int) -> None:
+def _dispatch(flow: FlowRecord, source: ConstantRate, dispatcher: int, member: int) -> None:
     """Let a dispatcher write the messages of a flow."""
     size = constant_rate(source.flow).packet_size
     equal = size % source.pieces == 0 and source.keepalive_size is None
@@ -366,10 +384,10 @@ def _dispatch(flow: Any, source: ConstantRate, dispatcher: int, member: int) -> 
         flow.next_write = NEVER
 
 
-def _dispatchers(sources: Sequence[Source], members: list[list[int]]) -> Any:
+def _dispatchers(sources: Sequence[Source], members: list[list[int]]) -> Array[Dispatcher]:
     """Return the dispatchers of the sources that need one; at least one record."""
     dispatched = [(source, numbers) for source, numbers in zip(sources, members, strict=True) if _is_dispatched(source)]
-    dispatchers = records(max(len(dispatched), 1), DISPATCHER)
+    dispatchers: Array[Dispatcher] = records(max(len(dispatched), 1), DISPATCHER)
     for d, (source, numbers) in zip(dispatchers, dispatched, strict=False):
         d.leader, d.first_member = numbers[0], numbers[1] if len(numbers) > 1 else 0
         d.connections = source.connections
@@ -383,7 +401,7 @@ def _dispatchers(sources: Sequence[Source], members: list[list[int]]) -> Any:
     return dispatchers
 
 
-def _prepare_flow(flow: Any, source: Source, stop: float) -> None:
+def _prepare_flow(flow: FlowRecord, source: Source, stop: float) -> None:
     """Set the fields of a flow that do not depend on its transport."""
     path, start = source.path, round(source.start * SECOND)
     settings: dict[str, float] = {

@@ -18,7 +18,7 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from llvmlite import ir
@@ -27,20 +27,20 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.source import BLOCK
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.network.bottleneck import (
     DROPPED,
-    LINK,
     NANOSECONDS_PER_MICROSECOND,
     WAITING,
     SharedPath,
     enqueue,
     wait,
 )
-from tcpdelay.sim.network.waiting import DISCARDED, NOT_ECT, PACKET
+from tcpdelay.sim.network.waiting import DISCARDED, LINK, NOT_ECT, PACKET, Link, Packet
 from tcpdelay.sim.path import is_lost
-from tcpdelay.sim.records import EVENT, KEPT, LOSS_FIELDS, MASK, NEVER, RING, WIRE, WRITTEN_MESSAGE, uniform
+from tcpdelay.sim.records import KEPT, MASK, NEVER, RING, WireRecord, uniform
 
 # The state of a flow that does not depend on its transport, and the kernels that every transport uses.
 
@@ -61,86 +61,164 @@ stored above both."""
 SAMPLES = KEPT * 2
 """Capacity of the buffer of delays; one event adds at most `KEPT` delays."""
 
-_GROUPS = {
-    "path": "number access_delay exit_delay return_delay return_jitter last_return header ecn until_loss in_burst "
-    "state_time next_double random_state",
-    "application": "application interval first_write next_write stop message section pieces write_size stage attempts "
-    "first_timeout round_trip opened_by_sender receiver_forges",
-    "schedule": "kind messages_known messages_taken overflows",
-    "send buffer": "send_buffer largest_send_buffer buffer_windows buffer_extra notsent_lowat wake_up",
-    "dispatcher": "dispatcher member due_write",
-    "connection": "ack_delay ack_held return_before first_unsent connection_read",
-    "window of counting": "count_from count_until",
-    "messages": "packets_written packets_read offered delivered lost gap_bytes bytes_read sender_delay network_delay "
-    "receiver_delay transfers",
-    "segments": "segments_sent segments_lost segments_dropped segments_carried marks retransmissions timeouts",
-}
-SOURCE_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "length", "kind")])
-"""A message of a source: the time of its write [us], its size [bytes], and the number of its kind."""
-FLOW = np.dtype(
-    [(name, np.float64) for name in (*LOSS_FIELDS, "mean_pause", "mean_size", "pareto_shape", "largest_size")]
-    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
-    + [
-        ("first_sent", np.int64, RING),
-        ("arrived", np.int64, RING),
-        ("marked", np.int8, RING),
-        ("writes", np.int64, WRITES),
-        ("schedule", SOURCE_MESSAGE, AHEAD),
-        ("unread", SOURCE_MESSAGE, UNREAD),
-        ("offered_by_kind", np.int64, 1 << KIND_BITS),
-        ("lost_by_kind", np.int64, 1 << KIND_BITS),
-        ("gap_bytes_by_kind", np.int64, 1 << KIND_BITS),
-        ("lifetimes", np.int64, 1 << KIND_BITS),
-    ]
-)
-"""The part of a flow that does not depend on its transport.
 
-An application writes messages of `message` bytes, `section` of them at a time. A dispatched application writes each
-message in `pieces` writes of `write_size` bytes; `write_size` is 0 where the sizes of the writes differ. The
-`buffer_...` fields are the parameters of `tcpdelay.sim.network.linux.MinBuf`.
+class SourceMessage(Record):
+    """A message of a source."""
 
-`first_sent`, `arrived` and `marked` have an entry per segment, at its number modulo `RING`: when the segment was sent
-first, when its first copy reached the receiver, and whether the queue marked its last copy. `writes` has an entry per
-message, at its number modulo `WRITES`: the time of the write. For a dispatched flow it has the position in the stream
-at which the message ends instead. A constant bit rate does not use it, because the interval gives the write times.
+    written: int  # Time of its write [us]
+    length: int  # Its size [bytes]
+    kind: int  # Number of its kind
 
-A scheduled application has two rings in its place. `schedule` has the messages that are known: `messages_known` so far,
-of which `messages_taken` have come due. `unread` has the messages that are written and not yet read. `message` and
-`kind` are those of the message written last. `overflows` messages were not written because `unread` was full.
 
-`lifetimes` has the time from write to deadline of each kind of message, or 0 for that of the transport.
-"""
-_SHORTENED = {"events": (EVENT, (1,)), "delays": (np.int64, (3, 1)), "messages": (WRITTEN_MESSAGE, (UNREAD,))}
-NETWORK_WIRE = np.dtype([(name, *_SHORTENED.get(name, (WIRE[name],))) for name in WIRE.names or ()])
+class FlowRecord(Record):
+    """The part of a flow that does not depend on its transport."""
+
+    loss: float
+    loss_burst: float
+    bad_time: float
+    bad_loss: float
+    mean_pause: float
+    mean_size: float
+    pareto_shape: float
+    largest_size: float
+    # Path
+    number: int
+    access_delay: int
+    exit_delay: int
+    return_delay: int
+    return_jitter: int
+    last_return: int
+    header: int
+    ecn: int
+    until_loss: int
+    in_burst: int
+    state_time: int
+    next_double: int
+    random_state: int
+    # Application
+    application: int
+    interval: int
+    first_write: int
+    next_write: int
+    stop: int
+    message: int  # Bytes of a message; of a scheduled application, of the message written last
+    section: int  # Messages written at a time
+    pieces: int  # Writes of a message of a dispatched application
+    write_size: int  # Bytes of each of these writes, 0 where their sizes differ
+    stage: int
+    attempts: int
+    first_timeout: int
+    round_trip: int
+    opened_by_sender: int
+    receiver_forges: int
+    # Schedule
+    kind: int  # Of the message written last
+    messages_known: int  # Messages in `schedule` so far
+    messages_taken: int  # How many of these have come due
+    overflows: int  # Messages that were not written because `unread` was full
+    # Send buffer: `buffer_windows` and `buffer_extra` are the parameters of `tcpdelay.sim.network.linux.MinBuf`
+    send_buffer: int
+    largest_send_buffer: int
+    buffer_windows: int
+    buffer_extra: int
+    notsent_lowat: int
+    wake_up: int
+    # Dispatcher
+    dispatcher: int
+    member: int
+    due_write: int
+    # Connection
+    ack_delay: int
+    ack_held: int
+    return_before: int
+    first_unsent: int
+    connection_read: int
+    # Window of counting
+    count_from: int
+    count_until: int
+    # Messages
+    packets_written: int
+    packets_read: int
+    offered: int
+    delivered: int
+    lost: int
+    gap_bytes: int
+    bytes_read: int
+    sender_delay: int
+    network_delay: int
+    receiver_delay: int
+    transfers: int
+    # Segments
+    segments_sent: int
+    segments_lost: int
+    segments_dropped: int
+    segments_carried: int
+    marks: int
+    retransmissions: int
+    timeouts: int
+    # By segment, at its number modulo `RING`
+    first_sent: Annotated[Array[int], RING]  # When it was sent first
+    arrived: Annotated[Array[int], RING]  # When its first copy reached the receiver
+    marked: Annotated[Array[int], RING, np.int8]  # Whether the queue marked its last copy
+    # By message, at its number modulo `WRITES`: the time of the write. For a dispatched flow it has the position in the
+    # stream at which the message ends instead. A constant bit rate does not use it, because the interval gives the
+    # write times, and a scheduled application has the next two rings in its place.
+    writes: Annotated[Array[int], WRITES]
+    schedule: Annotated[Array[SourceMessage], AHEAD]  # Messages that are known
+    unread: Annotated[Array[SourceMessage], UNREAD]  # Messages that are written and not yet read
+    # By kind
+    offered_by_kind: Annotated[Array[int], 1 << KIND_BITS]
+    lost_by_kind: Annotated[Array[int], 1 << KIND_BITS]
+    gap_bytes_by_kind: Annotated[Array[int], 1 << KIND_BITS]
+    lifetimes: Annotated[Array[int], 1 << KIND_BITS]  # Time from write to deadline, or 0 for that of the transport
+
+
+class Samples(Record):
+    """The delays counted since the buffer was last emptied."""
+
+    used: int
+    keys: Annotated[Array[int], SAMPLES]  # Each with the number of its flow and the kind of its message
+    completed: int
+    # A row per message that a dispatched connection has read in this event: when the message was sent first, when it
+    # arrived, and when this connection could read it in order
+    completions: Annotated[Array[Array[int]], (KEPT, 3)]
+    events: int  # Events that a call of the engine has processed
+    most_events: int  # Events after which a call of the engine ends
+
+
+FLOW = record_type(FlowRecord)
+NETWORK_WIRE = record_type(WireRecord, events=(1,), delays=(3, 1), messages=UNREAD)
 """The segments and acknowledgements in transit of one flow: `WIRE` without room for a packet trace and delays, and with
 room for fewer messages."""
-COUNTERS = np.dtype(
-    [
-        ("used", np.int64),
-        ("keys", np.int64, SAMPLES),
-        ("completed", np.int64),
-        ("completions", np.int64, (KEPT, 3)),
-        ("events", np.int64),
-        ("most_events", np.int64),
-    ]
-)
-"""The delays counted since the buffer was last emptied, each with the number of its flow and the kind of its message.
+COUNTERS = record_type(Samples)
 
-A call of the engine ends after `most_events`; `events` is the number of events that it has processed.
 
-`completions` has one row per message that a dispatched connection has read in this event: when the message was sent
-first, when it arrived, and when this connection could read it in order.
-"""
+class Arriving(Protocol):
+    """An acknowledgement of any transport."""
+
+    arrival: int
+
+
+Arrival = TypeVar("Arrival", bound=Arriving)
+
+
+class ReturnPath(Protocol[Arrival]):
+    """A record with the acknowledgements of a connection."""
+
+    @property
+    def acknowledgements(self) -> Array[Arrival]:
+        """Ring of acknowledgements."""
+        ...
 
 
 @kernel()
-def cross(flow: Any, link: Any, now: int, payload: int) -> int:
+def cross(flow: FlowRecord, link: Link, now: int, payload: int) -> int:
     """Send a packet over a link without a managed queue; return when it reaches the receiver, or `DROPPED`."""
     return cross_or_wait(flow, link, now, payload, 0, 0)
 
 
 @kernel()
-def cross_or_wait(flow: Any, link: Any, now: int, payload: int, segment: int, following: int) -> int:
+def cross_or_wait(flow: FlowRecord, link: Link, now: int, payload: int, segment: int, following: int) -> int:
     """Send a packet over the link; return when it reaches the receiver, `DROPPED`, or `WAITING` in a managed queue."""
     flow.segments_sent += 1
     if is_lost(flow, flow, now):
@@ -161,7 +239,7 @@ def cross_or_wait(flow: Any, link: Any, now: int, payload: int, segment: int, fo
 
 
 @kernel()
-def leave(flow: Any, link: Any, packet: Any) -> int:
+def leave(flow: FlowRecord, link: Link, packet: Packet) -> int:
     """Count a packet that leaves a managed queue; return when it reaches the receiver, or `DROPPED`."""
     link.marked = packet.marked
     if packet.departure == DISCARDED:
@@ -174,7 +252,7 @@ def leave(flow: Any, link: Any, packet: Any) -> int:
 
 
 @kernel()
-def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
+def add_return_jitter(flow: FlowRecord, wire: ReturnPath[Arrival], first: int, following: int) -> None:
     """Add a random delay to the acknowledgements from number `first` to before `following`, and keep their order."""
     if flow.return_jitter == 0:
         return
@@ -186,7 +264,7 @@ def add_return_jitter(flow: Any, wire: Any, first: int, following: int) -> None:
 
 
 @kernel()
-def note_write(flow: Any, now: int) -> None:
+def note_write(flow: FlowRecord, now: int) -> None:
     """Count a message as written."""
     if flow.application == SCHEDULED:
         message = flow.unread[flow.packets_written % UNREAD]
@@ -198,7 +276,7 @@ def note_write(flow: Any, now: int) -> None:
 
 
 @kernel()
-def count_offered(flow: Any, written: int, kind: int) -> None:
+def count_offered(flow: FlowRecord, written: int, kind: int) -> None:
     """Count a message that the application offers."""
     if flow.count_from <= written < flow.count_until:
         flow.offered += 1
@@ -207,7 +285,7 @@ def count_offered(flow: Any, written: int, kind: int) -> None:
 
 
 @kernel()
-def count_lost(flow: Any, written: int, kind: int, gap: int) -> None:
+def count_lost(flow: FlowRecord, written: int, kind: int, gap: int) -> None:
     """Count a message as lost, given the time at which it was offered, and the bytes that the receiver reports."""
     if flow.count_from <= written < flow.count_until:
         flow.lost += 1
@@ -218,7 +296,7 @@ def count_lost(flow: Any, written: int, kind: int, gap: int) -> None:
 
 
 @kernel()
-def written_at(flow: Any, number: int) -> int:
+def written_at(flow: FlowRecord, number: int) -> int:
     """Return when a message was written, given its number."""
     if flow.application == CONSTANT_RATE:
         return int(flow.first_write + number // flow.section * flow.interval)
@@ -228,7 +306,7 @@ def written_at(flow: Any, number: int) -> int:
 
 
 @kernel()
-def message_end(flow: Any) -> int:
+def message_end(flow: FlowRecord) -> int:
     """Return the position in the connection's stream at which the next message to be read ends."""
     if flow.application == DISPATCHED:
         return int(flow.writes[flow.packets_read % WRITES]) if flow.packets_read < flow.packets_written else NEVER
@@ -239,7 +317,7 @@ def message_end(flow: Any) -> int:
 
 
 @kernel()
-def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> None:
+def note_read(flow: FlowRecord, samples: Samples, sent: int, arrived: int, read: int) -> None:
     """Count the next message as read, given when it was sent first, when it arrived, and when it was read in order."""
     if flow.application == DISPATCHED:
         completion = samples.completions[samples.completed]
@@ -254,7 +332,9 @@ def note_read(flow: Any, samples: Any, sent: int, arrived: int, read: int) -> No
 
 
 @kernel()
-def count_read(flow: Any, samples: Any, size: int, kind: int, written: int, sent: int, arrived: int, read: int) -> None:
+def count_read(
+    flow: FlowRecord, samples: Samples, size: int, kind: int, written: int, sent: int, arrived: int, read: int
+) -> None:
     """Count a message that the application has read."""
     if flow.count_from <= read < flow.count_until:
         flow.bytes_read += size
@@ -268,7 +348,7 @@ def count_read(flow: Any, samples: Any, size: int, kind: int, written: int, sent
 
 
 @kernel()
-def note_lost(flow: Any, gap: int) -> None:
+def note_lost(flow: FlowRecord, gap: int) -> None:
     """Count the next message as lost: it will never be read; the receiver may report a gap of so many bytes."""
     kind = flow.unread[flow.packets_read % UNREAD].kind if flow.application == SCHEDULED else 0
     count_lost(flow, written_at(flow, flow.packets_read), kind, gap)
@@ -282,7 +362,7 @@ MOST_DOUBLINGS = 6
 
 
 @kernel()
-def is_write_due(flow: Any, link: Any) -> bool:
+def is_write_due(flow: FlowRecord, link: Link) -> bool:
     """Let the application act at `flow.next_write`; return whether it writes a message."""
     now = flow.next_write
     flow.next_write = NEVER
@@ -305,13 +385,13 @@ def is_write_due(flow: Any, link: Any) -> bool:
 
 
 @kernel()
-def wake(flow: Any, now: int) -> None:
+def wake(flow: FlowRecord, now: int) -> None:
     """Let a bulk source that has room in its send buffer write as soon as its process has been scheduled."""
     flow.next_write = min(flow.next_write, now + flow.wake_up)
 
 
 @kernel()
-def _take_message(flow: Any) -> bool:
+def _take_message(flow: FlowRecord) -> bool:
     """Take the message that is due from the schedule; return whether it is written, which takes room in the records."""
     message = flow.schedule[flow.messages_taken % AHEAD]
     flow.messages_taken += 1
@@ -328,7 +408,7 @@ def _take_message(flow: Any) -> bool:
 
 
 @kernel()
-def _connect(flow: Any, link: Any, now: int) -> None:
+def _connect(flow: FlowRecord, link: Link, now: int) -> None:
     """Send a packet of the handshake over the link; if it is lost, send it again after a timeout.
 
     If the receiver opens the connection, only its SYN-ACK crosses the link, and the connection is established one
@@ -340,7 +420,7 @@ def _connect(flow: Any, link: Any, now: int) -> None:
 
 
 @kernel()
-def end_handshake_step(flow: Any, now: int, arrival: int) -> None:
+def end_handshake_step(flow: FlowRecord, now: int, arrival: int) -> None:
     """Go on with the handshake whose packet was sent at `now` and arrives at `arrival`, or is lost (`DROPPED`)."""
     if arrival == DROPPED:
         flow.next_write = now + (flow.first_timeout << min(flow.attempts, MOST_DOUBLINGS))
@@ -357,7 +437,7 @@ def end_handshake_step(flow: Any, now: int, arrival: int) -> None:
 
 
 @kernel()
-def finish_transfer(flow: Any, read: int) -> None:
+def finish_transfer(flow: FlowRecord, read: int) -> None:
     """Count a transfer as complete, and schedule the next one after a pause."""
     flow.transfers += 1
     flow.stage = CLOSED
@@ -368,7 +448,7 @@ def finish_transfer(flow: Any, read: int) -> None:
 
 
 @kernel()
-def draw_size(flow: Any) -> int:
+def draw_size(flow: FlowRecord) -> int:
     """Return the size of the next transfer [bytes]: constant, or from a Pareto distribution with an upper limit."""
     if flow.pareto_shape <= 0.0:
         return int(flow.mean_size)
@@ -415,12 +495,27 @@ _SIGNATURES = {
     "transmit": ("flow connection wire link samples", types.none),
 }
 """Parameters and type of the result of each kernel."""
-CARRIER = np.dtype([(name, np.int64) for name in ("connection", "initial", "size", *_SIGNATURES)])
-"""What the engine needs to call a flow's transport.
 
-`connection` and `initial` are the addresses of the connection's state and of the state that a new connection starts
-from, `size` is their size [bytes]. The other fields are the addresses of the transport's kernels, 0 if it has none.
-"""
+
+class Carrier(Record):
+    """What the engine needs to call a flow's transport."""
+
+    connection: int  # Address of the connection's state
+    initial: int  # Address of the state that a new connection starts from
+    size: int  # Size of these states [bytes]
+    # Addresses of the transport's kernels, 0 if it has none
+    next_time: int
+    step: int
+    deliver: int
+    begin: int
+    end: int
+    send_queue: int
+    delay_of_next: int
+    write: int
+    transmit: int
+
+
+CARRIER = record_type(Carrier)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -433,14 +528,14 @@ class Transport:
     whole microseconds.
     """
 
-    state: np.dtype[Any]  # Record type of a connection; all fields are zero before `prepare`
+    state: np.dtype[np.void]  # Record type of a connection; all fields are zero before `prepare`
     header: int  # Bytes of all headers of a packet from IP on
     # Sources that the transport carries, and options of sources that it honours. A stack that carries sections or bulk
     # data must have an attribute `mss` [bytes].
     features: frozenset[Feature]
     # ``prepare(stack, path, flow, connection, phase)`` sets the fields of a connection, in Python. The fields of `flow`
     # are set already. `phase` is a random time [us] by which the clock of the host is shifted.
-    prepare: Callable[[Any, SharedPath, Any, Any, int], None]
+    prepare: Callable[[Any, SharedPath, FlowRecord, Any, int], None]
     # ``next_time(flow, connection, wire)`` returns when the next event of the flow is due: the arrival of an
     # acknowledgement, a timer, or `flow.next_write`.
     next_time: Kernel
@@ -525,7 +620,7 @@ def _kernel_call(result: Any) -> Callable[..., Any]:
     return type_call
 
 
-_KERNELS: dict[int, tuple[Kernel, np.dtype[Any]]] = {}
+_KERNELS: dict[int, tuple[Kernel, np.dtype[np.void]]] = {}
 """Kernels and the types of their states by address, with NUMBA_DISABLE_JIT=1."""
 
 

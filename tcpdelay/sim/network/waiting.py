@@ -1,12 +1,13 @@
-"""The packets that wait at a managed link, and the token buckets of a link."""
+"""The record of a link, the packets that wait at a managed link, and the token buckets of a link."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array, Record, Truncated, record_type
 
 # The packets that wait at a managed link: one queue or one queue per flow, and the lists of queues that take turns.
 #
@@ -32,38 +33,128 @@ TRANSFER_STEP = 97
 NEW, OLD, DECAYING = range(3)
 """Lists of queues: of flows that have begun to send, of flows that keep sending, and, with CAKE, of flows that have
 stopped."""
-
-_PACKET_FIELDS = "flow segment following sent transfer length enqueued ecn marked departure next_slot"
-_QUEUE_FIELDS = (
-    "first_slot last_slot backlog listed deficit next_queue count lastcount dropping first_above_time drop_next "
-    "blue_timer"
-)
-PACKET = np.dtype([(name, np.int64) for name in _PACKET_FIELDS.split()])
-"""A packet at the link: the number of its flow, what the flow's transport needs to know it again (`segment`,
-`following`, the time `sent` [us], the number of the `transfer`), its `length` on the link [bytes], the time at which it
-was `enqueued` [ns], the `ecn` of its flow, whether it has been `marked`, and its `departure` [ns] or `DISCARDED`."""
-QUEUE = np.dtype(
-    [("rec_inv_sqrt", np.float64), ("p_drop", np.float64)] + [(name, np.int64) for name in _QUEUE_FIELDS.split()]
-)
-"""A queue: its first and last packet, its bytes, its place in the lists, and the variables of its CoDel or COBALT,
-named as in the kernel (`struct codel_vars`, `struct cobalt_vars`)."""
-
-LINK_FLOATS = "prob accu_prob"
-LINK_INTEGERS = (
-    "managed next_service service_length free_slot first_outcome last_outcome target interval quantum queues_used "
-    "mtu_time bulk_flows qdelay qdelay_old burst_allowance dq_tstamp next_update "
-    "credit"
-)
-LINK_ARRAYS = [
-    ("first_listed", np.int64, 3),
-    ("last_listed", np.int64, 3),
-    ("packets", PACKET, SLOTS),
-    ("queues", QUEUE, MOST_QUEUES),
-]
-"""Fields of the record of a link that only managed links use. Times are nanoseconds; `managed` is 0 or 1."""
+LINK_RING = 1 << 16
+"""Largest number of packets whose departures are kept."""
 
 
-def empty_queues(link: Any) -> None:
+class Packet(Record):
+    """A packet at the link."""
+
+    flow: int  # Number of its flow
+    segment: int  # This field and those up to `transfer`: what the flow's transport needs to know the packet again
+    following: int
+    sent: int  # In microseconds
+    transfer: int  # Number of the transfer
+    length: int  # On the link [bytes]
+    enqueued: int  # When it was put in the queue [ns]
+    ecn: int  # That of its flow
+    marked: int  # Whether it has been marked
+    departure: int  # In nanoseconds, or `DISCARDED`
+    next_slot: int
+
+
+class Queue(Record):
+    """A queue, with the variables of its CoDel or COBALT as in the kernel (`struct codel_vars`, `cobalt_vars`)."""
+
+    rec_inv_sqrt: float
+    p_drop: float
+    first_slot: int  # Its first packet
+    last_slot: int  # Its last packet
+    backlog: int  # Its bytes
+    listed: int
+    deficit: int
+    next_queue: int  # Its place in the lists
+    count: int
+    lastcount: int
+    dropping: int
+    first_above_time: int
+    drop_next: int
+    blue_timer: int
+
+
+class Link(Record):
+    """The link: its settings, the packets in the queue, and the counts. Times are nanoseconds."""
+
+    nanoseconds_per_byte: float
+    min_th: float
+    max_th: float
+    max_p: float
+    w_q: float
+    avg: float
+    mean_packet_size: float
+    threshold: float
+    # Token buckets
+    burst_time: float
+    peak_nanoseconds_per_byte: float  # 0 without a peak rate
+    peak_burst_time: float
+    # PIE and DualPI2
+    prob: float
+    accu_prob: float
+    # Queue without a manager, and counts
+    discipline: int
+    in_bytes: int
+    capacity: int
+    gentle: int
+    last_departure: int
+    first: int
+    next: int
+    queued: int
+    queued_bytes: int
+    marked: int
+    count: int
+    offered: int
+    dropped: int
+    marks: int
+    carried_bytes: int
+    busy: int
+    sojourn: int
+    next_double: int
+    random_state: int
+    # Token buckets
+    virtual_finish: Truncated
+    peak_finish: Truncated
+    # Managed queue
+    managed: int
+    next_service: int
+    service_length: int
+    free_slot: int
+    first_outcome: int
+    last_outcome: int
+    target: int
+    interval: int
+    quantum: int
+    queues_used: int
+    mtu_time: int
+    bulk_flows: int
+    qdelay: int
+    qdelay_old: int
+    burst_allowance: int
+    dq_tstamp: int
+    next_update: int
+    credit: int
+    # Trace of the link: its kind, the addresses of its arrays, and the place in it
+    trace_kind: int
+    trace_times: int
+    trace_rates: int
+    trace_delays: int
+    trace_length: int
+    trace_period: int
+    trace_place: int
+    opportunity_left: int
+    added_delay: int
+    departures: Annotated[Array[int], LINK_RING]
+    sizes: Annotated[Array[int], LINK_RING]
+    first_listed: Annotated[Array[int], 3]
+    last_listed: Annotated[Array[int], 3]
+    packets: Annotated[Array[Packet], SLOTS]
+    queues: Annotated[Array[Queue], MOST_QUEUES]
+
+
+PACKET = record_type(Packet)
+LINK = record_type(Link)
+
+
+def empty_queues(link: Link) -> None:
     """Set the fields of a link of type `LINK`, all zero, to a link whose queues are empty."""
     link.packets["next_slot"] = np.arange(1, SLOTS + 1)
     link.packets["next_slot"][-1] = NOBODY
@@ -73,7 +164,7 @@ def empty_queues(link: Any) -> None:
 
 
 @kernel()
-def take_slot(link: Any) -> int:
+def take_slot(link: Link) -> int:
     """Return a free slot, or `NOBODY`."""
     slot = link.free_slot
     if slot != NOBODY:
@@ -82,7 +173,7 @@ def take_slot(link: Any) -> int:
 
 
 @kernel()
-def queue_of(link: Any, slot: int) -> int:
+def queue_of(link: Link, slot: int) -> int:
     """Return the number of the queue of a packet's connection; each transfer of a flow has a new one.
 
     Flows share a queue only if there are many; the kernel's hash of addresses and ports lets two share one by chance.
@@ -92,7 +183,7 @@ def queue_of(link: Any, slot: int) -> int:
 
 
 @kernel()
-def append(link: Any, number: int, slot: int) -> None:
+def append(link: Link, number: int, slot: int) -> None:
     """Put a packet at the end of a queue."""
     queue, packet = link.queues[number], link.packets[slot]
     packet.next_slot = NOBODY
@@ -107,7 +198,7 @@ def append(link: Any, number: int, slot: int) -> None:
 
 
 @kernel()
-def take_first(link: Any, number: int) -> int:
+def take_first(link: Link, number: int) -> int:
     """Remove the first packet of a queue; return its slot, or `NOBODY` if the queue is empty."""
     queue = link.queues[number]
     slot = queue.first_slot
@@ -122,7 +213,7 @@ def take_first(link: Any, number: int) -> int:
 
 
 @kernel()
-def conclude(link: Any, slot: int, departure: int) -> None:
+def conclude(link: Link, slot: int, departure: int) -> None:
     """Put the outcome of a packet on the list for the engine: its departure [ns] or `DISCARDED`."""
     packet = link.packets[slot]
     packet.departure = departure
@@ -137,7 +228,7 @@ def conclude(link: Any, slot: int, departure: int) -> None:
 
 
 @kernel()
-def take_outcome(link: Any) -> int:
+def take_outcome(link: Link) -> int:
     """Remove the first outcome from its list; return its slot, which is free from the next packet on."""
     slot = link.first_outcome
     packet = link.packets[slot]
@@ -148,7 +239,7 @@ def take_outcome(link: Any) -> int:
 
 
 @kernel()
-def mark(link: Any, slot: int) -> bool:
+def mark(link: Link, slot: int) -> bool:
     """Mark a packet if its sender understands marks (`INET_ECN_set_ce`); return whether it is marked.
 
     A packet that two rules of DualPI2 mark counts twice, as in the kernel's counts.
@@ -162,7 +253,7 @@ def mark(link: Any, slot: int) -> bool:
 
 
 @kernel()
-def enlist(link: Any, which: int, number: int) -> None:
+def enlist(link: Link, which: int, number: int) -> None:
     """Put a queue at the end of a list."""
     link.queues[number].next_queue = NOBODY
     if link.first_listed[which] == NOBODY:
@@ -173,7 +264,7 @@ def enlist(link: Any, which: int, number: int) -> None:
 
 
 @kernel()
-def delist(link: Any, which: int, number: int) -> None:
+def delist(link: Link, which: int, number: int) -> None:
     """Remove a queue from a list."""
     before, at = NOBODY, link.first_listed[which]
     while at != number:
@@ -188,7 +279,7 @@ def delist(link: Any, which: int, number: int) -> None:
 
 
 @kernel()
-def longest_queue(link: Any) -> int:
+def longest_queue(link: Link) -> int:
     """Return the number of the queue with the most bytes."""
     longest = 0
     for number in range(1, link.queues_used):
@@ -204,13 +295,9 @@ def longest_queue(link: Any) -> int:
 # act_police.c). The record of a link has a time for each bucket (`virtual_finish`): the tokens at a time t are what
 # arrives from then to t, and at most the whole bucket.
 
-BUCKET_FLOATS = "burst_time peak_nanoseconds_per_byte peak_burst_time"
-BUCKET_INTEGERS = "virtual_finish peak_finish"
-"""Fields of the record of a link. Times are nanoseconds; without a peak rate its time per byte is 0."""
-
 
 @kernel()
-def next_departure(link: Any, time: int, size: int) -> int:
+def next_departure(link: Link, time: int, size: int) -> int:
     """Return when a packet of `size` bytes that is first in the queue at a time [ns] has left, and take its tokens."""
     service = round(size * link.nanoseconds_per_byte)
     link.virtual_finish = max(link.virtual_finish, time - link.burst_time) + service
@@ -226,7 +313,7 @@ def next_departure(link: Any, time: int, size: int) -> int:
 
 
 @kernel()
-def conforms(link: Any, time: int, size: int) -> bool:
+def conforms(link: Link, time: int, size: int) -> bool:
     """Return whether a policer lets a packet pass at a time [ns], and take its tokens if so."""
     finish = max(link.virtual_finish, time - link.burst_time) + round(size * link.nanoseconds_per_byte)
     if finish > time:

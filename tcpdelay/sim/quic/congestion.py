@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.quic.connection import (
     AIOQUIC,
@@ -13,6 +11,9 @@ from tcpdelay.sim.quic.connection import (
     PACKET_TOKENS,
     QUINN,
     UNLESS_LIMITED,
+    Connection,
+    Packet,
+    WireRecord,
 )
 from tcpdelay.sim.records import LOSS, NEVER, OPEN, RECOVERY
 from tcpdelay.sim.tcp import constants as tcp
@@ -33,14 +34,14 @@ TICK = tcp.MILLISECOND
 
 
 @kernel()
-def limited_by_application(c: Any) -> None:
+def limited_by_application(c: Connection) -> None:
     """Mark the rate as limited by the application if, before a write, nothing waits (`tcp_rate_check_app_limited`)."""
     if c.waiting == 0 and c.eliciting < c.snd_cwnd:
         c.app_limited = max(c.delivered + c.eliciting, 1)
 
 
 @kernel()
-def note_sending(c: Any, wire: Any, packet: Any) -> None:
+def note_sending(c: Connection, wire: WireRecord, packet: Packet) -> None:
     """Let BBR know of a packet that is sent now, and store the state of delivery with it."""
     if c.eliciting == 0:
         restart_after_idle(c, wire)
@@ -52,14 +53,14 @@ def note_sending(c: Any, wire: Any, packet: Any) -> None:
 
 
 @kernel()
-def begin_sample(c: Any) -> None:
+def begin_sample(c: Connection) -> None:
     """Begin the rate sample of an ACK that arrives now."""
     c.rs_prior_delivered, c.rs_prior_in_flight = 0, c.eliciting
     c.rs_acked, c.rs_rtt = 0, -1
 
 
 @kernel()
-def take_delivery(c: Any, packet: Any) -> None:
+def take_delivery(c: Connection, packet: Packet) -> None:
     """Count an acknowledged packet; the latest sent one of an ACK is the start of the sample."""
     c.delivered += 1
     c.rs_acked += 1
@@ -73,7 +74,7 @@ def take_delivery(c: Any, packet: Any) -> None:
 
 
 @kernel()
-def on_rate_sample(c: Any, wire: Any, losses: int) -> None:
+def on_rate_sample(c: Connection, wire: WireRecord, losses: int) -> None:
     """Update BBR and the window at the end of an ACK that shows a number of lost packets."""
     c.min_rtt, c.srtt, c.packets_out = c.smallest_rtt, int(8 * c.smoothed_rtt), c.eliciting
     end_sample(c, c.rs_acked, losses)
@@ -82,14 +83,14 @@ def on_rate_sample(c: Any, wire: Any, losses: int) -> None:
 
 
 @kernel()
-def enter_recovery(c: Any) -> None:
+def enter_recovery(c: Connection) -> None:
     """Save the window at the first loss of a flight; BBR conserves packets for a round (`bbr_ssthresh`)."""
     save_window(c)
     c.ca_state = RECOVERY
 
 
 @kernel()
-def begin_anew(c: Any, wire: Any) -> None:
+def begin_anew(c: Connection, wire: WireRecord) -> None:
     """Take the smallest window after persistent congestion (RFC 9002, 7.6.2), as after a timeout of TCP."""
     save_window(c)
     time_out(c, wire)
@@ -113,7 +114,7 @@ BURST_BELOW_WINDOW = 3
 
 
 @kernel()
-def may_grow(c: Any, in_flight: int) -> bool:
+def may_grow(c: Connection, in_flight: int) -> bool:
     """Return whether the window may grow at an ACK before which a number of bytes was in flight."""
     if c.grows == UNLESS_LIMITED:
         return bool(not c.application_limited)
@@ -125,7 +126,7 @@ def may_grow(c: Any, in_flight: int) -> bool:
 
 
 @kernel()
-def grow(c: Any, sent: int, size: int, in_flight: int) -> None:
+def grow(c: Connection, sent: int, size: int, in_flight: int) -> None:
     """Let the window grow with an acknowledged packet, by its time of sending [us] and its size [bytes]."""
     if c.bbr:
         return
@@ -160,7 +161,7 @@ def grow(c: Any, sent: int, size: int, in_flight: int) -> None:
 
 
 @kernel()
-def _grow_cubic(c: Any, size: int) -> None:
+def _grow_cubic(c: Connection, size: int) -> None:
     """Let the window of CUBIC grow (RFC 9438, 4.2 to 4.5); windows in packets, times in seconds."""
     full = c.datagram_size
     window, largest = c.congestion_window / full, c.window_before_loss / full
@@ -182,14 +183,14 @@ def _grow_cubic(c: Any, size: int) -> None:
 
 
 @kernel()
-def _cubic_of_aioquic(c: Any, age: float) -> int:
+def _cubic_of_aioquic(c: Connection, age: float) -> int:
     """Return the window of the cubic function at an age of the epoch [s] (cubic.py, W_cubic) [bytes]."""
     later = age - c.cubic_k
     return int((CUBIC_C * later * later * later + c.window_before_loss / c.datagram_size) * c.datagram_size)
 
 
 @kernel()
-def _grow_cubic_of_aioquic(c: Any, size: int) -> None:
+def _grow_cubic_of_aioquic(c: Connection, size: int) -> None:
     """Let the window of aioquic's CUBIC grow (cubic.py, on_packet_acked).
 
     In contrast to RFC 9438 it also grows in recovery and while the application limits the sender, by a packet's share
@@ -215,7 +216,7 @@ def _grow_cubic_of_aioquic(c: Any, size: int) -> None:
 
 
 @kernel()
-def _grow_cubic_of_quinn(c: Any) -> None:
+def _grow_cubic_of_quinn(c: Connection) -> None:
     """Let the window of quinn's CUBIC grow (cubic.rs, on_ack; RFC 8312); windows in packets, times in seconds.
 
     Reno's window grows with the time since the loss, also while the application limits the sender. An ACK lets the
@@ -237,7 +238,7 @@ def _grow_cubic_of_quinn(c: Any) -> None:
 
 
 @kernel()
-def restart_if_idle(c: Any) -> None:
+def restart_if_idle(c: Connection) -> None:
     """Start with a new window if the last acknowledged packet was sent long ago (cubic.py, on_packet_sent)."""
     if not c.cubic or c.cubic_form != AIOQUIC or c.now - c.acknowledged_sent < LONGEST_IDLE:
         return
@@ -247,7 +248,7 @@ def restart_if_idle(c: Any) -> None:
 
 
 @kernel()
-def reduce(c: Any, sent: int) -> None:
+def reduce(c: Connection, sent: int) -> None:
     """Reduce the window for a lost packet that was sent at a time [us], once for all that were sent before."""
     if sent <= c.recovery_start:
         return
@@ -277,7 +278,7 @@ def reduce(c: Any, sent: int) -> None:
 
 
 @kernel()
-def collapse(c: Any, wire: Any) -> None:
+def collapse(c: Connection, wire: WireRecord) -> None:
     """Take the smallest window after persistent congestion (RFC 9002, 7.6.2)."""
     c.congestion_window = c.smallest_window * c.datagram_size
     c.recovery_start = 0
@@ -293,7 +294,7 @@ SHORTEST_RTT = 1000.0
 
 
 @kernel()
-def set_rate(c: Any) -> None:
+def set_rate(c: Connection) -> None:
     """Let a pacer that counts packets take over window and smoothed RTT (aioquic, `QuicPacketPacer.update_rate`)."""
     if c.pacer != PACKET_TOKENS:
         return
@@ -305,13 +306,13 @@ def set_rate(c: Any) -> None:
 
 
 @kernel()
-def _rate(c: Any) -> float:
+def _rate(c: Connection) -> float:
     """Return the rate of a pacer that counts bytes [bytes per us]."""
     return float(c.pacing_gain * c.congestion_window / max(c.smoothed_rtt, SHORTEST_RTT))
 
 
 @kernel()
-def _refill(c: Any) -> None:
+def _refill(c: Connection) -> None:
     """Add the tokens of the time since the last refill."""
     if c.pacer == PACKET_TOKENS:
         if c.now > c.tokens_at:
@@ -326,7 +327,7 @@ def _refill(c: Any) -> None:
 
 
 @kernel()
-def must_wait(c: Any) -> bool:
+def must_wait(c: Connection) -> bool:
     """Return whether the next packet must wait; if so, its timer is set. BBR has a pacer of its own."""
     c.pacing_at = NEVER
     if c.bbr:
@@ -347,7 +348,7 @@ def must_wait(c: Any) -> bool:
 
 
 @kernel()
-def spend(c: Any, size: int) -> None:
+def spend(c: Connection, size: int) -> None:
     """Take the tokens of a packet that is sent now, by its size [bytes]."""
     if c.bbr:
         return

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.record_types import Array, Record, record_type
+from tcpdelay.scenario.jitter import TABLE_SIZE
 from tcpdelay.scenario.stack import QUIC_PACKETS, QuicImplementation, QuicPacket
-from tcpdelay.sim.records import BBR_GROUPS, JITTER_FIELDS, JITTER_TABLE, LOSS_FIELDS, SNAPSHOT, TRANSIT
+from tcpdelay.sim.records import BbrConnection, Snapshot, Transit, WrittenMessage
 from tcpdelay.sim.tcp.constants import SECOND
 
 # What differs between implementations: RFC 9002 by the letter, aioquic, quic-go and quinn.
@@ -176,107 +178,226 @@ NEVER_ARRIVES = -1
 NEVER_READ = 1 << 40
 """Delay of a datagram that is lost [us]; a million of them can be added."""
 
-_FLOATS = (
-    *LOSS_FIELDS,
-    *JITTER_FIELDS,
-    *("ack_loss", "reordering", "loss_factor", "pacing_gain", "smoothed_rtt", "rtt_variation", "latest_rtt"),
-    *("congestion_window", "slow_start_threshold", "window_before_loss", "cubic_k", "estimated_window"),
-    *("tokens", "token_limit", "packet_time"),
-)
-_GROUPS = {
-    "scenario": "packet_size interval mss one_way_delay jitter tabled in_order rtt correlated byte_queue until_loss "
-    "state_time in_burst loss_round_end rest_lost scheduled delivery group cubic datagram_payload max_ack_delay",
-    "rules": " ".join(rule.name for rule in fields(QuicRules) if rule.name not in _FLOATS),
-    "application": "now next_write packets_written written packets_read messages_known",
-    "sender": "next_packet first_packet first_uncrossed in_flight eliciting last_sent waiting active_first "
-    "active_next free_piece pieces_used",
-    "recovery": "smallest_rtt loss_time probe_count largest_acknowledged recovery_start counted "
-    "application_limited epoch last_acknowledged acknowledged_sent",
-    "pacer": "tokens_at",
-    **BBR_GROUPS,
-    "bbr's view of the connection": "bbr tick tick_phase snd_cwnd snd_ssthresh ca_state packets_out sacked_out "
-    "lost_out retrans_out delivered lost srtt min_rtt segments_sent",
-    "path": "first_transit next_transit last_arrival",
-    "receiver": "received largest_received largest_received_at unacknowledged ack_due receiver_timer ranges "
-    "completions",
-    "acknowledgements": "first_ack next_ack",
-    "counts": "packets_sent packets_lost declared_lost spurious_losses reductions probe_timeouts acks_sent "
-    "acks_lost failed",
-}
-CONNECTION = np.dtype(
-    [(name, np.float64) for name in _FLOATS]
-    + [(name, np.int64) for names in _GROUPS.values() for name in names.split()]
-)
-"""A connection: the scenario, the implementation's rules, the state of both ends, and counts.
 
-A field that the record of a TCP connection has too (`sim.records.CONNECTION`) has the same name and
-meaning in both, because the kernels of the path and of the writes work on either. `waiting` is the number of bytes that
-wait to be sent, new or lost; `eliciting` the number of packets in flight. `completions` counts the entries of the list
-`completed`. `received` counts the packets that have arrived; a packet's rank in this order tells which ACK reports it.
-"""
-PACKET = np.dtype(
-    [
-        *((name, np.int64) for name in ("sent", "length", "state", "rank", "frames")),
-        *((name, np.int64) for name in SNAPSHOT.names or ()),
-        ("start", np.int64, FRAMES),
-        ("end", np.int64, FRAMES),
-        ("stream", np.int64, FRAMES),
-    ]
-)
-"""A sent packet: its frames are ranges of positions, each of a stream. `rank` is 0 before it arrives. For BBR it also
-has the state of delivery when it was sent."""
-STREAM = np.dtype([(name, np.int64) for name in ("unsent", "end", "lost", "active", "unread", "untransmitted", "last")])
-"""A stream: the position of its first unsent byte and of its end, its first lost piece, whether it waits to send, its
-first message that is not read, its first whose end was never sent, and its last message."""
-PIECE = np.dtype([(name, np.int64) for name in ("start", "end", "following")])
-"""A lost range of a stream. The ranges of a stream form a list, in the order of positions."""
-ACKNOWLEDGEMENT = np.dtype([(name, np.int64) for name in ("arrival", "rank", "largest", "delay")])
-"""An ACK: its arrival at the sender, the rank of the last packet that it reports, the largest number among these, and
-how long it was delayed after the arrival of this one."""
-WRITTEN_MESSAGE = np.dtype([(name, np.int64) for name in ("written", "end", "held", "begins_group", "missing", "done")])
-"""A message: the fields that `WriteSchedule` fills, whether it begins a group, its bytes that have not arrived (of
-datagrams), and whether its delay is known."""
+class Settings(Record):
+    """The scenario of a connection, and what is no whole number."""
+
+    loss: float
+    loss_burst: float
+    bad_time: float
+    bad_loss: float
+    jitter_correlation: float
+    jitter_state: float
+    ack_loss: float
+    reordering: float
+    loss_factor: float
+    pacing_gain: float
+    smoothed_rtt: float
+    rtt_variation: float
+    latest_rtt: float
+    congestion_window: float
+    slow_start_threshold: float
+    window_before_loss: float
+    cubic_k: float
+    estimated_window: float
+    tokens: float
+    token_limit: float
+    packet_time: float
+    packet_size: int
+    interval: int
+    mss: int
+    one_way_delay: int
+    jitter: int
+    tabled: int
+    in_order: int
+    rtt: int
+    correlated: int
+    byte_queue: int
+    until_loss: int
+    state_time: int
+    in_burst: int
+    loss_round_end: int
+    rest_lost: int
+    scheduled: int
+    delivery: int
+    group: int
+    cubic: int
+    datagram_payload: int
+    max_ack_delay: int
 
 
-def wire_type(packets: int, messages: int) -> np.dtype[Any]:
-    """Return the type of the rings of a connection: of its packets, its messages and their streams, its lost pieces.
+class SenderState(Record):
+    """The state of a sender."""
 
-    `delays` has the time of each message from its write to its read, and to the first transmission of its last byte
-    [us]. `completed` lists the messages whose delays have become known since the list was emptied.
+    # Application
+    now: int
+    next_write: int
+    packets_written: int
+    written: int
+    packets_read: int
+    messages_known: int
+    # Sender
+    next_packet: int
+    first_packet: int
+    first_uncrossed: int
+    in_flight: int
+    eliciting: int  # Packets in flight
+    last_sent: int
+    waiting: int  # Bytes that wait to be sent, new or lost
+    active_first: int
+    active_next: int
+    free_piece: int
+    pieces_used: int
+    # Recovery
+    smallest_rtt: int
+    loss_time: int
+    probe_count: int
+    largest_acknowledged: int
+    recovery_start: int
+    counted: int
+    application_limited: int
+    epoch: int
+    last_acknowledged: int
+    acknowledged_sent: int
+    # Pacer
+    tokens_at: int
+
+
+class ReceiverState(Record):
+    """The state of the path and of a receiver, and counts."""
+
+    segments_sent: int  # For BBR
+    # Path
+    first_transit: int
+    next_transit: int
+    last_arrival: int
+    # Receiver
+    # Packets that have arrived; the rank of a packet in this order tells which ACK reports it
+    received: int
+    largest_received: int
+    largest_received_at: int
+    unacknowledged: int
+    ack_due: int
+    receiver_timer: int
+    ranges: int
+    completions: int  # Entries of the list `completed`
+    # Acknowledgements
+    first_ack: int
+    next_ack: int
+    # Counts
+    packets_sent: int
+    packets_lost: int
+    declared_lost: int
+    spurious_losses: int
+    reductions: int
+    probe_timeouts: int
+    acks_sent: int
+    acks_lost: int
+    failed: int
+
+
+class Connection(Settings, QuicRules, SenderState, BbrConnection, ReceiverState):
+    """A connection: the scenario, the implementation's rules, the state of both ends, and counts.
+
+    A field that a connection of TCP has too (`tcpdelay.sim.records.Connection`) has the same name and meaning in both,
+    because the kernels of the path and of the writes work on either.
     """
-    return np.dtype(
-        [
-            ("packets", PACKET, packets),
-            ("acknowledgements", ACKNOWLEDGEMENT, packets),
-            ("transit", TRANSIT, packets),
-            ("streams", STREAM, messages),
-            ("active", np.int64, messages),
-            ("pieces", PIECE, packets),
-            ("range_start", np.int64, packets // 2),
-            ("range_end", np.int64, packets // 2),
-            ("messages", WRITTEN_MESSAGE, messages),
-            ("delays", np.int64, (2, messages)),
-            ("completed", np.int64, messages),
-            JITTER_TABLE,
-            ("next_double", np.int64),
-            ("random_state", np.int64),
-        ]
-    )
+
+    ack_delay: int
+
+
+class Transmission(Record):
+    """A sent packet."""
+
+    sent: int
+    length: int
+    state: int
+    rank: int  # 0 before it arrives
+    frames: int
+
+
+class Packet(Transmission, Snapshot):
+    """A sent packet with its frames, which are ranges of positions, each of a stream, and for BBR a snapshot."""
+
+    start: Annotated[Array[int], FRAMES]
+    end: Annotated[Array[int], FRAMES]
+    stream: Annotated[Array[int], FRAMES]
+
+
+class Stream(Record):
+    """A stream."""
+
+    unsent: int  # Position of its first unsent byte
+    end: int  # Position of its end
+    lost: int  # Its first lost piece
+    active: int  # Whether it waits to send
+    unread: int  # Its first message that is not read
+    untransmitted: int  # Its first message whose end was never sent
+    last: int  # Its last message
+
+
+class Piece(Record):
+    """A lost range of a stream. The ranges of a stream form a list, in the order of positions."""
+
+    start: int
+    end: int
+    following: int
+
+
+class Acknowledgement(Record):
+    """An ACK."""
+
+    arrival: int  # Its arrival at the sender
+    rank: int  # Rank of the last packet that it reports
+    largest: int  # Largest number among the packets that it reports
+    delay: int  # How long it was delayed after the arrival of this packet
+
+
+class Message(WrittenMessage):
+    """A message, with more fields than those that `WriteSchedule` fills."""
+
+    begins_group: int  # Whether it begins a group
+    missing: int  # Its bytes that have not arrived (of datagrams)
+    done: int  # Whether its delay is known
+
+
+class WireRecord(Record):
+    """The rings of a connection: of its packets, its messages and their streams, its lost pieces."""
+
+    packets: Annotated[Array[Packet], PACKETS]
+    acknowledgements: Annotated[Array[Acknowledgement], PACKETS]
+    transit: Annotated[Array[Transit], PACKETS]
+    streams: Annotated[Array[Stream], KEPT]
+    active: Annotated[Array[int], KEPT]
+    pieces: Annotated[Array[Piece], PACKETS]
+    range_start: Annotated[Array[int], PACKETS // 2]
+    range_end: Annotated[Array[int], PACKETS // 2]
+    messages: Annotated[Array[Message], KEPT]
+    # Time of each message from its write to its read, and to the first transmission of its last byte [us]
+    delays: Annotated[Array[int], (2, KEPT)]
+    completed: Annotated[Array[int], KEPT]  # Messages whose delays have become known since the list was emptied
+    jitter_table: Annotated[Array[int], TABLE_SIZE, np.int16]
+    next_double: int
+    random_state: int
+
+
+CONNECTION = record_type(Connection)
+WIRE = record_type(WireRecord)
 
 
 @kernel()
-def packet_record(wire: Any, number: int) -> Any:
+def packet_record(wire: WireRecord, number: int) -> Packet:
     """Return the record of the packet with a number."""
     return wire.packets[number & (wire.packets.shape[0] - 1)]
 
 
 @kernel()
-def stream_record(wire: Any, number: int) -> Any:
+def stream_record(wire: WireRecord, number: int) -> Stream:
     """Return the record of the stream with a number."""
     return wire.streams[number & (wire.streams.shape[0] - 1)]
 
 
 @kernel()
-def is_backlogged(c: Any, wire: Any) -> bool:
+def is_backlogged(c: Connection, wire: WireRecord) -> bool:
     """Return whether more waits than a connection can keep: messages, packets in flight, or gaps at the receiver."""
     return bool(c.failed or c.packets_written - c.packets_read >= wire.messages.shape[0] // 2)

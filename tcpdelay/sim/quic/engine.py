@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +28,13 @@ from tcpdelay.sim.quic.connection import (
     DATAGRAMS,
     GROUPS,
     IMPLEMENTATIONS,
-    KEPT,
     NONE,
     ONE_STREAM,
-    PACKETS,
+    WIRE,
+    Connection,
+    WireRecord,
     is_backlogged,
     packet_record,
-    wire_type,
 )
 from tcpdelay.sim.quic.sender import (
     SKIPPED,
@@ -48,9 +47,10 @@ from tcpdelay.sim.quic.sender import (
     timer_at,
     write,
 )
-from tcpdelay.sim.records import NEVER, Wire, WriteSchedule, written_at
+from tcpdelay.sim.records import NEVER, Wire
 from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, SECOND
+from tcpdelay.sim.writes import WriteSchedule, written_at
 
 _DELIVERIES: dict[Delivery, int] = {
     "stream": ONE_STREAM,
@@ -60,13 +60,13 @@ _DELIVERIES: dict[Delivery, int] = {
 }
 
 
-def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Any, Wire]:
+def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[Connection, Wire[WireRecord]]:
     """Return a connection before its first write, after a handshake that has measured the RTT once, and its rings.
 
     ACKs of the handshake are not delayed (RFC 9002, 5.3), so that this sample is the RTT of the path.
     """
-    wire = Wire(np.random.default_rng(seed), wire_type(PACKETS, KEPT))
-    (connection,) = records(1, CONNECTION)
+    wire: Wire[WireRecord] = Wire(np.random.default_rng(seed), WIRE)
+    connection: Connection = records(1, CONNECTION)[0]
     rules = IMPLEMENTATIONS[stack.implementation]
     group = 1 if stack.delivery in ("stream_per_message", "datagram") else stack.group
     if KEY_FRAME in source.kinds and stack.delivery == "stream_per_group":
@@ -132,8 +132,8 @@ WORK_OF_EVENT, WORK_OF_PACKET = 2, 4
 
 
 def advance(
-    connection: Any,
-    wire: Wire,
+    connection: Connection,
+    wire: Wire[WireRecord],
     messages: int,
     schedule: WriteSchedule | None = None,
     budget: SimulationBudget | None = None,
@@ -150,13 +150,13 @@ def advance(
         budget.spend(_advance(connection, wire.record, messages, most))
 
 
-def compile_loop(connection: Any, wire: Wire) -> None:
+def compile_loop(connection: Connection, wire: Wire[WireRecord]) -> None:
     """Compile the event loop without processing an event, so that its time does not count."""
     _advance(connection, wire.record, 0, 0)
 
 
 @kernel()
-def cross(c: Any, wire: Any) -> None:
+def cross(c: Connection, wire: WireRecord) -> None:
     """Let the packets that have just been sent cross the path: each is dropped, or in transit until it arrives."""
     while c.first_uncrossed < c.next_packet:
         number = c.first_uncrossed
@@ -173,7 +173,7 @@ def cross(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def next_event(c: Any, wire: Any) -> int:
+def next_event(c: Connection, wire: WireRecord) -> int:
     """Return when the next event is due besides the next write [us]."""
     acknowledged = NEVER
     if c.first_ack < c.next_ack:
@@ -182,7 +182,7 @@ def next_event(c: Any, wire: Any) -> int:
 
 
 @kernel()
-def process(c: Any, wire: Any, now: int) -> None:
+def process(c: Connection, wire: WireRecord, now: int) -> None:
     """Process the event that is due at a time [us]; what the sender then sends has yet to cross the path."""
     c.now = now
     if now == next_arrival(c, wire):
@@ -203,7 +203,7 @@ def process(c: Any, wire: Any, now: int) -> None:
 
 
 @kernel(nogil=True)
-def _advance(c: Any, wire: Any, messages: int, most: int) -> int:
+def _advance(c: Connection, wire: WireRecord, messages: int, most: int) -> int:
     """Process events until the delays of a number of messages are known, or `most` work is done; return the work."""
     work = 0
     while c.packets_read < messages and c.packets_written < c.messages_known and work < most:
@@ -248,8 +248,8 @@ class QuicConnections:
     seed: int
     budget: SimulationBudget  # What it may take; then it carries no more messages
     warm_up: int = field(default=WARM_UP, init=False)
-    state: Any = field(init=False)
-    wire: Wire = field(init=False)
+    state: Connection = field(init=False)
+    wire: Wire[WireRecord] = field(init=False)
 
     def __post_init__(self) -> None:
         self.state, self.wire = new_connection(self.source, self.path, self.stack, self.seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.path import leave_transit, next_arrival
 from tcpdelay.sim.quic.congestion import (
@@ -33,10 +31,16 @@ from tcpdelay.sim.quic.connection import (
     ONE_STREAM,
     OVERSHOOT,
     WHOLE,
+    Acknowledgement,
+    Connection,
+    Packet,
+    Stream,
+    WireRecord,
     packet_record,
     stream_record,
 )
-from tcpdelay.sim.records import NEVER, message_end, message_record, uniform, written_at
+from tcpdelay.sim.records import NEVER, uniform
+from tcpdelay.sim.writes import message_end, message_record, written_at
 
 # The sender's streams: what waits to be sent, new or lost, and which part of it goes into the next packet.
 #
@@ -44,7 +48,7 @@ from tcpdelay.sim.records import NEVER, message_end, message_record, uniform, wr
 
 
 @kernel()
-def stream_of(c: Any, wire: Any, message: int) -> int:
+def stream_of(c: Connection, wire: WireRecord, message: int) -> int:
     """Return the number of the stream that carries a message; it is the number of the stream's first message."""
     if c.delivery == ONE_STREAM:
         return 0
@@ -57,7 +61,7 @@ def stream_of(c: Any, wire: Any, message: int) -> int:
 
 
 @kernel()
-def put_message(c: Any, wire: Any) -> None:
+def put_message(c: Connection, wire: WireRecord) -> None:
     """Put the message that is due on its stream."""
     number = c.packets_written
     message = message_record(wire, number)
@@ -76,7 +80,7 @@ def put_message(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def activate(c: Any, wire: Any, number: int, first: bool) -> None:
+def activate(c: Connection, wire: WireRecord, number: int, first: bool) -> None:
     """Let a stream wait to be served: before all others, or behind them; if it waits already, at its place."""
     stream = stream_record(wire, number)
     if stream.active:
@@ -91,7 +95,7 @@ def activate(c: Any, wire: Any, number: int, first: bool) -> None:
 
 
 @kernel()
-def fill_packet(c: Any, wire: Any, packet: Any, room: int) -> int:
+def fill_packet(c: Connection, wire: WireRecord, packet: Packet, room: int) -> int:
     """Put frames of the waiting streams into a packet with room for a number of bytes; return the bytes used."""
     used = 0
     waiting = c.active_next - c.active_first
@@ -115,7 +119,7 @@ def fill_packet(c: Any, wire: Any, packet: Any, room: int) -> int:
 
 
 @kernel()
-def _next_size(c: Any, wire: Any, stream: Any) -> int:
+def _next_size(c: Connection, wire: WireRecord, stream: Stream) -> int:
     """Return the number of bytes of the first range of a stream that waits: a lost one, or all that is new."""
     if stream.lost != NONE:
         piece = wire.pieces[stream.lost]
@@ -125,7 +129,7 @@ def _next_size(c: Any, wire: Any, stream: Any) -> int:
 
 
 @kernel()
-def _take(c: Any, wire: Any, packet: Any, number: int, size: int) -> int:
+def _take(c: Connection, wire: WireRecord, packet: Packet, number: int, size: int) -> int:
     """Move the first bytes of a stream into a packet; return their number."""
     stream = stream_record(wire, number)
     if stream.lost != NONE:
@@ -151,7 +155,7 @@ def _take(c: Any, wire: Any, packet: Any, number: int, size: int) -> int:
 
 
 @kernel()
-def put_lost(c: Any, wire: Any, number: int, start: int, end: int) -> None:
+def put_lost(c: Connection, wire: WireRecord, number: int, start: int, end: int) -> None:
     """Put a lost range back on its stream, in the order of positions."""
     if c.free_piece != NONE:
         index = c.free_piece
@@ -181,7 +185,7 @@ def put_lost(c: Any, wire: Any, number: int, start: int, end: int) -> None:
 
 
 @kernel()
-def send(c: Any, wire: Any) -> None:
+def send(c: Connection, wire: WireRecord) -> None:
     """Send what waits, as far as the window and the pacer allow."""
     c.application_limited = 0
     while c.waiting > 0:
@@ -194,7 +198,7 @@ def send(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def write(c: Any, wire: Any) -> None:
+def write(c: Connection, wire: WireRecord) -> None:
     """Put the message that is due on its stream, and send what may leave.
 
     The end of its own stream is a packet without data if the library has taken the close after all data have left.
@@ -212,7 +216,7 @@ def write(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _room(c: Any) -> int:
+def _room(c: Connection) -> int:
     """Return the size up to which the congestion window allows a packet [bytes], 0 if it allows none."""
     if c.bbr:
         return int(c.datagram_size if c.eliciting < c.snd_cwnd else 0)
@@ -228,7 +232,7 @@ def _room(c: Any) -> int:
 
 
 @kernel()
-def send_packet(c: Any, wire: Any, largest: int, probe: bool) -> bool:
+def send_packet(c: Connection, wire: WireRecord, largest: int, probe: bool) -> bool:
     """Send a packet of at most a size [bytes]; return whether there was anything to send. A probe may be empty."""
     packet = packet_record(wire, c.next_packet)
     packet.frames = 0
@@ -255,7 +259,7 @@ def send_packet(c: Any, wire: Any, largest: int, probe: bool) -> bool:
 
 
 @kernel()
-def take_arrival(c: Any, wire: Any) -> None:
+def take_arrival(c: Connection, wire: WireRecord) -> None:
     """Take the packet that arrives now: read what is complete, and acknowledge by the rules."""
     number, now = leave_transit(c, wire).segment, c.now
     packet = packet_record(wire, number)
@@ -283,7 +287,7 @@ def take_arrival(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def acknowledge(c: Any, wire: Any) -> None:
+def acknowledge(c: Connection, wire: WireRecord) -> None:
     """Send an ACK of all packets that have arrived."""
     c.receiver_timer, c.unacknowledged, c.ack_due = NEVER, 0, 0
     c.acks_sent += 1
@@ -300,7 +304,7 @@ def acknowledge(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _take_frame(c: Any, wire: Any, start: int, end: int, number: int, now: int) -> bool:
+def _take_frame(c: Connection, wire: WireRecord, start: int, end: int, number: int, now: int) -> bool:
     """Take a range of a stream; return whether a stream has ended with it."""
     if c.delivery == DATAGRAMS:
         message = message_record(wire, number)
@@ -315,7 +319,7 @@ def _take_frame(c: Any, wire: Any, start: int, end: int, number: int, now: int) 
 
 
 @kernel()
-def _read(c: Any, wire: Any, stream: Any, start: int, end: int, now: int) -> bool:
+def _read(c: Connection, wire: WireRecord, stream: Stream, start: int, end: int, now: int) -> bool:
     """Read what is complete of a stream, within a range that the receiver has; return whether that ends the stream."""
     first = stream.unread
     while stream.unread <= stream.last:
@@ -332,7 +336,7 @@ def _read(c: Any, wire: Any, stream: Any, start: int, end: int, now: int) -> boo
 
 
 @kernel()
-def finish(c: Any, wire: Any, number: int, delay: int) -> None:
+def finish(c: Connection, wire: WireRecord, number: int, delay: int) -> None:
     """Note the delay of a message [us], and go on to the first whose delay is not known."""
     message_record(wire, number).done = 1
     wire.delays[0, number & (wire.delays.shape[1] - 1)] = delay
@@ -343,7 +347,7 @@ def finish(c: Any, wire: Any, number: int, delay: int) -> None:
 
 
 @kernel()
-def insert_range(c: Any, wire: Any, start: int, end: int) -> int:
+def insert_range(c: Connection, wire: WireRecord, start: int, end: int) -> int:
     """Add a range to the disjoint, ascending ranges of positions that the receiver has; return its index."""
     after = c.ranges
     while after > 0 and wire.range_start[after - 1] > end:
@@ -390,7 +394,7 @@ LONGEST_TIMEOUT = 60_000_000
 
 
 @kernel()
-def timer_at(c: Any) -> int:
+def timer_at(c: Connection) -> int:
     """Return when the timer of loss detection fires [us] (RFC 9002, A.8)."""
     if c.loss_time != NEVER:
         return int(c.loss_time)
@@ -401,13 +405,13 @@ def timer_at(c: Any) -> int:
 
 
 @kernel()
-def probe_timeout(c: Any) -> int:
+def probe_timeout(c: Connection) -> int:
     """Return the probe timeout without back-off [us] (RFC 9002, 6.2.1)."""
     return int(c.smoothed_rtt + max(4 * c.rtt_variation, GRANULARITY) + c.max_ack_delay)
 
 
 @kernel()
-def update_rtt(c: Any, sample: int, ack_delay: int) -> None:
+def update_rtt(c: Connection, sample: int, ack_delay: int) -> None:
     """Take a sample of the RTT into the estimate [us] (RFC 9002, 5.3)."""
     c.smallest_rtt = min(c.smallest_rtt, sample)
     delay = min(ack_delay, c.max_ack_delay)
@@ -420,7 +424,7 @@ def update_rtt(c: Any, sample: int, ack_delay: int) -> None:
 
 
 @kernel()
-def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
+def on_acknowledgement(c: Connection, wire: WireRecord, ack: Acknowledgement) -> None:
     """Process an ACK (RFC 9002, A.7)."""
     newest, in_flight = -1, c.in_flight
     for number in range(c.first_packet, ack.largest + 1):
@@ -457,7 +461,7 @@ def on_acknowledgement(c: Any, wire: Any, ack: Any) -> None:
 
 
 @kernel()
-def _grow_with(c: Any, wire: Any, first: int, newest: int, in_flight: int) -> None:
+def _grow_with(c: Connection, wire: WireRecord, first: int, newest: int, in_flight: int) -> None:
     """Let the window grow with the packets in a range that have been acknowledged, once with each."""
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
@@ -467,7 +471,7 @@ def _grow_with(c: Any, wire: Any, first: int, newest: int, in_flight: int) -> No
 
 
 @kernel()
-def _leave_flight(c: Any, packet: Any, state: int) -> None:
+def _leave_flight(c: Connection, packet: Packet, state: int) -> None:
     """Take a packet out of the flight."""
     packet.state = state
     c.in_flight -= packet.length
@@ -475,14 +479,14 @@ def _leave_flight(c: Any, packet: Any, state: int) -> None:
 
 
 @kernel()
-def _forget(c: Any, wire: Any) -> None:
+def _forget(c: Connection, wire: WireRecord) -> None:
     """Move on to the first packet that is neither acknowledged nor lost."""
     while c.first_packet < c.next_packet and packet_record(wire, c.first_packet).state != IN_FLIGHT:
         c.first_packet += 1
 
 
 @kernel()
-def detect_lost(c: Any, wire: Any) -> None:
+def detect_lost(c: Connection, wire: WireRecord) -> None:
     """Find the packets that are lost by now, and set the timer for the next (RFC 9002, A.10)."""
     delay = max(int(TIME_THRESHOLD * max(c.latest_rtt, c.smoothed_rtt)), GRANULARITY)
     c.loss_time = NEVER
@@ -510,7 +514,7 @@ def detect_lost(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def declare_lost(c: Any, wire: Any, packet: Any) -> None:
+def declare_lost(c: Connection, wire: WireRecord, packet: Packet) -> None:
     """Take a packet for lost: its streams send its data again, its datagrams are given up.
 
     A later ACK of it changes nothing: the window stays reduced (RFC 9002, 7.3.2, allows to undo this), as in aioquic
@@ -529,7 +533,7 @@ def declare_lost(c: Any, wire: Any, packet: Any) -> None:
 
 
 @kernel()
-def drop(c: Any, wire: Any, packet: Any) -> None:
+def drop(c: Connection, wire: WireRecord, packet: Packet) -> None:
     """Note that the path drops a packet, before the sender knows, or after it has taken the packet for lost."""
     c.packets_lost += 1
     packet.rank = NEVER_ARRIVES
@@ -538,7 +542,7 @@ def drop(c: Any, wire: Any, packet: Any) -> None:
 
 
 @kernel()
-def _give_up(c: Any, wire: Any, packet: Any) -> None:
+def _give_up(c: Connection, wire: WireRecord, packet: Packet) -> None:
     """Give up the messages of a packet whose datagrams never arrive."""
     if packet.rank != NEVER_ARRIVES:
         return
@@ -549,7 +553,7 @@ def _give_up(c: Any, wire: Any, packet: Any) -> None:
 
 
 @kernel()
-def on_timer(c: Any, wire: Any) -> None:
+def on_timer(c: Connection, wire: WireRecord) -> None:
     """Process the timer of loss detection (RFC 9002, A.9).
 
     A probe carries the oldest data in flight, whose packet then counts as lost, but not as a sign of congestion, as

@@ -6,8 +6,6 @@ the state of recovery.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.path import is_dropped, next_arrival, send, take_arrival
 from tcpdelay.sim.records import (
@@ -23,14 +21,13 @@ from tcpdelay.sim.records import (
     RECOVERY,
     RETRANSMITTED,
     SACKED,
+    Acknowledgement,
+    Connection,
+    WireRecord,
     in_reduction,
-    message_end,
-    message_record,
     ticks_at,
     ticks_now,
     to_ticks,
-    write_next,
-    written_at,
 )
 from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
@@ -68,10 +65,11 @@ from tcpdelay.sim.tcp.window import (
     note_rtt,
     validate_window,
 )
+from tcpdelay.sim.writes import message_end, message_record, write_next, written_at
 
 
 @kernel()
-def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, int]:
+def take_all_sacks(c: Connection, wire: WireRecord, arrivals: int) -> tuple[bool, bool, int, int]:
     """Mark all segments that were among the first `arrivals` to arrive.
 
     Returns whether a segment is newly marked, whether an original from before recovery is among them, and the longest
@@ -91,7 +89,7 @@ def take_all_sacks(c: Any, wire: Any, arrivals: int) -> tuple[bool, bool, int, i
 
 
 @kernel()
-def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
+def take_sack(c: Connection, wire: WireRecord, number: int) -> tuple[bool, bool, int, int]:
     """Mark the segment that the ACK reports as SACKed, if it is beyond the cumulative acknowledgement.
 
     Returns whether it is newly marked, whether it is an original from before recovery, and, twice, its RTT [us] or -1.
@@ -124,7 +122,7 @@ def take_sack(c: Any, wire: Any, number: int) -> tuple[bool, bool, int, int]:
 
 
 @kernel()
-def take_cumulative(c: Any, wire: Any, prior_fack: int, echo: int) -> tuple[int, bool, int, int]:
+def take_cumulative(c: Connection, wire: WireRecord, prior_fack: int, echo: int) -> tuple[int, bool, int, int]:
     """Remove acknowledged segments from the retransmission queue (`tcp_clean_rtx_queue`).
 
     A segment before `prior_fack`, the segment after the highest that earlier ACKs have SACKed, was reordered unless it
@@ -180,7 +178,7 @@ NOTHING, LOST, NEW = range(3)
 
 
 @kernel()
-def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
+def on_acknowledgement(c: Connection, wire: WireRecord, answer: Acknowledgement) -> None:
     """Process an ACK, a record of type `ACKNOWLEDGEMENT`, that arrives now."""
     advance = answer.acknowledged - c.snd_una
     advanced = advance > 0
@@ -255,7 +253,7 @@ def on_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
 
 
 @kernel()
-def update_estimate(c: Any, sample: int) -> None:
+def update_estimate(c: Connection, sample: int) -> None:
     """Update RTT estimate and timeout with a sample [us] (`tcp_rtt_estimator`, RFC 6298)."""
     c.min_rtt = min(c.min_rtt, sample)
     error = sample
@@ -287,7 +285,7 @@ def update_estimate(c: Any, sample: int) -> None:
 
 
 @kernel()
-def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: int) -> bool:
+def _take_rtt(c: Connection, removed: int, rtt: int, sack_rtt: int, latest: int, echo: int) -> bool:
     """Update the RTT estimate; return whether the ACK gives a sample (`tcp_ack_update_rtt`).
 
     The smoothed RTT uses the first acknowledged segment, which includes the delay of a delayed ACK. The smallest RTT
@@ -308,7 +306,9 @@ def _take_rtt(c: Any, removed: int, rtt: int, sack_rtt: int, latest: int, echo: 
 
 
 @kernel()
-def _alert(c: Any, wire: Any, prior_snd_una: int, sacked: bool, original: bool, echo: int) -> tuple[int, bool]:
+def _alert(
+    c: Connection, wire: WireRecord, prior_snd_una: int, sacked: bool, original: bool, echo: int
+) -> tuple[int, bool]:
     """Update the state of recovery (`tcp_fastretrans_alert`).
 
     Returns the segments to send first (`NOTHING`, `LOST` or `NEW`), and whether the reordering timer has been set.
@@ -361,7 +361,7 @@ def _alert(c: Any, wire: Any, prior_snd_una: int, sacked: bool, original: bool, 
 
 
 @kernel()
-def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bool, echo: int) -> int:
+def _after_timeout(c: Connection, wire: WireRecord, advanced: bool, sacked: bool, original: bool, echo: int) -> int:
     """Decide whether a timeout was spurious; return the segments to send first (`tcp_process_loss`, RFC 5682)."""
     recovered = c.snd_una >= c.high_seq
     may_undo = c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo))
@@ -387,7 +387,7 @@ def _after_timeout(c: Any, wire: Any, advanced: bool, sacked: bool, original: bo
 
 
 @kernel()
-def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bool) -> None:
+def _take_probe(c: Connection, wire: WireRecord, acknowledged: int, duplicated: bool, pure: bool) -> None:
     """Decide from an ACK whether the tail loss probe has repaired a loss (`tcp_process_tlp_ack`, RFC 8985).
 
     If no D-SACK reports that both copies arrived, the window is reduced when data beyond the probe is acknowledged.
@@ -408,7 +408,7 @@ def _take_probe(c: Any, wire: Any, acknowledged: int, duplicated: bool, pure: bo
 
 
 @kernel()
-def _end_recovery(c: Any, wire: Any, echo: int) -> None:
+def _end_recovery(c: Connection, wire: WireRecord, echo: int) -> None:
     """Undo a needless reduction; otherwise count one recovery less until the reordering window is reset."""
     if c.undo_marker and (c.undo_retrans == 0 or is_original(c, echo)):
         undo_reduction(c, wire, False)
@@ -417,7 +417,7 @@ def _end_recovery(c: Any, wire: Any, echo: int) -> None:
 
 
 @kernel()
-def _open_or_disorder(c: Any, wire: Any) -> None:
+def _open_or_disorder(c: Connection, wire: WireRecord) -> None:
     """Enter the state Open or Disorder, unless a reduction is in progress (`tcp_try_to_open`)."""
     if not any_retransmitted(c, wire):
         c.retrans_stamp = 0
@@ -426,7 +426,7 @@ def _open_or_disorder(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _keep_open(c: Any, wire: Any) -> None:
+def _keep_open(c: Connection, wire: WireRecord) -> None:
     """Enter the state Disorder if losses, SACKs or retransmissions remain, else Open (`tcp_try_keep_open`)."""
     amiss = c.sacked_out or c.lost_out or any_retransmitted(c, wire)
     state = DISORDER if amiss else OPEN
@@ -450,7 +450,7 @@ NO_EVENT, ACKNOWLEDGEMENT_TAKEN, MESSAGE_SENT = range(3)
 
 
 @kernel()
-def is_undisturbed(c: Any, wire: Any) -> bool:
+def is_undisturbed(c: Connection, wire: WireRecord) -> bool:
     """Return whether nothing but writes, arrivals and their ACKs can happen before the next loss."""
     if (c.until_loss <= FEWEST_SEGMENTS and not _is_bursty(c)) or c.correlated or c.ack_loss > 0.0:
         return False
@@ -469,7 +469,7 @@ def is_undisturbed(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def _is_all_in_turn(c: Any, wire: Any) -> bool:
+def _is_all_in_turn(c: Connection, wire: WireRecord) -> bool:
     """Return whether ACKs and segments on their way follow one another, and all segments in flight are among them."""
     acknowledged = c.snd_una
     for number in range(c.first_ack, c.next_ack):
@@ -492,13 +492,13 @@ def _is_all_in_turn(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def _is_bursty(c: Any) -> bool:
+def _is_bursty(c: Connection) -> bool:
     """Return whether each segment draws whether it is lost; else the number of segments until then is known."""
     return bool(c.bad_time > 0.0 or c.loss_burst > 1.0)
 
 
 @kernel()
-def pass_undisturbed(c: Any, wire: Any, packets: int) -> bool:
+def pass_undisturbed(c: Connection, wire: WireRecord, packets: int) -> bool:
     """Process events up to the next loss, or to what is no longer undisturbed; return whether there were any.
 
     None is processed once `packets` are read.
@@ -533,7 +533,7 @@ def pass_undisturbed(c: Any, wire: Any, packets: int) -> bool:
 
 
 @kernel()
-def _may_send(c: Any, wire: Any) -> bool:
+def _may_send(c: Connection, wire: WireRecord) -> bool:
     """Return whether the next message leaves whole, none of it is known to be lost, and its ACK is its own."""
     if c.packets_written + 1 >= c.messages_known:
         return False
@@ -548,7 +548,7 @@ def _may_send(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def _send_message(c: Any, wire: Any) -> bool:
+def _send_message(c: Connection, wire: WireRecord) -> bool:
     """Write the next message and send its segments; return whether one is lost."""
     c.now = c.next_write
     if c.packets_out == 0 and c.cubic and c.cubic_epoch:
@@ -591,7 +591,7 @@ def _send_message(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def _read_message(c: Any, wire: Any, number: int, waited: int) -> None:
+def _read_message(c: Connection, wire: WireRecord, number: int, waited: int) -> None:
     """Read the message that has been sent now, all of which arrives at one instant, and send its ACK."""
     place = number % wire.delays.shape[1]
     wire.delays[0, place] = waited + c.one_way_delay
@@ -614,7 +614,7 @@ def _read_message(c: Any, wire: Any, number: int, waited: int) -> None:
 
 
 @kernel()
-def _take_acknowledgement(c: Any, wire: Any, answer: Any) -> None:
+def _take_acknowledgement(c: Connection, wire: WireRecord, answer: Acknowledgement) -> None:
     """Process the next ACK, which acknowledges the oldest segments, each sent once."""
     c.now = answer.arrival
     c.first_ack += 1

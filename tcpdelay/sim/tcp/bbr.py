@@ -14,10 +14,23 @@ Cardwell, Cheng, Gunn, Hassas Yeganeh, Jacobson, "BBR: Congestion-Based Congesti
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.records import LOSS, MASK, NEVER, RECOVERY, in_flight, ticks_now, to_ticks, uniform
+from tcpdelay.sim.records import (
+    LOSS,
+    MASK,
+    NEVER,
+    RECOVERY,
+    BbrConnection,
+    Connection,
+    Generator,
+    WireRecord,
+    in_flight,
+    ticks_now,
+    to_ticks,
+    uniform,
+)
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.constants import BBR_BANDWIDTH, BBR_GAIN
 
@@ -30,14 +43,14 @@ NANOSECONDS = 1000
 
 
 @kernel()
-def bytes_per_second(c: Any, bandwidth: int, gain: int) -> int:
+def bytes_per_second(c: BbrConnection, bandwidth: int, gain: int) -> int:
     """Return the rate of a bandwidth times a gain, less BBR's margin of 1 % (`bbr_rate_bytes_per_sec`)."""
     rate = bandwidth * c.mss * gain // tcp.BBR_GAIN
     return int(rate * (tcp.SECOND // 100 * (100 - tcp.BBR_PACING_MARGIN)) // tcp.BBR_BANDWIDTH)
 
 
 @kernel()
-def is_paced(c: Any) -> bool:
+def is_paced(c: BbrConnection) -> bool:
     """Return whether the next segment must wait, and if so, let the timer send it later (`tcp_pacing_check`)."""
     if not c.bbr or c.tcp_wstamp_ns <= c.now * NANOSECONDS:
         return False
@@ -46,8 +59,17 @@ def is_paced(c: Any) -> bool:
     return True
 
 
+class PacedConnection(Protocol):
+    """A connection, as pacing sees it."""
+
+    now: int
+    segments_sent: int
+    pacing_rate: int
+    tcp_wstamp_ns: int
+
+
 @kernel()
-def schedule_next(c: Any, size: int) -> None:
+def schedule_next(c: PacedConnection, size: int) -> None:
     """Set the earliest time of the next segment after one of `size` bytes that is sent now.
 
     The first segments are not paced, nor is any segment at a rate of 0, as after a minute of losses. A segment that is
@@ -75,7 +97,7 @@ NO_SAMPLE = -1
 
 
 @kernel()
-def note_sending(c: Any, wire: Any, number: int) -> None:
+def note_sending(c: Connection, wire: WireRecord, number: int) -> None:
     """Store the state of delivery with a segment that is sent now (`tcp_rate_skb_sent`).
 
     A sample begins with the most recent ACK, or now if nothing is outstanding.
@@ -90,14 +112,14 @@ def note_sending(c: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
-def begin_sample(c: Any) -> None:
+def begin_sample(c: BbrConnection) -> None:
     """Begin the sample of an ACK that arrives now."""
     c.rs_prior_delivered = c.rs_last_end_seq = 0
     c.rs_prior_in_flight = in_flight(c)
 
 
 @kernel()
-def take_delivery(c: Any, wire: Any, number: int) -> None:
+def take_delivery(c: Connection, wire: WireRecord, number: int) -> None:
     """Use the latest sent segment that the ACK reports as the start of the sample (`tcp_rate_skb_delivered`)."""
     segment, snapshot = wire.segments[number & MASK], wire.snapshots[number & MASK]
     later = segment.sent > c.first_tx_mstamp or (segment.sent == c.first_tx_mstamp and segment.end > c.rs_last_end_seq)
@@ -112,7 +134,7 @@ def take_delivery(c: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
-def end_sample(c: Any, acked: int, losses: int) -> None:
+def end_sample(c: BbrConnection, acked: int, losses: int) -> None:
     """Complete the sample of an ACK (`tcp_rate_gen`).
 
     The interval is the longer one of the times in which the segments were sent and in which they were acknowledged. An
@@ -133,7 +155,7 @@ def end_sample(c: Any, acked: int, losses: int) -> None:
 
 
 @kernel()
-def check_application_limited(c: Any) -> None:
+def check_application_limited(c: Connection) -> None:
     """Mark the rate as limited by the application if, before a write, it is (`tcp_rate_check_app_limited`)."""
     if c.written - c.snd_nxt < c.mss and in_flight(c) < c.snd_cwnd and c.lost_out <= c.retrans_out:
         c.app_limited = max(c.delivered + in_flight(c), 1)
@@ -148,7 +170,7 @@ def check_application_limited(c: Any) -> None:
 
 
 @kernel()
-def _begin_interval(c: Any) -> None:
+def _begin_interval(c: BbrConnection) -> None:
     """Begin an interval of samples (`bbr_reset_lt_bw_sampling_interval`)."""
     c.bbr_lt_last_stamp = c.delivered_mstamp // tcp.MILLISECOND
     c.bbr_lt_last_delivered = c.delivered
@@ -157,14 +179,14 @@ def _begin_interval(c: Any) -> None:
 
 
 @kernel()
-def reset_policer(c: Any) -> None:
+def reset_policer(c: BbrConnection) -> None:
     """Forget the policer (`bbr_reset_lt_bw_sampling`)."""
     c.bbr_lt_bw = c.bbr_lt_use_bw = c.bbr_lt_is_sampling = 0
     _begin_interval(c)
 
 
 @kernel()
-def sample_policer(c: Any, cycling: bool, losses: int, application_limited: int) -> bool:
+def sample_policer(c: BbrConnection, cycling: bool, losses: int, application_limited: int) -> bool:
     """Look for a policer; return whether to probe for bandwidth again (`bbr_lt_bw_sampling`)."""
     if c.bbr_lt_use_bw:
         if cycling and c.bbr_round_start:
@@ -191,7 +213,7 @@ def sample_policer(c: Any, cycling: bool, losses: int, application_limited: int)
 
 
 @kernel()
-def _end_interval(c: Any) -> None:
+def _end_interval(c: BbrConnection) -> None:
     """End an interval if at least a fifth of its segments were lost (`bbr_lt_bw_interval_done`).
 
     Two intervals with about the same rate show a policer.
@@ -212,7 +234,7 @@ def _end_interval(c: Any) -> None:
 
 
 @kernel()
-def _is_alike(c: Any, difference: int) -> bool:
+def _is_alike(c: BbrConnection, difference: int) -> bool:
     """Return whether two rates differ by at most an eighth or 500 bytes per second."""
     if difference * BBR_GAIN <= tcp.BBR_POLICED_RATIO * c.bbr_lt_bw:
         return True
@@ -224,7 +246,7 @@ STARTUP, DRAIN, PROBE_BW, PROBE_RTT = range(4)
 
 
 @kernel()
-def start(c: Any) -> None:
+def start(c: BbrConnection) -> None:
     """Begin with the state at the end of the handshake (`bbr_init`)."""
     c.bbr_mode = STARTUP
     c.bbr_next_rtt_delivered = c.delivered
@@ -236,7 +258,7 @@ def start(c: Any) -> None:
 
 
 @kernel()
-def _start_pacing(c: Any) -> None:
+def _start_pacing(c: BbrConnection) -> None:
     """Pace the initial window over the round-trip time, or over a millisecond (`bbr_init_pacing_rate_from_rtt`)."""
     rtt = tcp.MILLISECOND
     if c.srtt:
@@ -246,13 +268,13 @@ def _start_pacing(c: Any) -> None:
 
 
 @kernel()
-def _bandwidth(c: Any) -> int:
+def _bandwidth(c: BbrConnection) -> int:
     """Return the estimated bandwidth: the policer's if there is one, else the largest of ten rounds (`bbr_bw`)."""
     return int(c.bbr_lt_bw if c.bbr_lt_use_bw else c.bbr_bw)
 
 
 @kernel()
-def _set_pacing_rate(c: Any, gain: int) -> None:
+def _set_pacing_rate(c: BbrConnection, gain: int) -> None:
     """Set the pacing rate; in startup it only rises (`bbr_set_pacing_rate`)."""
     if not c.bbr_has_seen_rtt and c.srtt:
         _start_pacing(c)
@@ -262,7 +284,7 @@ def _set_pacing_rate(c: Any, gain: int) -> None:
 
 
 @kernel()
-def _quantum(c: Any) -> int:
+def _quantum(c: BbrConnection) -> int:
     """Return the segments that the kernel would like to send as one (`bbr_tso_segs_goal`)."""
     smallest = 1 if c.pacing_rate < tcp.BBR_MIN_TSO_RATE else 2
     size = min(c.pacing_rate >> tcp.PACING_SHIFT, tcp.LARGEST_SUPERSEGMENT)
@@ -270,7 +292,7 @@ def _quantum(c: Any) -> int:
 
 
 @kernel()
-def _delay_product(c: Any, bandwidth: int, gain: int) -> int:
+def _delay_product(c: BbrConnection, bandwidth: int, gain: int) -> int:
     """Return the product of bandwidth, round-trip time and gain in segments, rounded up (`bbr_bdp`)."""
     if c.bbr_min_rtt == NEVER:
         return int(tcp.INITIAL_WINDOW)
@@ -278,20 +300,20 @@ def _delay_product(c: Any, bandwidth: int, gain: int) -> int:
 
 
 @kernel()
-def _with_quanta(c: Any, window: int) -> int:
+def _with_quanta(c: BbrConnection, window: int) -> int:
     """Return a window with room for three quanta, rounded up to an even number (`bbr_quantization_budget`)."""
     window = (window + 3 * _quantum(c) + 1) // 2 * 2
     return int(window + 2 if c.bbr_mode == PROBE_BW and c.bbr_cycle_idx == 0 else window)
 
 
 @kernel()
-def _target_in_flight(c: Any, gain: int) -> int:
+def _target_in_flight(c: BbrConnection, gain: int) -> int:
     """Return the segments in flight that the largest bandwidth and a gain require (`bbr_inflight`)."""
     return int(_with_quanta(c, _delay_product(c, c.bbr_bw, gain)))
 
 
 @kernel()
-def _at_next_departure(c: Any, now_in_flight: int) -> int:
+def _at_next_departure(c: BbrConnection, now_in_flight: int) -> int:
     """Return the segments in flight when pacing allows the next segment (`bbr_packets_in_net_at_edt`)."""
     wait = max(c.tcp_wstamp_ns - c.now * NANOSECONDS, 0) // NANOSECONDS
     later = now_in_flight - _bandwidth(c) * wait // BBR_BANDWIDTH
@@ -301,7 +323,7 @@ def _at_next_departure(c: Any, now_in_flight: int) -> int:
 
 
 @kernel()
-def save_window(c: Any) -> None:
+def save_window(c: BbrConnection) -> None:
     """Save the window before a recovery, a timeout or a probe of the round-trip time reduces it (`bbr_save_cwnd`)."""
     if c.bbr_prev_ca_state < RECOVERY and c.bbr_mode != PROBE_RTT:
         c.bbr_prior_cwnd = c.snd_cwnd
@@ -310,7 +332,7 @@ def save_window(c: Any) -> None:
 
 
 @kernel()
-def restart_after_idle(c: Any, wire: Any) -> None:
+def restart_after_idle(c: BbrConnection, wire: Generator) -> None:
     """Pace at the estimated bandwidth when sending begins again after idle time (`bbr_cwnd_event`)."""
     if not c.app_limited:
         return
@@ -324,7 +346,7 @@ def restart_after_idle(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def time_out(c: Any, wire: Any) -> None:
+def time_out(c: BbrConnection, wire: Generator) -> None:
     """Process a timeout as the end of a round and as a loss (`bbr_set_state`)."""
     c.bbr_prev_ca_state = LOSS
     c.bbr_full_bw = 0
@@ -334,14 +356,14 @@ def time_out(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def undo(c: Any) -> None:
+def undo(c: BbrConnection) -> None:
     """Look again for the end of startup after a needless recovery (`bbr_undo_cwnd`)."""
     c.bbr_full_bw = c.bbr_full_bw_cnt = 0
     reset_policer(c)
 
 
 @kernel()
-def control(c: Any, wire: Any) -> None:
+def control(c: BbrConnection, wire: Generator) -> None:
     """Update the model of the path, the pacing rate and the window with the rate sample of an ACK (`bbr_main`)."""
     _update_bandwidth(c, wire)
     _update_aggregation(c)
@@ -356,7 +378,7 @@ def control(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _update_bandwidth(c: Any, wire: Any) -> None:
+def _update_bandwidth(c: BbrConnection, wire: Generator) -> None:
     """Count rounds, and put the sample into the maximum filter of ten rounds (`bbr_update_bw`).
 
     A sample that the application has limited counts only if it is at least as large as the estimate.
@@ -377,7 +399,7 @@ def _update_bandwidth(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _filter(c: Any, bandwidth: int) -> None:
+def _filter(c: BbrConnection, bandwidth: int) -> None:
     """Update the three largest samples of the bandwidth in ten rounds (`minmax_running_max`, lib/win_minmax.c)."""
     now, window = c.bbr_rtt_cnt, tcp.BBR_BANDWIDTH_ROUNDS
     if bandwidth >= c.bbr_bw or now - c.bbr_bw3_round > window:
@@ -402,7 +424,7 @@ def _filter(c: Any, bandwidth: int) -> None:
 
 
 @kernel()
-def _forget_largest(c: Any, bandwidth: int) -> None:
+def _forget_largest(c: BbrConnection, bandwidth: int) -> None:
     """Replace the largest sample, which is too old, by the next one, and add the latest sample."""
     c.bbr_bw, c.bbr_bw_round = c.bbr_bw2, c.bbr_bw2_round
     c.bbr_bw2, c.bbr_bw2_round = c.bbr_bw3, c.bbr_bw3_round
@@ -410,7 +432,7 @@ def _forget_largest(c: Any, bandwidth: int) -> None:
 
 
 @kernel()
-def _update_aggregation(c: Any) -> None:
+def _update_aggregation(c: BbrConnection) -> None:
     """Keep the most segments that ACKs report beyond the bandwidth in 5 to 10 rounds (`bbr_update_ack_aggregation`)."""
     if c.rs_acked <= 0 or c.rs_delivered < 0 or c.rs_interval <= 0:
         return
@@ -430,7 +452,7 @@ def _update_aggregation(c: Any) -> None:
 
 
 @kernel()
-def _is_phase_over(c: Any) -> bool:
+def _is_phase_over(c: BbrConnection) -> bool:
     """Return whether a phase of the gain cycle, a round-trip time, is over (`bbr_is_next_cycle_phase`).
 
     Probing goes on until the segments in flight have reached their target or are lost; draining ends once the queue is
@@ -446,14 +468,14 @@ def _is_phase_over(c: Any) -> bool:
 
 
 @kernel()
-def _next_phase(c: Any) -> None:
+def _next_phase(c: BbrConnection) -> None:
     """Begin the next phase of the gain cycle (`bbr_advance_cycle_phase`)."""
     c.bbr_cycle_idx = (c.bbr_cycle_idx + 1) % tcp.BBR_CYCLE
     c.bbr_cycle_mstamp = c.delivered_mstamp
 
 
 @kernel()
-def _enter_probe_bw(c: Any, wire: Any) -> None:
+def _enter_probe_bw(c: BbrConnection, wire: Generator) -> None:
     """Begin the gain cycle in a random phase other than draining (`bbr_reset_probe_bw_mode`)."""
     c.bbr_mode = PROBE_BW
     c.bbr_cycle_idx = tcp.BBR_CYCLE - 1 - int(uniform(wire.next_double, wire.random_state) * (tcp.BBR_CYCLE - 1))
@@ -461,7 +483,7 @@ def _enter_probe_bw(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _check_full_bandwidth(c: Any) -> None:
+def _check_full_bandwidth(c: BbrConnection) -> None:
     """End startup after three rounds in which the bandwidth grew by less than a quarter (`bbr_check_full_bw_reached`).
 
     Rounds that the application has limited do not count.
@@ -477,7 +499,7 @@ def _check_full_bandwidth(c: Any) -> None:
 
 
 @kernel()
-def _check_drain(c: Any, wire: Any) -> None:
+def _check_drain(c: BbrConnection, wire: Generator) -> None:
     """Drain the queue of startup, then begin the gain cycle (`bbr_check_drain`)."""
     if c.bbr_mode == STARTUP and c.bbr_full_bw_reached:
         c.bbr_mode = DRAIN
@@ -487,7 +509,7 @@ def _check_drain(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _update_min_rtt(c: Any, wire: Any) -> None:
+def _update_min_rtt(c: BbrConnection, wire: Generator) -> None:
     """Update the smallest RTT of ten seconds; if it is too old, measure it with four segments in flight.
 
     The probe lasts for 200 ms and a round. It is not needed after idle time (`bbr_update_min_rtt`).
@@ -517,7 +539,7 @@ def _update_min_rtt(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _check_probe_rtt_done(c: Any, wire: Any) -> None:
+def _check_probe_rtt_done(c: BbrConnection, wire: Generator) -> None:
     """End the probe of the round-trip time once its time is over (`bbr_check_probe_rtt_done`)."""
     now = ticks_now(c)
     if not c.bbr_probe_rtt_done_stamp or now <= c.bbr_probe_rtt_done_stamp:
@@ -531,7 +553,7 @@ def _check_probe_rtt_done(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _update_gains(c: Any) -> None:
+def _update_gains(c: BbrConnection) -> None:
     """Set the gains of the pacing rate and of the window by the mode (`bbr_update_gains`)."""
     c.bbr_pacing_gain = c.bbr_cwnd_gain = tcp.BBR_HIGH_GAIN
     if c.bbr_mode == DRAIN:
@@ -546,7 +568,7 @@ def _update_gains(c: Any) -> None:
 
 
 @kernel()
-def _set_window(c: Any) -> None:
+def _set_window(c: BbrConnection) -> None:
     """Move the window towards its target, by at most the delivered segments (`bbr_set_cwnd`)."""
     if c.rs_acked:
         _restore_or_conserve(c)
@@ -563,7 +585,7 @@ def _set_window(c: Any) -> None:
 
 
 @kernel()
-def _restore_or_conserve(c: Any) -> None:
+def _restore_or_conserve(c: BbrConnection) -> None:
     """Begin a recovery with packet conservation; restore the window after it (`bbr_set_cwnd_to_recover_or_restore`)."""
     conserved = in_flight(c) + c.rs_acked
     if c.rs_losses > 0:
@@ -581,7 +603,7 @@ def _restore_or_conserve(c: Any) -> None:
 
 
 @kernel()
-def _room_for_aggregation(c: Any) -> int:
+def _room_for_aggregation(c: BbrConnection) -> int:
     """Return the segments by which aggregated ACKs widen the window (`bbr_ack_aggregation_cwnd`)."""
     if not c.bbr_full_bw_reached:
         return 0

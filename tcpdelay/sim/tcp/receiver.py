@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.records import (
-    MASK,
-    NEVER,
-    awaits_more,
-    ends_message,
-    fires_at,
-    message_end,
-    message_record,
-    ticks_at,
-    uniform,
-    write_after_read,
-    written_at,
-)
+from tcpdelay.sim.records import MASK, NEVER, Acknowledgement, Connection, WireRecord, fires_at, ticks_at, uniform
 from tcpdelay.sim.tcp import constants as tcp
+from tcpdelay.sim.writes import awaits_more, ends_message, message_end, message_record, write_after_read, written_at
 
 EVERYTHING = -1
 """Value in place of a segment's number: the ACK reports all segments that have arrived."""
@@ -29,7 +16,7 @@ SHORTEST_FULL_SEGMENT, TCP_HEADER, HEADER_WITH_TIMESTAMP = 88, 20, 32
 
 
 @kernel()
-def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: int) -> None:
+def arrive(c: Connection, wire: WireRecord, number: int, following: int, sent: int, arrival: int) -> None:
     """Process a segment that arrives: put it in order, read the packets that are complete, and send an ACK if due."""
     if c.ts_recent // tcp.MILLISECOND - sent // tcp.MILLISECOND > tcp.PAWS_WINDOW:
         _discard(c, wire, number, arrival)
@@ -89,7 +76,7 @@ def arrive(c: Any, wire: Any, number: int, following: int, sent: int, arrival: i
 
 
 @kernel()
-def _discard(c: Any, wire: Any, number: int, arrival: int) -> None:
+def _discard(c: Connection, wire: WireRecord, number: int, arrival: int) -> None:
     """Discard a segment with an old timestamp (`tcp_paws_discard`), and answer at once (`tcp_send_dupack`).
 
     After a retransmission with a newer timestamp has filled a hole, originals that are still in the network are
@@ -104,7 +91,7 @@ def _discard(c: Any, wire: Any, number: int, arrival: int) -> None:
 
 
 @kernel()
-def expect_after_idle(c: Any) -> None:
+def expect_after_idle(c: Connection) -> None:
     """Let the receiver acknowledge the segments of a write after idle time one by one.
 
     The idle time is longer than the receiver's timeout (`tcp_event_data_recv`, `tcp_incr_quickack`). With delayed ACKs
@@ -116,20 +103,20 @@ def expect_after_idle(c: Any) -> None:
 
 
 @kernel()
-def begin_quick_acks(c: Any, count: int) -> None:
+def begin_quick_acks(c: Connection, count: int) -> None:
     """Delay none of the next `count` ACKs (`tcp_enter_quickack_mode`)."""
     c.quick = max(c.quick, count)
     c.ato = _shortest_delay(c)
 
 
 @kernel()
-def _start(c: Any, wire: Any, number: int) -> int:
+def _start(c: Connection, wire: WireRecord, number: int) -> int:
     """Return the position in the stream at which a segment begins, sent already or next to be sent."""
     return int(wire.segments[number & MASK].start if number < c.next_segment else c.snd_nxt)
 
 
 @kernel()
-def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) -> None:
+def acknowledge(c: Connection, wire: WireRecord, number: int, duplicate: int, sending: int) -> None:
     """Send an ACK. It may be lost; the next ACK then reports everything."""
     if c.compressed_at != NEVER:
         # The ACK reports the segments whose SACK has been waiting too.
@@ -159,7 +146,7 @@ def acknowledge(c: Any, wire: Any, number: int, duplicate: int, sending: int) ->
 
 
 @kernel()
-def _add_to_acknowledgement(c: Any, wire: Any, number: int, duplicate: int) -> None:
+def _add_to_acknowledgement(c: Connection, wire: WireRecord, number: int, duplicate: int) -> None:
     """Let the last ACK report another segment of its instant: the application acknowledges what it reads at once.
 
     It reads after all segments of an instant have arrived, and sets TCP_QUICKACK (`tcp_cleanup_rbuf`). A segment that
@@ -178,7 +165,7 @@ def _add_to_acknowledgement(c: Any, wire: Any, number: int, duplicate: int) -> N
 
 
 @kernel()
-def _report(c: Any, answer: Any, duplicate: int) -> None:
+def _report(c: Connection, answer: Acknowledgement, duplicate: int) -> None:
     """Write what has arrived into an ACK."""
     answer.acknowledged = c.rcv_nxt
     answer.arrivals = c.arrivals
@@ -187,7 +174,7 @@ def _report(c: Any, answer: Any, duplicate: int) -> None:
 
 
 @kernel()
-def on_receiver_timer(c: Any, wire: Any) -> None:
+def on_receiver_timer(c: Connection, wire: WireRecord) -> None:
     """Send the ACK that has been delayed until now (`tcp_delack_timer_handler`)."""
     sending = c.receiver_timer
     if c.delayed_ack_at == sending:
@@ -196,13 +183,13 @@ def on_receiver_timer(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _shortest_delay(c: Any) -> int:
+def _shortest_delay(c: Connection) -> int:
     """Return the shortest delay of an ACK [ticks] (TCP_DELACK_MIN)."""
     return int(tcp.SECOND // c.tick // tcp.DELAYED_ACKS_MIN)
 
 
 @kernel()
-def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> None:
+def _note_data(c: Connection, wire: WireRecord, number: int, following: int, arrival: int) -> None:
     """Record the size of a segment in order, whether it ends a write, and the gap before it (`tcp_event_data_recv`)."""
     pushes = False
     for other in range(number, following):
@@ -228,7 +215,7 @@ def _note_data(c: Any, wire: Any, number: int, following: int, arrival: int) -> 
 
 
 @kernel()
-def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
+def _measure_receive_mss(c: Connection, size: int, pushes: bool) -> None:
     """Estimate the size of full segments, and record whether a segment counts as pushed (`tcp_measure_rcv_mss`).
 
     A segment that is smaller than a full segment, or ends a write, counts as pushed: it is acknowledged once it is
@@ -250,7 +237,7 @@ def _measure_receive_mss(c: Any, size: int, pushes: bool) -> None:
 
 
 @kernel()
-def _is_due(c: Any, in_order: bool, holes: bool, arrival: int) -> bool:
+def _is_due(c: Connection, in_order: bool, holes: bool, arrival: int) -> bool:
     """Return whether a segment is acknowledged at once; if not, schedule its ACK (`__tcp_ack_snd_check`)."""
     filled = in_order and holes and c.out_of_order == 0
     if filled or c.quick > 0 or c.ack_now:
@@ -266,7 +253,7 @@ def _is_due(c: Any, in_order: bool, holes: bool, arrival: int) -> bool:
 
 
 @kernel()
-def _is_sack_due(c: Any, arrival: int) -> bool:
+def _is_sack_due(c: Connection, arrival: int) -> bool:
     """Return whether a SACK is sent at once; otherwise it is compressed with the SACKs of the next millisecond."""
     if c.compressed_rcv_nxt != c.rcv_nxt:
         c.compressed_rcv_nxt = c.rcv_nxt
@@ -281,13 +268,13 @@ def _is_sack_due(c: Any, arrival: int) -> bool:
 
 
 @kernel()
-def _set_timer(c: Any) -> None:
+def _set_timer(c: Connection) -> None:
     """Let the receiver's timer fire at the earliest of its three deadlines."""
     c.receiver_timer = min(c.read_at, min(c.compressed_at, c.delayed_ack_at))
 
 
 @kernel()
-def _delay(c: Any, arrival: int) -> bool:
+def _delay(c: Connection, arrival: int) -> bool:
     """Delay the ACK; return whether to send it at once, as a delayed ACK is about to leave (`tcp_send_delayed_ack`)."""
     now, shortest = ticks_at(c, arrival), _shortest_delay(c)
     delay = c.ato

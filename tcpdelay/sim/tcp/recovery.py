@@ -5,8 +5,6 @@ After reordering RACK waits longer. A reduction of the window that turns out to 
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.records import (
     COLLAPSED,
@@ -18,6 +16,9 @@ from tcpdelay.sim.records import (
     REORDERING_TIMER,
     RETRANSMITTED,
     SACKED,
+    Connection,
+    Segment,
+    WireRecord,
     in_flight,
     in_reduction,
     set_timer,
@@ -30,7 +31,7 @@ from tcpdelay.sim.tcp.window import IN_RECOVERY, note, react_to_loss, reduced_th
 
 
 @kernel()
-def save_threshold(c: Any) -> None:
+def save_threshold(c: Connection) -> None:
     """Save the threshold before a reduction, or three quarters of the window if larger (`tcp_current_ssthresh`)."""
     saved = c.snd_ssthresh
     if not in_reduction(c):
@@ -39,7 +40,7 @@ def save_threshold(c: Any) -> None:
 
 
 @kernel()
-def begin_episode(c: Any) -> None:
+def begin_episode(c: Connection) -> None:
     """Record the state that decides later whether a reduction that begins now was needless (`tcp_init_undo`)."""
     c.undo_marker = max(c.snd_una, 1)
     under_way = c.retrans_out + (1 if c.tlp_high_seq and c.tlp_retrans else 0)
@@ -47,7 +48,7 @@ def begin_episode(c: Any) -> None:
 
 
 @kernel()
-def any_retransmitted(c: Any, wire: Any) -> bool:
+def any_retransmitted(c: Connection, wire: WireRecord) -> bool:
     """Return whether a retransmission is outstanding (`tcp_any_retrans_done`)."""
     if c.packets_out == 0:
         return False
@@ -55,13 +56,13 @@ def any_retransmitted(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def is_original(c: Any, echo: int) -> bool:
+def is_original(c: Connection, echo: int) -> bool:
     """Return whether the echoed timestamp is older than the first retransmission: the original arrived (RFC 3522)."""
     return bool(c.retrans_stamp == 0 or echo // tcp.MILLISECOND < c.retrans_stamp // tcp.MILLISECOND)
 
 
 @kernel()
-def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
+def undo_reduction(c: Connection, wire: WireRecord, unmark: bool) -> None:
     """Undo the reduction of the window, and with `unmark` the loss marks too (`tcp_undo_cwnd_reduction`)."""
     if unmark:
         for number in range(c.first_segment, c.next_segment):
@@ -82,7 +83,7 @@ def undo_reduction(c: Any, wire: Any, unmark: bool) -> None:
 
 
 @kernel()
-def undo_by_duplicates(c: Any, wire: Any) -> bool:
+def undo_by_duplicates(c: Connection, wire: WireRecord) -> bool:
     """Undo a reduction if D-SACKs report every retransmission as needless; return whether it is undone.
 
     The longer wait for reordered segments then lasts for a recovery more (`tcp_try_undo_dsack`).
@@ -95,7 +96,7 @@ def undo_by_duplicates(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
+def take_duplicate(c: Connection, wire: WireRecord, number: int, acknowledged: int) -> bool:
     """Process a D-SACK; return whether it reports a retransmission (`tcp_check_dsack`, `tcp_sacktag_one`)."""
     segment = wire.segments[number & MASK]
     c.dsack_dups += 1
@@ -120,7 +121,7 @@ def take_duplicate(c: Any, wire: Any, number: int, acknowledged: int) -> bool:
 
 
 @kernel()
-def note_reordering(c: Any, wire: Any, low: int) -> None:
+def note_reordering(c: Connection, wire: WireRecord, low: int) -> None:
     """Record reordering if data beyond the position `low` was delivered before (`tcp_check_sack_reordering`).
 
     Its distance is counted in full segments, so small segments must be overtaken by many others to reach it.
@@ -134,7 +135,7 @@ def note_reordering(c: Any, wire: Any, low: int) -> None:
 
 
 @kernel()
-def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
+def adapt_reordering_window(c: Connection, delivered_at_sending: int) -> None:
     """Widen RACK's reordering window after needless retransmissions, and reset it later (`tcp_rack_update_reo_wnd`)."""
     if not delivered_at_sending:
         return
@@ -150,7 +151,7 @@ def adapt_reordering_window(c: Any, delivered_at_sending: int) -> None:
 
 
 @kernel()
-def reordering_window(c: Any) -> int:
+def reordering_window(c: Connection) -> int:
     """Return how long RACK waits for a segment that later segments have overtaken [us] (`tcp_rack_reo_wnd`)."""
     if not c.reordering_window:
         return 0
@@ -160,7 +161,7 @@ def reordering_window(c: Any) -> int:
 
 
 @kernel()
-def mark_lost(c: Any, segment: Any) -> None:
+def mark_lost(c: Connection, segment: Segment) -> None:
     """Mark a segment, or its retransmission, as lost (`tcp_mark_skb_lost`)."""
     if segment.state & MARKED_LOST:
         if segment.state & RETRANSMITTED:
@@ -173,7 +174,7 @@ def mark_lost(c: Any, segment: Any) -> None:
 
 
 @kernel()
-def note_delivery(c: Any, segment: Any) -> None:
+def note_delivery(c: Connection, segment: Segment) -> None:
     """Update RACK with a segment that has arrived (`tcp_rack_advance`)."""
     rtt = c.now - segment.sent
     if rtt < c.min_rtt and segment.state & EVER_RETRANSMITTED:
@@ -187,7 +188,7 @@ def note_delivery(c: Any, segment: Any) -> None:
 
 
 @kernel()
-def detect_losses(c: Any, wire: Any) -> int:
+def detect_losses(c: Connection, wire: WireRecord) -> int:
     """Mark overdue segments as lost; return the longest time [us] until another segment is overdue, or 0.
 
     A segment is overdue if it was sent before the latest delivered segment, and RACK's RTT and the reordering window
@@ -215,7 +216,7 @@ def detect_losses(c: Any, wire: Any) -> int:
 
 
 @kernel()
-def mark_by_threshold(c: Any, wire: Any) -> None:
+def mark_by_threshold(c: Connection, wire: WireRecord) -> None:
     """Mark segments with three SACKed segments beyond them as lost, as before RACK (`tcp_mark_head_lost`, RFC 6675)."""
     beyond = c.sacked_out
     for number in range(c.first_segment, c.next_segment):
@@ -229,7 +230,7 @@ def mark_by_threshold(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def identify_losses(c: Any, wire: Any) -> bool:
+def identify_losses(c: Connection, wire: WireRecord) -> bool:
     """Look for losses after an ACK; return whether the reordering timer has been set (`tcp_rack_mark_lost`)."""
     if not c.packets_out:
         return False
@@ -246,7 +247,7 @@ def identify_losses(c: Any, wire: Any) -> bool:
 
 
 @kernel()
-def begin_reduction(c: Any) -> None:
+def begin_reduction(c: Connection) -> None:
     """Begin a reduction of the window, which covers all data sent so far (`tcp_init_cwnd_reduction`)."""
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
@@ -258,7 +259,7 @@ def begin_reduction(c: Any) -> None:
 
 
 @kernel()
-def enter_recovery(c: Any, wire: Any) -> None:
+def enter_recovery(c: Connection, wire: WireRecord) -> None:
     """Begin a recovery: one reduction of the window for all losses of data sent so far (`tcp_enter_recovery`)."""
     if not any_retransmitted(c, wire):
         c.retrans_stamp = 0
@@ -274,7 +275,7 @@ def enter_recovery(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def reduce_window(c: Any, delivered: int, lost: int, advanced: bool) -> None:
+def reduce_window(c: Connection, delivered: int, lost: int, advanced: bool) -> None:
     """Set the window so that it allows as much as PRR lets an ACK release (`tcp_cwnd_reduction`, RFC 6937)."""
     if delivered <= 0:
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.path import is_dropped, send
 from tcpdelay.sim.records import (
@@ -25,14 +23,15 @@ from tcpdelay.sim.records import (
     RETRANSMITTED,
     RING,
     SACKED,
+    Connection,
+    Segment,
+    WireRecord,
     clear_timer,
     in_flight,
     in_reduction,
-    message_end,
     set_timer,
     ticks_now,
     to_ticks,
-    written_at,
 )
 from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
@@ -59,13 +58,14 @@ from tcpdelay.sim.tcp.window import (
     reduced_threshold,
     validate_window,
 )
+from tcpdelay.sim.writes import message_end, written_at
 
 LARGEST_FLIGHT = RING // 2
 """Largest number of outstanding segments; it takes the place of the receive window."""
 
 
 @kernel()
-def _transmit(c: Any, wire: Any, number: int) -> None:
+def _transmit(c: Connection, wire: WireRecord, number: int) -> None:
     """Transmit a segment."""
     segment = wire.segments[number & MASK]
     segment.sent = segment.gone = c.now
@@ -82,7 +82,7 @@ def _transmit(c: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
-def _model_sending(c: Any, wire: Any, number: int) -> None:
+def _model_sending(c: Connection, wire: WireRecord, number: int) -> None:
     """Let BBR know of a segment that is sent now: idle time, pacing, delivery rate (`__tcp_transmit_skb`)."""
     if in_flight(c) == 0:
         bbr.restart_after_idle(c, wire)
@@ -93,7 +93,7 @@ def _model_sending(c: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
-def send_new(c: Any, wire: Any, probe: bool) -> int:
+def send_new(c: Connection, wire: WireRecord, probe: bool) -> int:
     """Send the new data that the window allows, or one segment as a `probe`; return their number (`tcp_write_xmit`)."""
     sent = 0
     while c.snd_nxt < c.written and (probe or in_flight(c) < c.snd_cwnd) and c.packets_out < LARGEST_FLIGHT:
@@ -138,13 +138,13 @@ def send_new(c: Any, wire: Any, probe: bool) -> int:
 
 
 @kernel()
-def _is_in_host_queue(c: Any, segment: Any) -> bool:
+def _is_in_host_queue(c: Connection, segment: Segment) -> bool:
     """Return whether the last copy of a segment is still in the sender's host (`skb_still_in_host_queue`)."""
     return bool(min(segment.gone, segment.sent + c.host_delay) > c.now)
 
 
 @kernel()
-def _collapse(c: Any, wire: Any, number: int) -> None:
+def _collapse(c: Connection, wire: WireRecord, number: int) -> None:
     """Collapse the small segments that follow a segment into its retransmission (`tcp_retrans_try_collapse`).
 
     The retransmission becomes a full segment at most. A segment that is SACKed, or still has a copy in the host, is not
@@ -170,7 +170,7 @@ def _collapse(c: Any, wire: Any, number: int) -> None:
 
 
 @kernel()
-def _send_again(c: Any, wire: Any, number: int) -> bool:
+def _send_again(c: Connection, wire: WireRecord, number: int) -> bool:
     """Send a segment again unless it is still in the host; return whether it was sent (`__tcp_retransmit_skb`)."""
     segment = wire.segments[number & MASK]
     if _is_in_host_queue(c, segment):
@@ -185,7 +185,7 @@ def _send_again(c: Any, wire: Any, number: int) -> bool:
 
 
 @kernel()
-def _retransmit(c: Any, wire: Any, number: int) -> bool:
+def _retransmit(c: Connection, wire: WireRecord, number: int) -> bool:
     """Retransmit a lost segment; return whether it was sent (`tcp_retransmit_skb`)."""
     sent = _send_again(c, wire, number)
     if sent:
@@ -198,7 +198,7 @@ def _retransmit(c: Any, wire: Any, number: int) -> bool:
 
 
 @kernel()
-def retransmit_lost(c: Any, wire: Any) -> None:
+def retransmit_lost(c: Connection, wire: WireRecord) -> None:
     """Retransmit the segments marked as lost, as far as the window allows (`tcp_xmit_retransmit_queue`)."""
     head_sent = False
     for number in range(c.first_segment, c.next_segment):
@@ -218,13 +218,13 @@ def retransmit_lost(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _until_timeout(c: Any, wire: Any) -> int:
+def _until_timeout(c: Connection, wire: WireRecord) -> int:
     """Return the time [us] until the retransmission timeout of the oldest segment (`tcp_rto_delta_us`)."""
     return int(wire.segments[c.first_segment & MASK].sent + c.rto * c.tick - c.now)
 
 
 @kernel()
-def rearm_retransmission_timer(c: Any, wire: Any) -> None:
+def rearm_retransmission_timer(c: Connection, wire: WireRecord) -> None:
     """Restart the retransmission timer, or stop it if no segment is outstanding (`tcp_rearm_rto`)."""
     if c.packets_out == 0:
         clear_timer(c)
@@ -236,7 +236,7 @@ def rearm_retransmission_timer(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
+def schedule_probe(c: Connection, wire: WireRecord, advancing: bool) -> bool:
     """Set the timer of a tail loss probe; return whether it is set (`tcp_schedule_loss_probe`, RFC 8985)."""
     if not c.tail_loss_probe or c.packets_out == 0 or (c.ca_state != OPEN and c.ca_state != CWR):
         return False
@@ -252,7 +252,7 @@ def schedule_probe(c: Any, wire: Any, advancing: bool) -> bool:
 
 
 @kernel()
-def on_pacing_timer(c: Any, wire: Any) -> None:
+def on_pacing_timer(c: Connection, wire: WireRecord) -> None:
     """Send what pacing has held back (`tcp_tsq_write`)."""
     c.pacing_at = NEVER
     retransmit_lost(c, wire)
@@ -260,7 +260,7 @@ def on_pacing_timer(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def on_timer(c: Any, wire: Any) -> None:
+def on_timer(c: Connection, wire: WireRecord) -> None:
     """Process the expiry of the sender's timer."""
     c.timer_at = NEVER
     if c.timer_kind == REORDERING_TIMER:
@@ -290,7 +290,7 @@ def on_timer(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _probe(c: Any, wire: Any) -> None:
+def _probe(c: Connection, wire: WireRecord) -> None:
     """Send a new segment beyond the window, or the last segment again (`tcp_send_loss_probe`).
 
     If the last segment is still in the host, no probe is sent, and the caller starts the retransmission timer.
@@ -313,7 +313,7 @@ def _probe(c: Any, wire: Any) -> None:
 
 
 @kernel()
-def _time_out(c: Any, wire: Any) -> None:
+def _time_out(c: Connection, wire: WireRecord) -> None:
     """Mark overdue segments as lost, and begin again with a window of one segment (`tcp_enter_loss`)."""
     c.timeouts += 1
     may_be_spurious = c.ca_state < RECOVERY or c.retransmits > 0

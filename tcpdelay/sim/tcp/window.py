@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.records import MOST_EVENTS, NEVER, OPEN, in_flight, in_reduction, ticks_now, to_ticks
+from tcpdelay.sim.records import (
+    MOST_EVENTS,
+    NEVER,
+    OPEN,
+    Connection,
+    WireRecord,
+    in_flight,
+    in_reduction,
+    ticks_now,
+    to_ticks,
+)
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.bbr import save_window
 
@@ -24,7 +32,7 @@ SMALLEST_WINDOW = 2
 
 
 @kernel()
-def update_alpha(c: Any, acknowledged: int, delivered: int) -> None:
+def update_alpha(c: Connection, acknowledged: int, delivered: int) -> None:
     """Set alpha = (1 - g) alpha + g F per round trip, with its share F of marked segments (`dctcp_update_alpha`)."""
     if acknowledged < c.next_seq:
         return
@@ -37,13 +45,13 @@ def update_alpha(c: Any, acknowledged: int, delivered: int) -> None:
 
 
 @kernel()
-def marked_threshold(c: Any) -> int:
+def marked_threshold(c: Connection) -> int:
     """Return the slow-start threshold after marks: window (1 - alpha / 2) (`dctcp_ssthresh`)."""
     return int(max(c.snd_cwnd - (c.snd_cwnd * c.dctcp_alpha >> 11), SMALLEST_WINDOW))
 
 
 @kernel()
-def react_to_loss(c: Any) -> None:
+def react_to_loss(c: Connection) -> None:
     """Set the threshold after a loss to half of the window (`dctcp_react_to_loss`)."""
     if c.dctcp:
         c.snd_ssthresh = max(c.snd_cwnd >> 1, SMALLEST_WINDOW)
@@ -64,13 +72,13 @@ reduced_window = kernel()(tcp.reduced_window)
 
 
 @kernel()
-def in_slow_start(c: Any) -> bool:
+def in_slow_start(c: Connection) -> bool:
     """Return whether the window is below the slow-start threshold."""
     return bool(c.snd_cwnd < c.snd_ssthresh)
 
 
 @kernel()
-def is_window_the_limit(c: Any) -> bool:
+def is_window_the_limit(c: Connection) -> bool:
     """Return whether the window, not the application, has limited the sender recently (`tcp_is_cwnd_limited`)."""
     if c.is_cwnd_limited:
         return True
@@ -78,7 +86,7 @@ def is_window_the_limit(c: Any) -> bool:
 
 
 @kernel()
-def validate_window(c: Any, limited: bool) -> None:
+def validate_window(c: Connection, limited: bool) -> None:
     """Record whether the window was the limit, and reduce it after idle time (`tcp_cwnd_validate`; RFC 2861).
 
     The flag is cleared only after all segments that were outstanding when it was set have been acknowledged. The window
@@ -106,7 +114,7 @@ def validate_window(c: Any, limited: bool) -> None:
 
 
 @kernel()
-def restart_after_idle(c: Any) -> None:
+def restart_after_idle(c: Connection) -> None:
     """Halve the window, before a write, for each idle retransmission timeout (`tcp_cwnd_restart`; RFC 2861)."""
     now = ticks_now(c)
     idle = now - c.last_send
@@ -125,7 +133,7 @@ def restart_after_idle(c: Any) -> None:
 
 
 @kernel()
-def grow_window(c: Any, acknowledged: int) -> None:
+def grow_window(c: Connection, acknowledged: int) -> None:
     """Grow the window for a number of acknowledged segments (`tcp_reno_cong_avoid`, `cubictcp_cong_avoid`)."""
     if c.application_limited_rule and not is_window_the_limit(c):
         return
@@ -150,7 +158,7 @@ def grow_window(c: Any, acknowledged: int) -> None:
 
 
 @kernel()
-def _update_cubic(c: Any, acknowledged: int) -> None:
+def _update_cubic(c: Connection, acknowledged: int) -> None:
     """Set the number of ACKs for which the window grows by one segment (`bictcp_update`; RFC 9438)."""
     now = ticks_now(c)
     hz = tcp.SECOND // c.tick
@@ -191,7 +199,7 @@ def cube_root(value: int) -> int:
 
 
 @kernel()
-def reduced_threshold(c: Any) -> int:
+def reduced_threshold(c: Connection) -> int:
     """Return the slow-start threshold after a loss (BBR has none), and store the window (`tcp_ca_ops.ssthresh`)."""
     if c.bbr:
         save_window(c)
@@ -207,14 +215,14 @@ def reduced_threshold(c: Any) -> int:
 
 
 @kernel()
-def forget_cubic(c: Any) -> None:
+def forget_cubic(c: Connection) -> None:
     """Reset the cubic function, as after a timeout (`bictcp_reset`)."""
     c.cubic_cnt = c.cubic_last_max = c.cubic_last_cwnd = c.cubic_last_time = c.cubic_origin = 0
     c.cubic_k = c.cubic_epoch = c.cubic_ack_cnt = c.cubic_tcp_cwnd = 0
 
 
 @kernel()
-def begin_round(c: Any) -> None:
+def begin_round(c: Connection) -> None:
     """Begin a round, which ends when all data sent so far is acknowledged (`bictcp_hystart_reset`)."""
     c.hystart_round_start = c.hystart_last_ack = c.now
     c.hystart_end_seq = c.snd_nxt
@@ -223,14 +231,14 @@ def begin_round(c: Any) -> None:
 
 
 @kernel()
-def forget_rounds(c: Any) -> None:
+def forget_rounds(c: Connection) -> None:
     """Reset HyStart, as after a timeout (`bictcp_reset`)."""
     c.hystart_found = c.cubic_delay_min = 0
     begin_round(c)
 
 
 @kernel()
-def note_rtt(c: Any, rtt: int) -> None:
+def note_rtt(c: Connection, rtt: int) -> None:
     """Give HyStart the round-trip time of an ACK [us] (`cubictcp_acked`)."""
     if not c.cubic or (c.cubic_epoch and ticks_now(c) - c.cubic_epoch < tcp.SECOND // c.tick):
         return
@@ -242,7 +250,7 @@ def note_rtt(c: Any, rtt: int) -> None:
 
 
 @kernel()
-def _look_for_the_end(c: Any, rtt: int) -> None:
+def _look_for_the_end(c: Connection, rtt: int) -> None:
     """Leave slow start if a train of ACKs lasts half of the smallest RTT, or if the RTT rises (`hystart_update`)."""
     if c.snd_una > c.hystart_end_seq:
         begin_round(c)
@@ -261,13 +269,13 @@ def _look_for_the_end(c: Any, rtt: int) -> None:
 
 
 @kernel()
-def _largest_rise(c: Any) -> int:
+def _largest_rise(c: Connection) -> int:
     """Return the rise of the RTT [us] above which a queue builds up (`HYSTART_DELAY_THRESH`)."""
     return int(min(max(c.cubic_delay_min >> 3, tcp.HYSTART_DELAY_MIN), tcp.HYSTART_DELAY_MAX))
 
 
 @kernel()
-def _leave_slow_start(c: Any) -> None:
+def _leave_slow_start(c: Connection) -> None:
     """Set the slow-start threshold to the window."""
     c.hystart_found = 1
     c.snd_ssthresh = c.snd_cwnd
@@ -293,7 +301,7 @@ PUBLIC_EVENT = np.dtype(
 
 
 @kernel()
-def note(c: Any, wire: Any, kind: int, start: int, end: int) -> None:
+def note(c: Connection, wire: WireRecord, kind: int, start: int, end: int) -> None:
     """Record an event now that concerns the stream from `start` to before `end`, unless the trace is full or off."""
     if not c.tracing or c.events >= MOST_EVENTS:
         return
