@@ -1,5 +1,8 @@
-"""Figures in the prose of README and documentation are those of the files of results that they come from."""
+"""README and documentation: short sections, names and files that exist, and figures of the files of results."""
 
+import importlib
+import inspect
+import json
 import re
 from pathlib import Path
 
@@ -7,9 +10,191 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import tcpdelay as td
 from tcpdelay.accuracy import errors
 
+# Budgets of words for sections, and of pages in the lists
+
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+BUILT = {"_build", "generated", "jupyter_execute"}
+BUDGETS = {"user pages": 45_000, "appendix": 40_000, "API": 40_000, "notebooks": 15_000}
+"""Most words of each section. A budget only falls: a longer page ends another page."""
+
+
+MOST_PAGES = 40
+"""Most pages in the lists of the five sections: without the appendix, and without pages below others."""
+
+
+def words_in(text):
+    return len(text.split())
+
+
+def pages(appendix):
+    """Return the pages of the appendix, or all others."""
+    found = (page.relative_to(DOCS) for page in DOCS.rglob("*.md"))
+    within = [page for page in found if not BUILT & {*page.parts} and "notebooks" not in page.parts]
+    return [DOCS / page for page in within if (page.parts[0] == "appendix") == appendix]
+
+
+def written_in(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+
+
+def described_by(name):
+    """Return the docstring of a name in the reference."""
+    module, *attributes = "tcpdelay", *name.removeprefix("tcpdelay.").split(".")
+    found = importlib.import_module(module)
+    for attribute in attributes:
+        if not hasattr(found, attribute):
+            importlib.import_module(f"{found.__name__}.{attribute}")
+        found = getattr(found, attribute)
+    return inspect.getdoc(found) or ""
+
+
+def words(section):
+    """Return the number of words of a section; code and tables count like text."""
+    if section == "API":
+        page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+        names = re.findall(r"^(?:   |\.\. autofunction:: )([A-Za-z]\w*(?:\.\w+)*)$", page, flags=re.MULTILINE)
+        return sum(words_in(described_by(name)) for name in names)
+    if section == "notebooks":
+        return sum(words_in(written_in(notebook)) for notebook in (ROOT / "notebooks").glob("*.ipynb"))
+    return sum(words_in(page.read_text(encoding="utf-8")) for page in pages(appendix=section == "appendix"))
+
+
+@pytest.mark.parametrize(("section", "budget"), BUDGETS.items(), ids=BUDGETS)
+def test_a_section_keeps_its_budget_of_words(section, budget):
+    assert words(section) <= budget
+
+
+def test_every_page_is_in_a_section():
+    counted = {*pages(appendix=True), *pages(appendix=False)}
+    assert {DOCS / "index.md", DOCS / "appendix" / "index.md", DOCS / "reference" / "api.md"} <= counted
+
+
+def listed_on(page):
+    """Return the pages in the lists of contents of a page."""
+    blocks = re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines() if line and not line.startswith(":")]
+    names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
+    return [(page.parent / f"{name}.md").resolve() for name in names]
+
+
+def test_the_navigation_stays_a_map():
+    sections = listed_on(DOCS / "index.md")
+    assert len(sections) == 5
+    listed = [page for section in sections for page in listed_on(section) if "appendix" not in page.parts]
+    assert len(listed) < MOST_PAGES  # and the front page
+    assert len(listed) == len(set(listed))
+    assert all(page.exists() for page in listed)
+
+
+# Modules, names and files that pages mention exist
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*/README.md")])
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+DOTTED_NAME = re.compile(r"(?<![\w./])(?:tcpdelay|td)(?:\.[A-Za-z_]\w*)+")
+IMPORT = re.compile(r"^\s*from (tcpdelay[\w.]*) import (?:\(([^)]*)\)|(.+))$", flags=re.MULTILINE)
+SOURCE_FILE = re.compile(
+    r"(?<![\w./-])(?:tcpdelay|tests|benchmarks|validation|docs|examples|notebooks)/[\w./-]+\.(?:py|pyi|md|toml|ipynb)\b"
+)
+PRIVATE = re.compile(r"\b[a-z]\w*\._[a-z]\w*")
+
+
+def resolve(name):
+    """Return what a dotted name means; raise if a module or an attribute does not exist."""
+    first, *parts = name.split(".")
+    found = importlib.import_module("tcpdelay" if first == "td" else first)
+    for part in parts:
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            found = importlib.import_module(f"{found.__name__}.{part}")
+    return found
+
+
+def names_in(text):
+    """Return the dotted names of a text, and the names that its code imports."""
+    found = set(DOTTED_NAME.findall(text))
+    for module, in_brackets, in_line in IMPORT.findall(text):
+        imported = (in_brackets or in_line.partition("#")[0]).split(",")
+        found |= {f"{module}.{name.split()[0]}" for name in imported if name.strip()}
+    return found
+
+
+def code_in(page):
+    blocks = re.findall(
+        r"^```(?:python|\{code-cell\} python3)\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL
+    )
+    return "\n".join(blocks)
+
+
+def source_of(notebook):
+    return "\n".join("".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_name_on_a_page_exists(page):
+    for name in names_in(page.read_text()):
+        resolve(name)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_every_name_in_a_notebook_exists(notebook):
+    for name in names_in(source_of(notebook)):
+        resolve(name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_source_file_named_on_a_page_exists(page):
+    for file in SOURCE_FILE.findall(page.read_text()):
+        assert "NAME" in file or "SUBJECT" in file or (ROOT / file).exists(), file
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_code_of_a_page_uses_private_attributes(page):
+    assert not PRIVATE.findall(code_in(page))
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_no_notebook_uses_private_attributes(notebook):
+    assert not PRIVATE.findall(source_of(notebook))
+
+
+def names_in_the_reference():
+    """Return the names that the reference documents, in the order of the page."""
+    page = (ROOT / "docs" / "reference" / "api.md").read_text()
+    blocks = re.findall(r"^```\{eval-rst\}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^(?:   |\.\. autofunction:: )([A-Za-z]\w*(?:\.\w+)*)$", "\n".join(blocks), flags=re.MULTILINE)
+
+
+def test_the_reference_has_every_public_name_once():
+    names = names_in_the_reference()
+    assert len(names) == len(set(names))
+    assert {name for name in names if "." not in name} == set(td.__all__) - {"__version__"}
+
+
+def test_every_name_in_the_reference_exists_and_has_a_description():
+    for name in names_in_the_reference():
+        found = resolve(name if name.startswith("tcpdelay.") else f"tcpdelay.{name}")
+        assert inspect.getdoc(found), name
+
+
+def test_a_name_that_does_not_exist_is_noticed():
+    assert names_in("from tcpdelay.scenario import (Path,\n    Flow as Source,)") == {
+        "tcpdelay.scenario",
+        "tcpdelay.scenario.Path",
+        "tcpdelay.scenario.Flow",
+    }
+    for name in ("tcpdelay.nowhere", "td.Flow.nothing", "tcpdelay.scenario.path.Pat"):
+        with pytest.raises((AttributeError, ImportError)):
+            resolve(name)
+
+
+# Figures in the prose are those of the files of results that they come from
+
 RESULTS = ROOT / "validation" / "results"
 
 

@@ -1,7 +1,8 @@
-"""The explorer's page in a browser: its numbers, its links, and that it asks nobody for anything."""
+"""Pages in a browser: the explorer's numbers and links, what fits the width of a phone, and that they ask nobody."""
 
 import base64
 import hashlib
+import json
 import re
 from importlib.resources import files
 
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 
 from browser_page import Elements
+from tcpdelay import compare, guideline
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.report.html import SCRIPTS, SENTENCES, to_html
+from tcpdelay.report.transports import to_html as comparison_to_html
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import application
 from tcpdelay.scenario.stack import Stack
@@ -24,6 +27,8 @@ from tcpdelay.study.explorer import (
     random_places,
 )
 from tcpdelay.study.search import at_bitrate
+
+# The explorer's page
 
 VOIP, GAME = application("voip"), application("game")
 IDS = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
@@ -211,3 +216,72 @@ def test_what_is_no_speech_or_has_no_end_is_not_played(opened, page):
     assert elements["hearing"]["text"] == "There is no delay to play."
     assert "hidden" not in elements["hear-section"]
     assert "hidden" in opened(page, "app=game")[0]["hear-section"]
+
+
+# Pages of reports: what fits the width of a phone, and what scrolls
+
+MEASURE = """<script>
+const box = (element) => { const { left, width, top } = element.getBoundingClientRect(); return { left, width, top }; };
+const all = (selector) => [...document.querySelectorAll(selector)];
+parent.postMessage(JSON.stringify({
+  page: document.documentElement.scrollWidth,
+  figures: all(".key div").map(box),
+  scrolling: all(".scroll").map((area) => [area.scrollWidth, area.clientWidth, getComputedStyle(area).overflowX]),
+  labels: all(".chart text").map((text) => text.getBoundingClientRect().height),
+  main: box(document.querySelector("main")),
+  charts: all(".chart").map(box),
+}), "*");
+</script></body>"""
+
+
+@pytest.fixture(scope="module")
+def pages():
+    call = application("voip")
+    return {
+        "fails": guideline(application=call, rtt=0.250, loss=0.03).to_html(),
+        "compare": comparison_to_html(compare("voip", Path(0.100, 0.02), duration=600)),
+    }
+
+
+@pytest.fixture
+def measured(pages, opened, tmp_path):
+    """Return the sizes in a page that is shown in a frame of the given width [px]."""
+
+    def measured(name, width):
+        (tmp_path / "page.html").write_text(pages[name].replace("</body>", MEASURE), encoding="utf-8")
+        frame = tmp_path / "frame.html"
+        # Windows are at least 500 px wide, frames are not.
+        frame.write_text(
+            f'<pre id="found"></pre><iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
+            "<script>onmessage = (event) => { found.textContent = event.data; };</script>"
+        )
+        elements, _, _ = opened(frame)
+        return json.loads(elements["found"]["text"])
+
+    return measured
+
+
+@pytest.mark.parametrize("name", ["fails", "compare"])
+def test_a_phone_shows_the_page_without_scrolling_sideways(measured, name):
+    found = measured(name, 390)
+    assert found["page"] == 390
+    assert all(overflow == "auto" for content, room, overflow in found["scrolling"] if content > room)
+    # At 16 px, the text of the page has lines of 24 px.
+    assert min(found["labels"]) > 10
+
+
+def test_key_figures_are_in_two_columns_on_a_phone(measured):
+    figures = measured("fails", 390)["figures"]
+    assert len(figures) == 4
+    assert len({figure["left"] for figure in figures}) == len({figure["top"] for figure in figures}) == 2
+
+
+def test_the_chart_of_a_comparison_fills_the_page(measured):
+    found = measured("compare", 1280)
+    (chart,) = found["charts"]
+    assert chart["width"] == pytest.approx(found["main"]["width"], abs=1)
+    assert all(content <= room for content, room, _ in found["scrolling"]), found["scrolling"]
+
+
+def test_the_chart_of_a_comparison_can_be_scrolled(pages):
+    assert re.search(r'<div class="scroll"[^>]*tabindex="0"><svg', pages["compare"])
