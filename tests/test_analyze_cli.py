@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -16,7 +17,6 @@ import pytest
 from cli_process import ROOT
 from pcap_files import ACK, MILLISECOND, START, Connection, Packet, pcap
 from tcpdelay.capture.pcap.analysis import analyze_captures, analyze_directions
-from tcpdelay.cli.program import main
 from tcpdelay.report.analysis import Expected, analysis_text
 from tcpdelay.statistics import Interval
 from two_way_call import TwoWayCall
@@ -26,15 +26,9 @@ SENDER, RECEIVER = KEPT / "voice-clean.sender.pcap.gz", KEPT / "voice-clean.rece
 
 
 @pytest.fixture
-def run(capfd):
-    """Run the command; return its status, what it printed, and its errors."""
-
-    def run(*arguments):
-        capfd.readouterr()
-        status = main(["analyze", *(str(argument) for argument in arguments)])
-        return status, *capfd.readouterr()
-
-    return run
+def run(run):
+    """Run the command in an empty directory; return its status, what it printed, and its errors."""
+    return partial(run, "analyze")
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections import deque
-from pathlib import Path as File
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -38,7 +37,7 @@ from tcpdelay.statistics import Interval
 from tcpdelay.study.validation.captures import measure
 from tcpdelay.study.validation.predictions import SIMULATOR, error_beyond, simulated_flow
 
-ROOT = File(__file__).parents[1]
+ROOT = FilePath(__file__).parents[1]
 BBR = td.Stack.linux("bbr")
 VOICE, VIDEO = td.Flow(174, 0.020, write_jitter=0), td.Flow(1448, 0.005, write_jitter=0)
 PATH = td.Path(rtt=0.100, loss=0.01)
@@ -69,7 +68,7 @@ def take_sample(c, wire, delivered, interval, limited=0, losses=0):
 def test_the_first_transmissions_are_those_of_the_kernel():
     # A packet trace of Linux 6.1, 1448 B every 20 ms on a path of 100 ms, in virtual time: time [us], first byte, size,
     # and whether the path drops it. There are seven recoveries and one probe of the round-trip time.
-    real = pd.read_csv(File(__file__).parent / "bbr_transmissions.csv")
+    real = pd.read_csv(FilePath(__file__).parent / "bbr_transmissions.csv")
     handshake, phase = -856_669, 3904
     c, wire = new_connection(
         td.Flow(1448, 0.020, write_jitter=0), td.Path(rtt=0.100, loss=0.0), BBR, seed=1, exact_ties=True
@@ -362,7 +361,7 @@ def test_on_a_shared_link_bbr_keeps_the_queue_short():
 # The captures include shorter intervals than the range in which random scenarios have been checked.
 outside_validated_ranges = pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 CALL = td.Flow(174, 0.020)
-CAPTURES = FilePath(__file__).parent.parent / "validation" / "results" / "bbr.csv"
+CAPTURES = ROOT / "validation" / "results" / "bbr.csv"
 NAME = re.compile(r"cbr-(\d+)B-([\d.]+)ms-rtt([\d.]+)ms-loss([\d.]+)pct-bbr-hz250")
 
 

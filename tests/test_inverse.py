@@ -336,20 +336,19 @@ def test_questions_without_a_meaning_for_a_source_refuse_in_one_line(ask, messag
 
 # Playout buffers, intervals, pieces, connections and sensitivities
 
-CALL = td.Flow(174, 0.020)
 FULL = td.Flow(1448, 0.020)
 OVERLOAD = td.Flow(1448, 0.005)
 
 
 @pytest.fixture(scope="module")
 def delays():
-    return td.predict_delay(CALL, PATH, method="chain")
+    return td.predict_delay(VOIP, PATH, method="chain")
 
 
 @settings(max_examples=50)
 @given(share=st.floats(0, 0.3))
 def test_the_playout_buffer_is_the_smallest(delays, share):
-    found = td.playout_for_late_fraction(CALL, PATH, LINUX, share, method="chain")
+    found = td.playout_for_late_fraction(VOIP, PATH, LINUX, share, method="chain")
     assert delays.late_fraction(found.value) == found.late_fraction <= share + 1e-12
     if found.fails is not None:
         assert delays.late_fraction(found.fails) == found.late_beyond > share
@@ -359,13 +358,13 @@ def test_the_playout_buffer_is_the_smallest(delays, share):
 
 
 def test_a_share_that_the_network_alone_keeps_is_limited_by_it(delays):
-    found = td.playout_for_late_fraction(CALL, PATH, LINUX, 0.9)
+    found = td.playout_for_late_fraction(VOIP, PATH, LINUX, 0.9)
     assert (found.value, found.fails, found.limited_by) == (pytest.approx(0.05), None, "network")
 
 
 @pytest.mark.parametrize("codec", ["g711", "g729a", "opus-wb-15"])
 def test_the_best_playout_for_a_call_beats_all_others(delays, codec):
-    found = td.playout_for_call(CALL, PATH, LINUX, td.CallTarget(codec))
+    found = td.playout_for_call(VOIP, PATH, LINUX, td.CallTarget(codec))
     scores = [voice_quality(delays, codec, wait).mos for wait in np.arange(0.05, 0.5, 0.001)]
     assert found.quality.mos >= max(scores)
     assert found.quality_beyond.mos < found.quality.mos
@@ -374,7 +373,7 @@ def test_the_best_playout_for_a_call_beats_all_others(delays, codec):
 @settings(max_examples=25)
 @given(mos=st.floats(1.5, 4.1))
 def test_a_score_asked_for_is_reached_with_the_smallest_buffer(delays, mos):
-    found = td.playout_for_call(CALL, PATH, LINUX, td.CallTarget("g711", mos))
+    found = td.playout_for_call(VOIP, PATH, LINUX, td.CallTarget("g711", mos))
     shorter = delays.values[delays.values < found.value - 1e-9]
     assert voice_quality(delays, "g711", found.value).mos >= mos
     assert all(voice_quality(delays, "g711", float(wait)).mos < mos for wait in shorter)
@@ -382,12 +381,12 @@ def test_a_score_asked_for_is_reached_with_the_smallest_buffer(delays, mos):
 
 def test_no_buffer_is_one_line_with_the_best():
     with pytest.raises(ValueError, match=r"no playout buffer gives a score of 4.4: at best, with 180 ms, it is 4.14"):
-        td.playout_for_call(CALL, PATH, LINUX, td.CallTarget("g711", 4.4))
+        td.playout_for_call(VOIP, PATH, LINUX, td.CallTarget("g711", 4.4))
     for solve in (lambda *asked: td.playout_for_late_fraction(*asked, 0.01), td.playout_for_call):
         with pytest.raises(ValueError, match="TCP cannot carry this flow"):
             solve(OVERLOAD, PATH, LINUX)
     with pytest.raises(ValueError, match="late_fraction must be a share from 0 to below 1"):
-        td.playout_for_late_fraction(CALL, PATH, LINUX, 1.5)
+        td.playout_for_late_fraction(VOIP, PATH, LINUX, 1.5)
     with pytest.raises(ValueError, match=r"mos must lie between 1 and 4\.5, got 5"):
         td.CallTarget("g711", 5)
     with pytest.raises(ValueError, match="codec must be one of"):
@@ -455,7 +454,7 @@ def test_headers_of_each_piece_are_counted():
         (lambda: td.best_interval(64_000, PATH, LINUX, TARGET, ()), "intervals must hold at least one"),
         (lambda: td.best_interval(64_000, PATH, LINUX, TARGET, (-1.0,)), "intervals must lie above 0 s, got -1"),
         (lambda: td.best_interval(64_000, PATH, LINUX, TARGET, header=-1), "header must be a whole number of bytes"),
-        (lambda: td.sensitivities(CALL, PATH, LINUX, TARGET, 0.9), "step must lie between 0.001 and 0.5, got 0.9"),
+        (lambda: td.sensitivities(VOIP, PATH, LINUX, TARGET, 0.9), "step must lie between 0.001 and 0.5, got 0.9"),
     ],
 )
 def test_bad_input_and_targets_out_of_reach_are_one_line(solve, message):
@@ -466,12 +465,12 @@ def test_bad_input_and_targets_out_of_reach_are_one_line(solve, message):
 
 def test_sensitivities_are_changes_of_predictions(delays):
     seen = []
-    found = td.sensitivities(CALL, PATH, LINUX, TARGET, on_progress=lambda *done: seen.append(done))
+    found = td.sensitivities(VOIP, PATH, LINUX, TARGET, on_progress=lambda *done: seen.append(done))
     assert seen == [(done, 9) for done in range(1, 10)]
     assert len(found.entries) == 12
     rtt = found.of("rtt")
-    longer = td.predict_delay(CALL, td.Path(rtt=0.110, loss=0.02), method="chain").quantile(0.95)
-    shorter = td.predict_delay(CALL, td.Path(rtt=0.090, loss=0.02), method="chain").quantile(0.95)
+    longer = td.predict_delay(VOIP, td.Path(rtt=0.110, loss=0.02), method="chain").quantile(0.95)
+    shorter = td.predict_delay(VOIP, td.Path(rtt=0.090, loss=0.02), method="chain").quantile(0.95)
     assert rtt.outputs == (pytest.approx(shorter), delays.quantile(0.95), pytest.approx(longer))
     assert rtt.changes[1] == pytest.approx(longer / delays.quantile(0.95) - 1)
     assert rtt.elasticity == pytest.approx(math.log(longer / shorter) / math.log(1.1 / 0.9))
@@ -497,7 +496,7 @@ def test_directions_of_made_up_changes():
 
 
 def test_a_path_without_loss_has_sensitivities_too():
-    found = td.sensitivities(CALL, td.Path(rtt=0.1, loss=0), LINUX, TARGET)
+    found = td.sensitivities(VOIP, td.Path(rtt=0.1, loss=0), LINUX, TARGET)
     assert found.of("loss").direction == "stays"
     assert math.isnan(found.of("loss").elasticity)
     assert found.of("rtt").elasticity == pytest.approx(1)

@@ -5,6 +5,7 @@ import io
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path as FilePath
 
 import numpy as np
@@ -18,7 +19,6 @@ from scoring.drop_tail import drop_tail_table, published_figures
 from scoring.results import HALVED_MODELS, evaluate, figures, halves_table, held_out
 from synthetic_captures import capture, experiment, flow_run, shuffled, write
 from tcpdelay.capture.flow_capture import CaptureFile
-from tcpdelay.cli.program import main
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.report.document import Column, ResultTable
 from tcpdelay.report.validation import error_row, errors_table, settings_table, summary_table
@@ -479,18 +479,11 @@ def test_a_directory_without_captures_is_refused(tmp_path, prepare, message):
 
 
 @pytest.fixture
-def run_validate(capfd, tmp_path, monkeypatch):
+def run_validate(run, monkeypatch):
     """Run `tcpdelay validate` in an empty directory; return its exit status, what it printed, and its errors."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(predictions, "PACKETS", 20_000)
-
-    def run_validate(*arguments):
-        capfd.readouterr()
-        status = main(["validate", *map(str, arguments)])
-        return status, *capfd.readouterr()
-
-    return run_validate
+    return partial(run, "validate")
 
 
 @pytest.fixture

@@ -397,7 +397,7 @@ def test_captures_of_messages_are_found_beside_others(tmp_path, film):
 
 # Captures of QUIC: what is simulated for each, and the comparison of stored captures with the simulator
 
-QUIC_CAPTURES = FilePath(__file__).parents[1] / "validation" / "quic-captures" / "voice.parquet"
+QUIC_CAPTURES = ROOT / "validation" / "quic-captures" / "voice.parquet"
 STREAM = "{}-stream-174B-20ms-rtt60ms-loss3pct-reno-hz250"
 
 
@@ -456,7 +456,7 @@ def test_the_script_writes_a_table_and_a_page(tmp_path, monkeypatch):
 
 # What `auto` answers beside captures: groups, and the coverage of the stated errors
 
-CAPTURES = FilePath(__file__).parents[1] / "validation" / "captures"
+CAPTURES = ROOT / "validation" / "captures"
 
 
 def rows(stated, model=0.02, sampling=0.01, count=2000):
