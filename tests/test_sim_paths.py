@@ -348,11 +348,9 @@ def test_correlated_losses_have_no_bursts_of_a_given_length(bursts, message):
 
 # The packet trace: it agrees with the counts, and is bounded
 
-FLOW = td.Flow(174, 0.020, write_jitter=0)
-
 
 def traced(packets=10_000, loss=0.02, **path):
-    return simulate(FLOW, td.Path(0.1, loss, **path), packets=packets, seed=1, trace=True)
+    return simulate(VOICE, td.Path(0.1, loss, **path), packets=packets, seed=1, trace=True)
 
 
 def test_the_events_follow_each_other_and_cover_the_stream():
@@ -365,7 +363,7 @@ def test_the_events_follow_each_other_and_cover_the_stream():
     np.testing.assert_array_equal(sent["start"][1:], sent["end"][:-1])
     acknowledged = events[events["kind"] == "acknowledged"]
     np.testing.assert_array_equal(acknowledged["start"][1:], acknowledged["end"][:-1])
-    assert sent["end"][-1] >= 10_000 * FLOW.packet_size
+    assert sent["end"][-1] >= 10_000 * VOICE.packet_size
 
 
 def test_each_loss_is_repaired():
@@ -381,16 +379,16 @@ def test_each_loss_is_repaired():
 def test_undisturbed_time_leaves_the_trace_complete():
     events = traced(packets=5000, loss=0.001).events
     sent = events[events["kind"] == "sent"]
-    whole = sent[sent["end"] - sent["start"] == FLOW.packet_size]
+    whole = sent[sent["end"] - sent["start"] == VOICE.packet_size]
     assert whole.size > 4500
-    on_time = np.isclose(whole["time"], whole["start"] / FLOW.packet_size * FLOW.interval, atol=1e-9)
+    on_time = np.isclose(whole["time"], whole["start"] / VOICE.packet_size * VOICE.interval, atol=1e-9)
     assert on_time.mean() > 0.95
 
 
 def test_a_trace_is_bounded_and_changes_nothing():
     long = traced(packets=100_000)
     assert long.events.size == MOST_EVENTS
-    untraced = simulate(FLOW, td.Path(0.1, 0.02), packets=100_000, seed=1)
+    untraced = simulate(VOICE, td.Path(0.1, 0.02), packets=100_000, seed=1)
     assert untraced.events.size == 0
     assert untraced.mean == pytest.approx(long.mean, rel=1e-12)
     assert untraced.counts == long.counts
