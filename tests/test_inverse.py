@@ -629,11 +629,8 @@ def test_infinite_figures_are_null_or_inf(run):
         (["bitrate", *VOIP_OPTIONS, "--grow", "up"], "--grow"),
     ],
 )
-def test_bad_input_is_one_line(run, arguments, complaint):
-    status, printed, errors = run("solve", *arguments)
-    assert (status, printed) == (2, "")
-    assert errors.count("\n") == 1
-    assert complaint in errors
+def test_bad_input_is_one_line(refused, arguments, complaint):
+    assert complaint in refused("solve", *arguments)
 
 
 @pytest.mark.parametrize("rtt", ["80ms", "100ms"])

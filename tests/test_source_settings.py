@@ -488,10 +488,9 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
         ),
     ],
 )
-def test_options_that_do_not_fit_are_named(run, trace, arguments, fault):
+def test_options_that_do_not_fit_are_named(refused, trace, arguments, fault):
     given = [str(trace) if argument == "FILE" else argument for argument in arguments]
-    status, printed, errors = run("predict", *PATH_OPTIONS, *given)
-    assert (status, printed) == (2, "")
+    errors = refused("predict", *PATH_OPTIONS, *given)
     assert re.fullmatch(f"tcpdelay predict: {fault}\n", errors.replace(str(trace), "FILE")), errors
 
 
@@ -528,10 +527,9 @@ def test_solve_needs_no_bitrate_of_a_video_whose_bitrate_is_asked(run):
 @pytest.mark.parametrize(
     "command", [("predict",), ("solve", "loss"), ("relay", "--second-rtt", "9ms", "--second-loss", "0")]
 )
-def test_a_trace_without_a_rate_is_refused_in_one_line(run, tmp_path, command):
+def test_a_trace_without_a_rate_is_refused_in_one_line(refused, tmp_path, command):
     (tmp_path / "one.csv").write_text("time,size\n5,100\n")
-    status, printed, errors = run(*command, *PATH_OPTIONS, "--source", str(tmp_path / "one.csv"))
-    assert (status, printed) == (2, "")
+    errors = refused(*command, *PATH_OPTIONS, "--source", str(tmp_path / "one.csv"))
     said = "--source: must have a message later than the time 0, or a period, got Trace(1 messages in 0 s)"
     assert errors == f"tcpdelay {command[0]}: {said}\n"
 
@@ -551,16 +549,14 @@ def test_a_trace_without_a_rate_is_refused_in_one_line(run, tmp_path, command):
         ("loss", ("--key-ratio", "6"), "--key-ratio: needs --bitrate, or --app of a video"),
     ],
 )
-def test_solve_refuses_what_has_no_meaning_for_the_source(run, trace, question, arguments, fault):
+def test_solve_refuses_what_has_no_meaning_for_the_source(refused, trace, question, arguments, fault):
     given = [str(trace) if argument == "FILE" else argument for argument in arguments]
-    status, printed, errors = run("solve", question, *PATH_OPTIONS, *given)
-    assert (status, printed) == (2, "")
+    errors = refused("solve", question, *PATH_OPTIONS, *given)
     assert re.fullmatch(f"tcpdelay solve: {fault}\n", errors.replace(str(trace), "FILE")), errors
 
 
-def test_several_demands_refuse_an_application_without_a_constant_rate(run):
-    status, printed, errors = run("region", "--app", "voip", "--app", "live-video")
-    assert (status, printed) == (2, "")
+def test_several_demands_refuse_an_application_without_a_constant_rate(refused):
+    errors = refused("region", "--app", "voip", "--app", "live-video")
     said = "--app: the rate of live-video is not constant, as it must be here; --packet-size 1448 makes it a flow of "
     assert errors == f"tcpdelay region: {said}constant rate, 2.5 Mbit/s\n"
 
