@@ -148,6 +148,19 @@ def run(capfd, tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture
+def refused(run):
+    """Run a command that is refused with the status 2 and one line; return the line, with its end."""
+
+    def refused(*arguments):
+        status, printed, errors = run(*arguments)
+        assert (status, printed) == (2, "")
+        assert errors.count("\n") == 1
+        return errors
+
+    return refused
+
+
 @pytest.fixture(scope="session")
 def browser():
     found = shutil.which("chromium")

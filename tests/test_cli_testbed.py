@@ -3,6 +3,7 @@ import io
 import json
 import math
 import re
+from functools import partial
 from xml.etree import ElementTree
 
 import numpy as np
@@ -34,30 +35,15 @@ duration = "1 min"
 
 
 @pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
+def run(run):
     """Run a command of the testbed in an empty directory; return its status, what it printed, and its errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        capfd.readouterr()
-        status = main(["testbed", *(str(argument) for argument in arguments)])
-        return status, *capfd.readouterr()
-
-    return run
+    return partial(run, "testbed")
 
 
 @pytest.fixture
-def refused(run):
+def refused(refused):
     """Return the one line with which a command refuses its arguments."""
-
-    def refused(*arguments):
-        status, printed, errors = run(*arguments)
-        assert (status, printed) == (2, "")
-        assert "Traceback" not in errors
-        (line,) = errors.splitlines()
-        return line
-
-    return refused
+    return lambda *arguments: refused(*arguments).removesuffix("\n")
 
 
 @pytest.fixture

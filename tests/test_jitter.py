@@ -1,18 +1,39 @@
-"""Jitter in the chain of Linux: what must hold always, what is refused, and the simulator."""
+"""Jitter: its kinds by netem's formula, in the chain, the simulator, the command line and the testbed."""
 
+import json
+import math
+import struct
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special, stats
 
 import tcpdelay as td
+from guest_requirements import require
 from tcpdelay.accuracy.errors import SIMULATED_JITTER
 from tcpdelay.ask import Requested, UnsupportedError
+from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.chain.linux.delays import constant_paths, with_jitter
 from tcpdelay.models.predict import capacity, carries, predict
+from tcpdelay.proxy.stream import Stream
+from tcpdelay.scenario.jitter import jitter_table, mean_jitter
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.engine import new_connection
+from tcpdelay.sim.network.relay import over_udp
+from tcpdelay.sim.network.stacks import Udp
+from tcpdelay.sim.path import arrival_time
+from tcpdelay.sim.simulation import simulate
+from tcpdelay.testbed.backends import VirtualTimeBackend
+from tcpdelay.testbed.campaign import Specification, run_campaign
+from tcpdelay.testbed.experiment import Experiment
+from tcpdelay.testbed.queues import JitterDraw, JitteredDelays, NetemOptions, set_netem
+from tcpdelay.testbed.topology import EmulatedPath, Link
+
+# In the chain of Linux: what must hold always, what is refused, and the simulator
 
 VOICE, PATH = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.101, loss=0.02)
 DISTRIBUTIONS = st.builds(
@@ -204,3 +225,371 @@ def test_searches_and_reports_take_jitter():
     assert report.distribution.method == "chain"
     assert report.refused == ()
     assert "up to 5 ms per segment, 2.5 ms in the mean" in report.to_markdown()
+
+
+# Normal, Pareto, correlated and ordered jitter
+
+TABLES = ("normal", "pareto", "paretonormal")
+SHAPES = ("uniform", *TABLES)
+SCALE = 8192  # NETEM_DIST_SCALE
+
+
+def generated(name):
+    """Return a table as netem/normal.c, pareto.c and paretonormal.c of iproute2 generate it."""
+    grid = np.add.accumulate(np.concatenate([[-10.0], np.full(401_000, 0.00005)]))
+    table = np.zeros(16_385)
+    table[np.rint(16_384 * (0.5 + 0.5 * special.erf(grid / math.sqrt(2)))).astype(int)] = grid
+    normal = np.rint(table[:-1:4] * SCALE).astype(int)
+    share = np.arange(65_536, 0, -16) / 65_536
+    pareto = np.rint(np.minimum((1 / share ** (1 / 3) - 1.5) * (4 / 3) * SCALE, 32_767)).astype(int)
+    mixed = np.trunc((normal + 3 * pareto) / 4).astype(int)
+    return np.clip({"normal": normal, "pareto": pareto, "paretonormal": mixed}[name], -32_768, 32_767)
+
+
+def tabledist(mean, deviation, entries):
+    """Return the delays of netem's `tabledist` [ns] for entries of a table; C rounds a quotient toward 0."""
+    rest = (deviation % SCALE) * entries.astype(np.int64)
+    quotient = np.trunc((rest + np.where(rest >= 0, SCALE // 2, -(SCALE // 2))) / SCALE).astype(np.int64)
+    return quotient + deviation // SCALE * entries.astype(np.int64) + mean
+
+
+def arrivals(path, count, gap=1000, seed=1):
+    """Return when segments arrive that are sent with gaps [us], and the shares that the generator draws for them."""
+    c, wire = new_connection(VOICE, path, td.Stack.linux(), seed)
+    twin = np.random.default_rng()
+    twin.bit_generator.state = wire.random.bit_generator.state
+    found = np.empty(count, np.int64)
+    for number in range(count):
+        c.now = number * gap
+        found[number] = arrival_time(c, wire.record)
+    return found, twin.random(count)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_tables_are_those_of_iproute2(name):
+    assert list(jitter_table(name)) == generated(name).tolist()
+    for file in Path("/usr/lib").glob(f"*/tc/{name}.dist"):
+        numbers = [int(word) for line in file.read_text().splitlines() if line[0] != "#" for word in line.split()]
+        assert list(jitter_table(name)) == numbers
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize(("rtt", "jitter"), [(0.1, 0.030), (0.1, 0.017383), (0.004, 0.030)])
+def test_the_sampler_follows_the_formula_of_netem(name, rtt, jitter):
+    path = td.Path(rtt, 0.0, jitter=jitter, jitter_distribution=name)
+    found, shares = arrivals(path, 2000)
+    delays = tabledist(
+        round(1e9 * (rtt + jitter) / 2), round(1e9 * jitter / 2), generated(name)[(shares * 4096).astype(int)]
+    )
+    # A delay below 0 is none.
+    expected = np.floor(np.maximum(delays, 0) / 1000 + 0.5)
+    assert (found - 1000 * np.arange(2000)).tolist() == expected.tolist()
+    assert (np.min(delays) < 0) == (rtt == 0.004 and name != "pareto")
+
+
+def test_a_uniform_jitter_is_drawn_as_before():
+    found, shares = arrivals(td.Path(0.1, 0.0, jitter=0.030), 1000)
+    assert (found - 1000 * np.arange(1000)).tolist() == (50_000 + (shares * 30_001).astype(int)).tolist()
+
+
+@given(
+    rtt=st.floats(0.001, 0.3),
+    jitter=st.floats(0.001, 0.2),
+    name=st.sampled_from(SHAPES),
+    correlation=st.sampled_from([0.0, 0.3]),
+)
+@settings(deadline=None, max_examples=30)
+def test_delays_have_the_stated_mean_and_range(rtt, jitter, name, correlation):
+    path = td.Path(rtt, 0.0, jitter=jitter, jitter_distribution=name, jitter_correlation=correlation)
+    found, _ = arrivals(path, 4000, gap=0)
+    added = found / 1e6 - path.forward_delay
+    # The standard deviation is half of the jitter at most, and correlated draws count as fewer.
+    error = 5 * jitter / 2 / np.sqrt(4000 * (1 - correlation) / (1 + correlation))
+    assert added.mean() == pytest.approx(path.mean_jitter, abs=error + 2e-6)
+    assert added.max() <= path.largest_jitter + 2e-6
+    assert found.min() >= 0
+    if name == "uniform":
+        assert added.min() >= -2e-6
+
+
+@pytest.mark.parametrize(("name", "mean", "deviation"), [("normal", 0, 1), ("pareto", 0, 1), ("paretonormal", 0, 1)])
+def test_mean_and_deviation_are_about_half_of_the_jitter(name, mean, deviation):
+    table = np.array(jitter_table(name)) / SCALE
+    # The Pareto distribution ends at four standard deviations: its tail is missing.
+    assert table.mean() == pytest.approx(mean, abs=0.04)
+    assert table.std() == pytest.approx(deviation, abs=0.19)
+    assert mean_jitter(1.0, 0.02, name) == pytest.approx(0.01 * (1 + table.mean()))
+
+
+@given(
+    gaps=st.lists(st.integers(0, 40_000), min_size=2, max_size=60),
+    jitter=st.floats(0.0, 0.2),
+    name=st.sampled_from(SHAPES),
+    correlation=st.sampled_from([0.0, 0.9]),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=60)
+def test_in_order_no_segment_overtakes_another_and_none_waits_longer_than_it_must(
+    gaps, jitter, name, correlation, seed
+):
+    more = {"jitter_distribution": name, "jitter_correlation": correlation} if jitter else {}
+    found = []
+    for in_order in (False, True):
+        path = td.Path(0.05, 0.0, jitter=jitter, in_order=in_order, **more)
+        c, wire = new_connection(VOICE, path, td.Stack.linux(), seed)
+        times = []
+        for sent in np.cumsum(gaps):
+            c.now = sent
+            times.append(arrival_time(c, wire.record))
+        found.append(times)
+    free, ordered = found
+    assert ordered == sorted(set(ordered))
+    last = -1
+    for own, arrival in zip(free, ordered, strict=True):
+        assert arrival == max(own, last + 1)
+        last = arrival
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_correlated_delays_have_the_same_distribution(name):
+    path = td.Path(0.5, 0.0, jitter=0.030, jitter_distribution=name)
+    free, _ = arrivals(path, 60_000, gap=0)
+    found, _ = arrivals(replace(path, jitter_correlation=0.9), 60_000, gap=0)
+    # Of successive delays with a correlation of 0.9, every 60th is as good as independent: 0.9^60 = 0.002.
+    assert stats.ks_2samp(free, found[::60]).pvalue > 0.001
+    lag = np.corrcoef(found[:-1], found[1:])[0, 1]
+    expected = {"normal": 0.9, "uniform": 6 / np.pi * np.arcsin(0.45)}
+    assert lag == pytest.approx(expected.get(name, 0.87), abs=0.01 if name in expected else 0.04)
+    assert abs(np.corrcoef(free[:-1], free[1:])[0, 1]) < 0.02
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_testbed_draws_correlated_delays_as_the_simulator(name):
+    draw = JitterDraw(0.25, 0.030, name, 0.9, seed=3)
+    drawn = np.array([draw() for _ in range(60_000)]) / 1000
+    path = td.Path(0.5, 0.0, jitter=0.030, jitter_distribution=name, jitter_correlation=0.9)
+    found, _ = arrivals(path, 60_000, gap=0)
+    assert stats.ks_2samp(drawn[::60], found[::60]).pvalue > 0.001
+    lags = [np.corrcoef(each[:-1], each[1:])[0, 1] for each in (drawn, found)]
+    assert lags[0] == pytest.approx(lags[1], abs=0.02)
+
+
+def test_the_correlation_of_netem_itself_has_no_effect_on_delays():
+    # get_crandom: x = (value (2^32 - rho) + last rho) / 2^32, and then the remainder by the size of the table.
+    random, rho, last = np.random.default_rng(5), 0.9, 0.0
+    numbers = np.empty(50_000)
+    for place, value in enumerate(random.integers(2**32, size=numbers.size)):
+        numbers[place] = last = math.floor(value * (1 - rho) + last * rho)
+    assert np.corrcoef(numbers[:-1], numbers[1:])[0, 1] == pytest.approx(0.9, abs=0.01)
+    for delays in (numbers % 20_000_000, generated("normal")[(numbers % 4096).astype(int)]):
+        assert abs(np.corrcoef(delays[:-1], delays[1:])[0, 1]) < 0.02
+
+
+def test_a_link_of_the_testbed_keeps_the_order_on_request():
+    arrived = []
+    for in_order in (False, True):
+        link = JitteredDelays(JitterDraw(0.05, 0.03, "normal", 0.5, seed=1), in_order)
+        arrived.append([link.after(1_000_000 * number, 200)[1] for number in range(2000)])
+    # 200 B with an overhead of 250 B take 3.6 us at 1 Gbit/s.
+    assert np.all(np.diff(arrived[1]) >= 3600)
+    assert np.all(np.array(arrived[1]) >= np.maximum.accumulate(arrived[0]))
+    assert np.diff(arrived[0]).min() < 0
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_tcp_sees_no_reordering_where_segments_keep_their_order(name):
+    counts, tails = [], []
+    for in_order in (False, True):
+        path = td.Path(0.1, 0.005, jitter=0.03, jitter_distribution=name, in_order=in_order)
+        found = simulate(td.Flow(500, 0.010, write_jitter=0), path, packets=30_000, seed=1)
+        counts.append(found.counts["undone"] + found.counts["paws_discards"] + found.counts["dsack_dups"])
+        tails.append(found.quantile(0.95))
+    assert counts[0] > 20
+    assert counts[1] == 0
+    assert tails[1] < tails[0]
+
+
+@pytest.mark.parametrize("delivery", ["stream", "datagram"])
+def test_quic_takes_every_kind_of_jitter(delivery):
+    stack = td.Stack.quic(delivery=delivery)
+    plain = simulate(VOICE, td.Path(0.1, 0.0, jitter=0.03), stack, packets=5000, seed=1)
+    for kind in ({"jitter_distribution": "pareto"}, {"jitter_correlation": 0.9}, {"in_order": True}):
+        path = td.Path(0.1, 0.0, jitter=0.03, **kind)
+        found = simulate(VOICE, path, stack, packets=5000, seed=1)
+        assert found.mean != plain.mean
+        assert path.forward_delay <= found.quantile(0.01) <= found.quantile(0.999) <= 0.05 + path.largest_jitter + 1e-5
+
+
+def test_a_live_connection_takes_every_kind_of_jitter():
+    path = td.Path(0.1, 0.0, jitter=0.03, jitter_distribution="normal", jitter_correlation=0.5, in_order=True)
+    stream = Stream(path, td.Stack.linux(), seed=1)
+    for number in range(50):
+        stream.write(b"x" * 100, 20_000 * number)
+    data, delivered = stream.take(2_000_000)
+    delays = [each.due - each.written for each in delivered]
+    assert len(data) == 5000
+    assert len(set(delays)) > 40
+    assert max(delays) <= 1e6 * (path.forward_delay + path.largest_jitter)
+
+
+def test_a_relay_over_udp_takes_every_kind_of_jitter():
+    times, sizes = np.arange(20_000) * 5000, np.full(20_000, 100)
+    path = td.Path(0.1, 0.0, jitter=0.03, jitter_distribution="normal", in_order=True)
+    delays = over_udp(times, sizes, path, Udp(), 1).delays
+    assert np.all(np.diff(times + delays) >= 0)
+    free = over_udp(times, sizes, td.Path(0.1, 0.0, jitter=0.03, jitter_distribution="normal"), Udp(), 1).delays
+    assert free.mean() == pytest.approx(65_000, abs=600)
+    assert delays.mean() > free.mean()
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ({"jitter_distribution": "normal"}, "jitter_distribution must be 'uniform' in the chain, got 'normal'; "),
+        ({"jitter_correlation": 0.5}, r"jitter_correlation must be 0 in the chain, got 0\.5; "),
+    ],
+)
+def test_the_chain_refuses_what_it_does_not_model_in_one_line_and_auto_simulates(kind, message):
+    scenario = Scenario(VOICE, td.Path(0.1, 0.02, jitter=0.01, **kind))
+    with pytest.raises(ValueError, match=message):
+        predict(scenario, method="chain").require()
+    assert predict(scenario, Requested(packets=2000)).method == "simulation"
+
+
+def test_the_chain_takes_segments_in_order():
+    # With a jitter up to the interval, packets that leave with their writes keep their order in any case.
+    free, ordered = (
+        predict(Scenario(VOICE, td.Path(0.1, 0.02, jitter=0.01, in_order=kept)), method="chain").require()
+        for kept in (False, True)
+    )
+    assert ordered.quantile(0.95) == free.quantile(0.95)
+    # Without jitter the order is kept anyway, in every chain.
+    for stack in (td.Stack.newreno_2008(), td.Stack.linux()):
+        predict(Scenario(VOICE, td.Path(0.1, 0.02, in_order=True), stack), method="chain").require()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("--jitter-distribution", "normal"), "--jitter-distribution: must be 'uniform' without a jitter"),
+        (("--jitter-correlation", "50%"), "--jitter-correlation: must be 0 without a jitter, got 0.5"),
+        (("--jitter", "5ms", "--jitter-correlation", "100%"), "--jitter-correlation: "),
+        (("--jitter", "5ms", "--jitter-distribution", "gauss"), "--jitter-distribution: "),
+        (("--jitter", "5ms", "--in-order", "--reordering", "1%"), "--reordering: must be 0 where segments keep their"),
+    ],
+)
+def test_a_wrong_kind_of_jitter_is_refused_with_its_option(refused, given, message):
+    assert refused("predict", "--rtt", "100ms", "--loss", "1%", "--app", "voip", *given).startswith(
+        f"tcpdelay predict: {message}"
+    )
+
+
+def test_options_and_sweeps_have_every_kind_of_jitter(run):
+    kind = ("--jitter-distribution", "normal", "--jitter-correlation", "90%", "--in-order")
+    given = ("--rtt", "100ms", "--loss", "1%", "--app", "voip", "--jitter", "30ms", *kind, "--packets", "2000")
+    status, printed, _ = run("predict", *given)
+    assert status == 0
+    assert "jitter distribution normal, jitter correlation 90 %, in order on" in " ".join(printed.split())
+    # A preset's order can be switched off.
+    for more, said in (((), True), (("--no-in-order",), False)):
+        _, printed, _ = run("predict", "--path", "lte", *more, "--app", "voip", "--packets", "2000")
+        assert ("in order on" in " ".join(printed.split())) == said
+    swept = td.sweep(
+        {
+            "flow": {"packet_size": 174, "interval": "20ms"},
+            "path": {"rtt": "100ms", "loss": "1%", "jitter": "30ms"},
+            "grid": {"jitter_distribution": ["uniform", "pareto"], "in_order": [False, True]},
+            "evaluate": {"method": "simulation", "packets": 2000, "seed": 1},
+        }
+    )
+    assert swept.delay.sizes["jitter_distribution"] == swept.delay.sizes["in_order"] == 2
+    assert np.isfinite(swept.delay).all()
+
+
+class Recorder:
+    """A kernel that notes the options of netem."""
+
+    def tc(self, command, kind, device, **options):
+        self.kind, self.block = kind, options["block"]
+        self.attributes = dict(self.block["attrs"])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("in_order", [False, True])
+def test_netem_gets_its_own_table_and_a_rate_that_keeps_the_order(name, in_order):
+    experiment = Experiment(jitter=0.020, jitter_distribution=name, in_order=in_order)
+    link = Link(0.050, jitter=0.020, jitter_distribution=name, in_order=in_order)
+    kernel = Recorder()
+    set_netem(kernel, "add", 1, link)
+    # As in: tc qdisc add dev eth0 root netem delay 60ms 10ms distribution normal; a tick is 64 ns.
+    assert (kernel.kind, kernel.block["delay"], kernel.block["jitter"]) == ("netem", 937_500, 156_250)
+    table = kernel.attributes.get("TCA_NETEM_DELAY_DIST")
+    assert table is None if name == "uniform" else struct.unpack("4096h", table) == tuple(generated(name))
+    # As in: rate 1gbit 250, in bytes/s.
+    rate = {"rate": 125_000_000, "packet_overhead": 250, "cell_size": 0, "cell_overhead": 0}
+    assert kernel.attributes.get("TCA_NETEM_RATE") == (rate if in_order else None)
+    assert "TCA_NETEM_CORR" not in kernel.attributes
+    # The attributes have their place in linux/pkt_sched.h.
+    names = [attribute for attribute, _ in NetemOptions.nla_map]
+    assert (names.index("TCA_NETEM_DELAY_DIST"), names.index("TCA_NETEM_RATE")) == (2, 6)
+    path = experiment.lossy_path
+    assert (path.jitter_distribution, path.in_order) == (name, in_order)
+    assert Experiment.from_table(json.loads(experiment.to_json())) == experiment
+
+
+def test_names_and_hashes_of_earlier_experiments_do_not_change():
+    assert not {"jitter_distribution", "jitter_correlation", "in_order"} & json.loads(Experiment().to_json()).keys()
+    named = Experiment(jitter=0.02, jitter_distribution="normal", jitter_correlation=0.9, in_order=True).name
+    assert named.endswith("-jitter0.02s-normal-corr0.9-inorder-on")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"jitter_distribution": "normal"}, "jitter_distribution must be 'uniform' without a jitter, got 'normal'"),
+        ({"jitter": 0.1, "jitter_correlation": 1.0}, "jitter_correlation must be a fraction from 0 to below 1, got 1"),
+        ({"jitter": 0.1, "in_order": 1}, "in_order must be True or False, got 1"),
+        ({"jitter": 0.1, "jitter_distribution": "gauss"}, "jitter_distribution must be one of 'uniform', 'normal', "),
+    ],
+)
+def test_an_experiment_refuses_wrong_kinds(settings, message):
+    with pytest.raises(ValueError, match=message):
+        Experiment(**settings)
+
+
+def test_a_path_of_programs_refuses_reordering_beside_correlated_jitter():
+    with pytest.raises(ValueError, match=r"reordering must be 0 with correlated jitter, got 0\.1"):
+        EmulatedPath(rtt=0.1, jitter=0.01, jitter_correlation=0.5, reordering=0.1)
+
+
+KINDS = (
+    {"jitter_distribution": "normal"},
+    {"jitter_distribution": "pareto", "in_order": True},
+    {"jitter_correlation": 0.9},
+    {"jitter_distribution": "normal", "jitter_correlation": 0.9, "in_order": True},
+)
+
+
+@pytest.fixture(scope="module")
+def captured(tmp_path_factory):
+    """Datagrams over each kind of jitter, in one guest."""
+    require(VirtualTimeBackend(250).problems(), "VIRTUAL")
+    own = {"application": "udp", "interval": 0.005, "rtt": 0.1, "jitter": 0.02, "duration": 60.0}
+    experiments = tuple(Experiment(**own, **kind) for kind in KINDS)
+    files = run_campaign(Specification("kinds", experiments), tmp_path_factory.mktemp("kinds"))
+    return [read_capture(file).runs[0] for file in files]
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)))
+def test_packets_in_the_guest_have_the_delays_of_the_simulator(captured, number):
+    kind, run = KINDS[number], captured[number]
+    delays, read = run.delay[200:], (run.written + run.delay)[200:]
+    found, _ = arrivals(td.Path(0.1, 0.0, jitter=0.02, **kind), 100_000, gap=5000)
+    found -= 5000 * np.arange(found.size)
+    # As good as independent: of delays with a correlation of 0.9, every 60th.
+    apart = 60 if "jitter_correlation" in kind else 5
+    assert stats.ks_2samp(delays[::apart], found[::apart]).pvalue > 1e-4
+    lags = [np.corrcoef(each[:-1], each[1:])[0, 1] for each in (delays, found)]
+    assert lags[0] == pytest.approx(lags[1], abs=0.04)
+    # Times are rounded to microseconds.
+    assert (np.diff(read).min() >= -1) == kind.get("in_order", False)

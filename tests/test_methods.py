@@ -1,20 +1,34 @@
-"""Questions and reports by the chain or the simulator, and the ranges that the expected error allows."""
+"""Questions and reports by the chain or the simulator; what is too large for a chain; what has not settled."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import tcpdelay as td
+from tcpdelay import DelayDistribution, Simulation
 from tcpdelay.ask import Requested, UnsupportedError
+from tcpdelay.budget import TooLargeError
+from tcpdelay.delays import UnsettledWarning
 from tcpdelay.models.predict import COMPARED_PACKETS, model_to_compare, predict
 from tcpdelay.models.verdict import judge, late_range, verdict_of
+from tcpdelay.quality.voice import CallTarget
+from tcpdelay.report.notebook import distribution_html
+from tcpdelay.report.region_charts import Edge, edge_table
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.network.simulation import simulate_network
+from tcpdelay.statistics import Interval
 from tcpdelay.study.region import VERDICTS
+from tcpdelay.study.transports import UNLIMITED
+
+# Questions and reports by method, and the ranges that the expected error allows
 
 VOIP, PATH, TARGET = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02), td.Target(0.2)
 REORDERED = td.Path(rtt=0.100, loss=0.02, reordering=0.01)
-CALL = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
+CALL_OPTIONS = ("--rtt", "100ms", "--loss", "2%", "--app", "voip")
 
 
 @pytest.fixture
@@ -27,7 +41,7 @@ def quick(monkeypatch):
 @pytest.mark.parametrize(
     "options",
     [
-        (*CALL, "--reordering", "1%"),
+        (*CALL_OPTIONS, "--reordering", "1%"),
         ("--rtt", "100ms", "--loss", "2%", "--ack-loss", "1%", "--app", "opus", "--over", "wss-down"),
         ("--rtt", "60ms", "--loss", "1%", "--bad-time", "60ms", "--app", "opus", "--over", "turn-tcp"),
     ],
@@ -91,7 +105,7 @@ def test_solve_simulates_what_the_chain_refuses(run, quick, options):
 @pytest.mark.parametrize("question", ["playout", "interval", "split", "connections", "sensitivity", "frontier", "loss"])
 def test_every_question_takes_a_method(run, quick, question):
     more = {"frontier": ("--rtts", "60ms"), "interval": ("--bitrate", "64kbit/s")}.get(question, ())
-    options = CALL if question != "interval" else CALL[:4]
+    options = CALL_OPTIONS if question != "interval" else CALL_OPTIONS[:4]
     for method in ("chain", "simulation"):
         status, printed, errors = run("solve", question, *options, *more, "--method", method, "--format", "json")
         assert (status, errors) == (0, "")
@@ -149,12 +163,12 @@ def test_the_smallest_buffer_is_simulated_where_the_chain_leaves_the_share_open(
 def test_every_late_fraction_has_its_range(run):
     answer = predict(Scenario(VOIP, PATH), method="chain")
     low, high = late_range(answer, 0.2)
-    record = json.loads(run("predict", *CALL, "--format", "json")[1])
+    record = json.loads(run("predict", *CALL_OPTIONS, "--format", "json")[1])
     assert (record["late_fraction_low"], record["late_fraction_high"]) == pytest.approx((low, high), rel=1e-6)
     words = f"; the expected error allows {100 * low:.3g} % to {100 * high:.3g} %"
-    assert words in run("predict", *CALL)[1]
-    assert words in " ".join(run("report", *CALL)[1].split())
-    record = json.loads(run("solve", "playout", *CALL, "--format", "json", "--method", "chain")[1])
+    assert words in run("predict", *CALL_OPTIONS)[1]
+    assert words in " ".join(run("report", *CALL_OPTIONS)[1].split())
+    record = json.loads(run("solve", "playout", *CALL_OPTIONS, "--format", "json", "--method", "chain")[1])
     assert record["late_fraction_low"] < record["late_fraction"] < record["late_fraction_high"]
 
 
@@ -192,3 +206,162 @@ def test_the_verdict_of_a_cell_is_the_verdict_on_its_prediction():
     ]
     assert [[VERDICTS[place] for place in row] for row in cells.verdict.values] == expected
     assert {name for row in expected for name in row} == set(VERDICTS)
+
+
+# Scenarios that need more memory than a chain may take: the method `auto` simulates them, and says why
+
+REASON = "the chain needs about"
+
+
+@pytest.fixture
+def no_memory(monkeypatch):
+    monkeypatch.setattr("tcpdelay.chain.delay_model.LARGEST_MEMORY", 1)
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Let the chain of a call fit with a round-trip time of 80 ms, and not with 100 ms."""
+    monkeypatch.setattr("tcpdelay.chain.delay_model.LARGEST_MEMORY", 100_000)
+
+
+def test_a_prediction_says_why_it_is_simulated(no_memory, run):
+    answer = predict(Scenario(VOIP, PATH))
+    assert (answer.method, answer.simulated_because[: len(REASON)]) == ("simulation", REASON)
+    status, printed, errors = run("predict", "--rtt", "100ms", "--loss", "2%", "--app", "voip")
+    assert (status, errors) == (0, "")
+    assert f"simulation: {REASON}" in printed
+    with pytest.raises(TooLargeError):
+        td.predict_delay(VOIP, PATH, method="chain")
+
+
+def test_a_report_says_why_it_is_simulated(no_memory):
+    found = td.guideline("voip", PATH)
+    assert found.verdict == "works"
+    assert "so all figures are simulated" in found.to_markdown()
+    assert json.loads(found.to_json())["simulated_because"].startswith(REASON)
+    with pytest.raises(TooLargeError):
+        td.guideline("voip", PATH, method="chain")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: td.largest_loss(VOIP, PATH),
+        lambda: td.sensitivities(VOIP, PATH),
+        lambda: td.playout_for_late_fraction(VOIP, PATH, None, 0.02),
+        lambda: td.best_split(VOIP, PATH),
+        lambda: td.best_connections(VOIP, PATH, target=CallTarget()),
+    ],
+)
+def test_questions_say_why_they_are_simulated(no_memory, ask):
+    found = ask()
+    assert found.method == "simulation"
+    assert any(REASON in note for note in found.notes)
+
+
+def test_an_edge_beyond_the_largest_chain_is_simulated(little_memory):
+    alone = td.largest_rtt(VOIP, PATH, method="chain")
+    assert alone.limited_by == "size of the chain"
+    found = td.largest_rtt(VOIP, PATH)
+    assert (found.method, found.limited_by) == ("simulation", "delay")
+    assert found.value > 1.1 * alone.value
+    assert any(REASON in note for note in found.notes)
+
+
+def test_points_of_a_region_beyond_the_largest_chain_are_simulated(little_memory):
+    found = td.working_boundary(VOIP, rtt=[0.08, 0.12], loss=np.geomspace(0.001, 0.04, 8), limit=0.1)
+    assert found.simulated.tolist() == [False, True]
+    assert 0.001 < found.works_up_to[1] < found.works_up_to[0] < 0.04
+    table = edge_table([Edge("voip", "linux", found, (None, None))])
+    assert [row["method"] for row in table.to_records()] == ["chain", "simulation"]
+    assert "Where the chain is too large, the edge is simulated." in table.to_text()
+
+
+# A simulation that has not settled says so wherever its delays are shown
+
+SETTLED = Simulation(
+    np.array([0.05, 70.0]), np.array([0.5, 0.5]), 0.05, packets=500_000, carried=Interval(0.968, 0.925, 1.014)
+)
+UNSETTLED = replace(SETTLED, settled=False)
+NOTE = "not settled after 500000 packets: between 92.5 % and 101 % of the rate is carried"
+
+
+def test_its_repr_says_so():
+    assert repr(UNSETTLED).endswith(f", {NOTE})")
+    assert "settled" not in repr(SETTLED)
+
+
+def test_its_quantiles_warn():
+    with pytest.warns(UnsettledWarning, match=NOTE):
+        assert UNSETTLED.quantile(0.95) == 70.0
+    # Where warnings are errors, as in this test, no other distribution warns.
+    assert SETTLED.quantile(0.95) == DelayDistribution(SETTLED.values, SETTLED.weights, 0.05).quantile(0.95) == 70.0
+
+
+def test_its_chart_and_its_table_say_so():
+    for kind in ("both", "cdf", "density", "survival"):
+        assert UNSETTLED.plot(Figure().subplots(), kind=kind).get_title("left") == NOTE
+        assert SETTLED.plot(Figure().subplots(), kind=kind).get_title("left") == ""
+    assert NOTE in distribution_html(UNSETTLED, "simulation")
+    assert "settled" not in distribution_html(SETTLED, "simulation")
+
+
+NEAR_CAPACITY = td.Flow(1448, 0.0046336), td.Path(rtt=0.078, loss=0.005)
+"""About the rate that TCP carries: the chain says a little less."""
+FREE = td.Path(rtt=0.001, loss=0.0), td.Udp()
+
+
+def over_network(flow: td.Flow, path: td.Path, packets: int):
+    shared = td.SharedPath(access_delay=path.rtt / 2, loss=path.loss)
+    source = td.ConstantRate(flow=flow, path=shared, stack=td.Stack.linux())
+    return simulate_network([source], UNLIMITED, duration=packets * flow.interval).flows[0]
+
+
+def over_relay(flow: td.Flow, path: td.Path, packets: int):
+    return td.simulate_relay(flow, FREE, (path, td.Stack.linux()), packets=packets)
+
+
+def test_an_isolated_loss_in_twenty_is_settled_in_every_simulator():
+    # Either side of the 95th percentile lies a delay: its interval is wide, but the share of later packets is known.
+    flow, path = td.Flow(174, 1.0), td.Path(rtt=0.1, loss=0.049)
+    network = over_network(flow, path, 20_000)
+    assert network.p95_interval.high > 3 * network.p95_interval.value
+    assert network.settled
+    assert over_relay(flow, path, 20_000).settled
+    assert td.simulate(flow, path, packets=20_000).settled
+
+
+@pytest.mark.parametrize("simulated", [over_network, over_relay])
+def test_networks_and_relays_say_so_wherever_they_show_delays(simulated):
+    found = simulated(*NEAR_CAPACITY, 200_000)
+    assert not found.settled
+    note = found.delays.unsettled_note
+    assert re.fullmatch(r"not settled after \d+ packets: between 9\S+ % and 1\S+ % of the rate is carried", note)
+    assert note in repr(found.delays)
+    page = distribution_html(found.delays, found.delays.method)
+    assert "by simulation" in page
+    assert note in page
+    assert found.delays.plot(Figure().subplots()).get_title("left") == note
+    with pytest.warns(UnsettledWarning, match=note):
+        found.delays.quantile(0.95)
+
+
+def test_key_frames_of_an_unsettled_video_are_not_settled_either():
+    path = td.Path(rtt=0.080, loss=0.005)
+    flows = td.simulate(td.Video(2.5e6), path, packets=20_000, seed=1), over_relay(td.Video(2.5e6), path, 20_000)
+    for found in flows:
+        kinds = [getattr(kind, "delays", kind) for kind in found.by_kind.values()]
+        assert {found.settled, *(kind.settled for kind in kinds)} == {False}
+
+
+def test_a_relay_prints_no_delay_that_has_not_settled(run):
+    first = ["--rtt", "1ms", "--loss", "0", "--first", "udp"]
+    asked = ["relay", "--packet-size", "1448", "--interval", "4.6336ms", *first, "--second-rtt", "78ms"]
+    status, printed, _ = run(*asked, "--second-loss", "0.5%", "--format", "json")
+    record = json.loads(printed)
+    assert status == 0
+    assert (record["settled"], record["p95"], record["mean"], record["mean_second"]) == (False, None, None, None)
+    assert record["carried_low"] < 1 < record["carried_high"]
+    _, printed, _ = run(*asked, "--second-loss", "0.5%")
+    assert "not settled after 100000 packets" in printed
+    assert "come within" not in printed

@@ -472,22 +472,20 @@ GIVEN = ["--listen", "127.0.0.1:0", "--to", "127.0.0.1:9", "--rtt", "80ms", "--l
         (["--log", "/no/such/folder/log"], "--log: "),
     ],
 )
-def test_bad_input_is_answered_by_one_line(run, arguments, complaint):
-    status, printed, errors = run("proxy", *GIVEN, *arguments)
-    assert (status, printed) == (2, "")
-    assert errors.startswith(f"tcpdelay proxy: {complaint}")
-    assert errors.count("\n") == 1
+def test_bad_input_is_answered_by_one_line(refused, arguments, complaint):
+    assert refused("proxy", *GIVEN, *arguments).startswith(f"tcpdelay proxy: {complaint}")
 
 
 @pytest.mark.parametrize(
     ("listen", "to"), [(LOCAL, "localhost"), ("0.0.0.0", LOCAL), (LOCAL, "0.0.0.0"), ("[::]", "[::1]")]
 )
-def test_a_server_that_is_the_proxy_itself_is_refused(run, listen, to):
+def test_a_server_that_is_the_proxy_itself_is_refused(refused, listen, to):
     with socket.create_server((LOCAL, 0)) as unused:
         port = unused.getsockname()[1]
-    status, printed, errors = run("proxy", *GIVEN, "--listen", f"{listen}:{port}", "--to", f"{to}:{port}")
-    assert (status, printed) == (2, "")
-    assert errors == f"tcpdelay proxy: --to: {to}:{port} is the proxy itself, at --listen\n"
+    assert (
+        refused("proxy", *GIVEN, "--listen", f"{listen}:{port}", "--to", f"{to}:{port}")
+        == f"tcpdelay proxy: --to: {to}:{port} is the proxy itself, at --listen\n"
+    )
 
 
 @pytest.mark.parametrize("option", ["--listen", "--control"])

@@ -1,7 +1,9 @@
-"""What a release consists of: metadata of the wheel, the citation, and the workflow that builds and tests both."""
+"""What the repository releases: the wheel, the citation, the workflow, sets of captures, and scripts that start."""
 
+import hashlib
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
@@ -11,7 +13,12 @@ from email import message_from_bytes
 from email.policy import default
 from pathlib import Path
 
+import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+
+import manifest
+from tcpdelay.capture.flow_capture import CaptureFile
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -128,3 +135,84 @@ def test_the_source_distribution_is_small_and_builds_the_same_wheel(tmp_path):
     shown = [sys.executable, "-m", "tcpdelay", "paths"]
     found = subprocess.run(shown, cwd=unpacked, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": "."})
     assert (found.returncode, "lte" in found.stdout) == (0, True), found.stderr
+
+
+# The sets of captures are those of the manifest, and hold what their specifications plan
+
+
+def test_every_set_is_in_the_manifest_as_it_is():
+    listed = pd.read_csv(manifest.MANIFEST).set_index("set")
+    assert sorted(listed.index) == sorted(str(file.relative_to(manifest.HERE)) for file in manifest.sets())
+    assert listed["captures"].sum() > 2000
+    for name, row in listed.iterrows():
+        file = manifest.HERE / name
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == row["sha256"], name
+        assert sorted(CaptureFile(file).names) == sorted(manifest.planned(file)), name
+
+
+def test_tcp_never_waits_for_a_queue_in_the_sender():
+    felt = []
+    for file in manifest.sets():
+        table = pq.read_table(file, columns=["name", "counters"]).to_pydict()
+        rows = zip(table["name"], map(dict, table["counters"]), strict=True)
+        felt += [name for name, counters in rows if counters.get("TCPSpuriousRtxHostQueues", 0)]
+    assert not felt
+
+
+# The scripts of benchmarks/ and validation/ run nowhere else in the tests: that they still start at all
+
+SCRIPTS = sorted(
+    file
+    for folder in ("benchmarks", "validation")
+    for file in (ROOT / folder).rglob("*.py")
+    if file.parent.name != "scoring"
+)
+WITH_COMMAND_LINE = [script for script in SCRIPTS if "ArgumentParser(" in script.read_text()]
+OF_EXTRA_BENCH = ("pytest_benchmark", "quantecon", "stormpy")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Return what runs a script as Python would, and forgets what the script has imported from beside it."""
+    before = set(sys.modules)
+
+    def start(script, name, *arguments):
+        monkeypatch.setattr(sys, "argv", [str(script), *arguments])
+        monkeypatch.setattr(sys, "path", [str(script.parent), str(ROOT), *sys.path])
+        try:
+            runpy.run_path(str(script), run_name=name)
+        except ModuleNotFoundError as error:
+            if error.name not in OF_EXTRA_BENCH:
+                raise
+            pytest.skip(f"{error.name} of the extra bench is not installed")
+
+    yield start
+    for module in set(sys.modules) - before:
+        file = getattr(sys.modules[module], "__file__", None) or ""
+        if Path(file) in SCRIPTS:
+            del sys.modules[module]
+
+
+# The others show below that they start.
+@pytest.mark.parametrize(
+    "script", [s for s in SCRIPTS if s not in WITH_COMMAND_LINE], ids=lambda script: str(script.relative_to(ROOT))
+)
+def test_all_that_a_script_imports_is_there(started, script):
+    started(script, "imported")
+
+
+@pytest.mark.parametrize("script", WITH_COMMAND_LINE, ids=lambda script: str(script.relative_to(ROOT)))
+def test_a_script_explains_its_command_line(started, script, capsys):
+    with pytest.raises(SystemExit) as end:
+        started(script, "__main__", "--help")
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: ")
+
+
+def test_arguments_are_read_by_a_parser_that_explains_them():
+    assert len(WITH_COMMAND_LINE) > 5
+    # The ends of programs in a guest are started by other scripts.
+    scripts = [script for script in SCRIPTS if script.parent.name != "program_ends"]
+    by_hand = [script for script in scripts if "sys.argv[1" in script.read_text()]
+    # What it runs in another process reads the files that it is given there.
+    assert sorted(script.name for script in by_hand) == ["large.py", "public.py"]

@@ -1,13 +1,20 @@
+"""Reports: their content in every format, comparisons, escaped text, terminals, and that no two statements disagree."""
+
 import dataclasses
+import io
 import json
 import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from rich.console import Console
 
 from report_cases import CASES, FORMATS, VOIP, Page, as_text, markdown_rows, rendered
+from report_consistency import contradictions, draw, report
 from tcpdelay import guideline
 from tcpdelay.advice.rule import Effect
 from tcpdelay.capture.estimate import PathEstimate
@@ -15,6 +22,8 @@ from tcpdelay.chain import chains as chain_models
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content
+from tcpdelay.report.document import escape, print_content
+from tcpdelay.report.guideline import compare_guidelines
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Target, application
 from tcpdelay.scenario.source import Flow
@@ -351,3 +360,194 @@ def test_what_is_not_computed_is_said_and_not_promised(no_search):
     assert found.verdict == "uncertain"
     assert "not computed" in found.to_markdown()
     assert json.loads(found.to_json())["alternatives"][-1]["quantile"] is None
+
+
+# Two scenarios and their differences
+
+
+@pytest.fixture(scope="module")
+def compared():
+    call = application("voip")
+    stacks = (Stack.linux(), Stack.newreno_2008(backlog_bound="grow"))
+    return compare_guidelines(*(guideline(path=Path(0.100, 0.02), stack=s, application=call) for s in stacks))
+
+
+@pytest.mark.parametrize("output_format", ["html", "markdown"])
+def test_comparison_shows_both_guidelines(compared, output_format):
+    report = rendered(compared, output_format)
+    rows = Page(report).rows() if output_format == "html" else markdown_rows(report)
+    rows = {row[0]: row for row in rows}
+    for q in (0.5, 0.95, 0.99):
+        for column, found in ((1, compared.before), (2, compared.after)):
+            shown = parse_time(rows[f"p{100 * q:.0f}"][column], "delay")
+            assert shown == pytest.approx(found.distribution.quantile(q), rel=5.1e-3)
+    scores = [float(cell) for cell in rows["best MOS"][1:]]
+    assert scores[:2] == pytest.approx([compared.before.call.best.mos, compared.after.call.best.mos], abs=0.0051)
+    assert scores[2] == pytest.approx(scores[1] - scores[0], abs=0.0101)
+    assert "Transport" in rows
+    assert "Flow" not in rows
+
+
+def test_comparison_draws_both_distributions(compared):
+    page = Page(compared.to_html())
+    (drawing,) = page.all("svg")
+    texts = [element["text"] for element in page.all("text")]
+    assert {"before", "after", "limit 200 ms"} <= set(texts)
+    assert drawing["attributes"]["role"] == "img"
+    assert "http" not in compared.to_html()
+
+
+def test_comparison_names_what_differs(compared):
+    record = json.loads(compared.to_json())
+    assert "stack.backlog_bound" in record["differs"]
+    assert not any(name.startswith(("flow", "path", "target")) for name in record["differs"])
+    assert record["before"]["call"]["codec"]["name"] == "g711"
+
+
+def test_comparison_with_a_flow_that_never_settles_reads_sensibly(findings):
+    found = compare_guidelines(findings["works"], findings["never"])
+    for text in (found.to_html(), found.to_markdown()):
+        assert "never settles" in text
+        assert not re.search(r"\b(inf|nan)\b", Page(text).all("main")[0]["text"] if "<main>" in text else text)
+
+
+# Text of users stays text in all formats
+
+HOSTILE = '<script>alert(1)</script> "><img src=x onerror=alert(1)> [bold]a[/bold] | `b` *c* {{ 7*7 }}\n# d'
+
+
+@pytest.fixture(scope="module")
+def hostile(findings):
+    found = findings["estimated"]
+    rule = dataclasses.replace(
+        found.recommendations[0], title=HOSTILE, reason=HOSTILE, condition=HOSTILE, setting=f"sysctl a.b {HOSTILE}"
+    )
+    return dataclasses.replace(
+        found,
+        recommendations=(rule, *found.recommendations[1:], dataclasses.replace(rule, applies=False)),
+        notes=(HOSTILE,),
+        alternatives=(dataclasses.replace(found.alternatives[0], label=HOSTILE),),
+        playout=(dataclasses.replace(found.playout[0], masks=HOSTILE, formula=HOSTILE),),
+        validity=dataclasses.replace(found.validity, source=HOSTILE),
+    )
+
+
+def test_hostile_text_stays_text_in_html(hostile):
+    page = Page(hostile.to_html())
+    assert not page.all("script", "img")
+    assert page.all("main")[0]["text"].count("<script>alert(1)</script>") == 15
+
+
+def test_hostile_text_stays_text_in_markdown(hostile):
+    report = hostile.to_markdown()
+    assert "\n# d" not in report
+    assert not re.search(r"(?<!\\)<", report)
+    assert not re.search(r"(?<![\\*])\*c", report)
+    widths = {len(row) for row in markdown_rows(report) if "script" in "".join(row)}
+    assert widths == {4, 5}
+
+
+def test_hostile_text_stays_text_in_the_terminal(hostile):
+    report = as_text(hostile)
+    assert "<script>alert(1)</script>" in report
+    # Backticks around code stand for a style.
+    assert "[bold]a[/bold] | b *c* {{ 7*7 }} # d" in re.sub(r"\s+", " ", report)
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("2 % of a_b", "2 % of a_b"),
+        ("_a_", r"\_a\_"),
+        ("# a", r"\# a"),
+        ("- a", r"\- a"),
+        ("1. a", r"1\. a"),
+        ("1.5 s", "1.5 s"),
+        ("a | b", r"a \| b"),
+        (r"a\b", r"a\\b"),
+        ("[a](b)", r"\[a\](b)"),
+        ("a\n# b", "a # b"),
+    ],
+)
+def test_markdown_shows_text_as_it_stands(text, escaped):
+    assert escape(text) == escaped
+
+
+# On a terminal: width and colours
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("case", CASES)
+def test_terminal_report_keeps_to_the_width(findings, case, width):
+    lines = as_text(findings[case], width=width).splitlines()
+    assert max(map(len, lines)) <= min(width, 100)
+    assert not any(line.endswith(" ") for line in lines)
+    assert not any("…" in line.replace("change …", "").replace("replace …", "") for line in lines)
+
+
+def test_terminal_report_says_the_same_without_colour(findings):
+    plain = as_text(findings["fails"], width=80)
+    coloured = as_text(findings["fails"], width=80, force_terminal=True, color_system="standard")
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mDoes not work" in coloured
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
+def test_a_terminal_shows_the_verdict_in_colour_unless_it_must_not(findings, monkeypatch, variable, coloured):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    page = io.StringIO()
+    print_content(
+        findings["fails"].content(), Console(file=page, width=100, force_terminal=True, color_system="standard")
+    )
+    assert ("\x1b[1;31m" in page.getvalue()) == coloured
+
+
+# Whole reports of random scenarios, read as data: no two statements disagree
+
+REPORTS = 30
+SEED = 1
+
+
+def test_reports_of_random_scenarios_do_not_contradict_themselves():
+    rng = np.random.default_rng(SEED)
+    scenarios = [draw(rng) for _ in range(REPORTS)]
+    faults = {scenario: found for scenario in scenarios if (found := contradictions(report(scenario)))}
+    assert not faults
+
+
+@pytest.fixture(scope="module")
+def found():
+    return guideline(path=Path(0.100, 0.02), application=application("voip"))
+
+
+def changed(found, key, **changes):
+    rules = [replace(rule, **changes) if rule.key == key else rule for rule in found.recommendations]
+    return replace(found, recommendations=tuple(sorted(rules, key=lambda rule: rule.place != "do")))
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "fault"),
+    [
+        ("split", {"place": "do"}, "split is to be done for nothing"),
+        ("sack", {"place": "do"}, "sack is to be done without an effect"),
+        ("delayed-ack", {"place": "do"}, "delayed ACKs are to be switched off that are off"),
+        ("segment-ratio", {"effect": Effect("chain", 0.140, 0.120)}, "segment-ratio has another delay"),
+        ("playout-loss", {"place": "do"}, "playout-loss is to be done without an effect"),
+        ("nagle", {"effect": Effect("bound", saves_up_to=1.0)}, "nagle has another bound"),
+    ],
+)
+def test_faulty_advice_is_found(found, key, changes, fault):
+    assert contradictions(found) == []
+    assert fault in contradictions(changed(found, key, **changes))
+
+
+def test_a_wrong_verdict_or_margin_is_found(found):
+    assert "verdict, quantile and late packets disagree" in contradictions(replace(found, works=False))
+    loss = replace(found.margins[0], edge=0.2)
+    assert "the target is missed at the margin of loss" in contradictions(
+        replace(found, margins=(loss, *found.margins[1:]))
+    )

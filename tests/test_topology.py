@@ -1,5 +1,6 @@
-"""Programs on several hosts, over several links: the description in TOML, and runs in a guest."""
+"""Programs on several hosts, over several links, over links with a trace, and in tests of users: runs in a guest."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 
 from guest_requirements import require
 from tcpdelay.capture.pcap.analysis import analyze_directions
+from tcpdelay.declare import InvalidValueError
+from tcpdelay.sim.network.link_trace import LinkTrace
 from tcpdelay.testbed.backends import VirtualTimeBackend
-from tcpdelay.testbed.programs import run_topology
-from tcpdelay.testbed.topology import read_topology
+from tcpdelay.testbed.programs import run_programs, run_topology
+from tcpdelay.testbed.topology import EmulatedPath, read_topology
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "shared-link.toml"
@@ -229,3 +232,90 @@ ecn = {ecn}
     assert marked[0] == 0
     assert dropped[0] > 0
     assert min(marked[1:]) > 0
+
+
+# A link with a trace: times, drops, and TCP in both directions
+
+SERVER = """
+import socket, time
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+own.bind(("", 7000))
+listening = socket.create_server(("", 7001))
+times = []
+for _ in range(12):
+    own.recv(2048)
+    times.append(time.monotonic())
+print(*(round(1e3 * (later - earlier), 3) for earlier, later in zip(times, times[1:])), flush=True)
+stream, _ = listening.accept()
+while data := stream.recv(65536):
+    stream.sendall(data)
+"""
+CLIENT = """
+import socket, time
+own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(13):
+    own.sendto(bytes(1472), ("server", 7000))
+time.sleep(0.2)
+stream = socket.create_connection(("server", 7001))
+begin = time.monotonic()
+stream.sendall(bytes(14480))
+left = 14480
+while left:
+    left -= len(stream.recv(65536))
+print(round(time.monotonic() - begin, 2), flush=True)
+"""
+
+
+def test_packets_leave_at_the_opportunities_of_the_trace(tmp_path):
+    require(GUEST.problems(), "VIRTUAL")
+    path = EmulatedPath(rtt=0.020, trace=LinkTrace.of_opportunities([10]), queue_packets=12)
+    ends = [[sys.executable, "-c", text] for text in (CLIENT, SERVER)]
+    found = run_programs(*ends, path, tmp_path / "run", GUEST, duration=30)
+    # The last datagram finds twelve in the queue.
+    assert found.output("server").splitlines() == [" ".join(["10.0"] * 11)]
+    assert found.packets["bottleneck_dropped"] == 1
+    assert found.status == {"client": 0, "server": 0}
+    # A round trip, ten segments, one every 10 ms, and in each direction a wait for the first opportunity.
+    assert 0.12 <= float(found.output("client")) <= 0.15
+
+
+# The plugin of pytest: tests over an emulated path, in a pytest of their own
+
+
+def run_pytest(*arguments, cwd=ROOT):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n0", "-rs", "-v", *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False).stdout
+
+
+def test_the_example_passes():
+    require(GUEST.problems(), "VIRTUAL")
+    printed = run_pytest("examples/test_bad_path.py")
+    assert "1 passed" in printed, printed
+
+
+def test_the_marker_is_declared():
+    assert (
+        "tcpdelay(rtt="
+        in subprocess.run(
+            [sys.executable, "-m", "pytest", "--markers"], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    )
+
+
+def test_a_test_without_a_guest_is_skipped_with_the_reason(tmp_path):
+    (tmp_path / "test_mine.py").write_text(
+        "import pytest\n@pytest.mark.tcpdelay(hz=999, kernel='5.15')\n"
+        "def test_it(tcpdelay_path):\n    raise AssertionError\n"
+    )
+    printed = run_pytest(tmp_path, "--rootdir", tmp_path, cwd=tmp_path)
+    assert "1 skipped" in printed
+    build = "tcpdelay testbed build-kernel --kernel 5.15 --hz 999"
+    assert f"tcpdelay_path: no kernel of Linux 5.15 with virtual time at 999 Hz; run: {build}" in printed
+
+
+def test_the_path_of_a_test_takes_the_settings_of_the_test(tcpdelay_path):
+    assert (tcpdelay_path.path.rtt, tcpdelay_path.path.loss, tcpdelay_path.seed) == (0.1, 0.01, 0)
+    other = tcpdelay_path.over(rtt=0.3, seed=4)
+    assert (other.path.rtt, other.path.loss, other.seed) == (0.3, 0.01, 4)
+    with pytest.raises(InvalidValueError, match="rtt must lie between"):
+        tcpdelay_path.over(rtt=100)
