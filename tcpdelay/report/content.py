@@ -14,6 +14,7 @@ from tcpdelay.declare import declarations
 from tcpdelay.report import phrases
 from tcpdelay.report.analysis import by_chance_row, disagreement
 from tcpdelay.report.document import Advice, Content, Section, Table
+from tcpdelay.report.prediction import settings_in_words
 from tcpdelay.scenario.path import WARNING, Path, PathPreset
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.stack import transport_name
@@ -100,7 +101,7 @@ BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in 
 
 
 def scenario_table(found: JudgedDelays) -> Table:
-    """Return the scenario: a flow of constant rate, the path, the demand and the transport."""
+    """Return the scenario: a flow of constant rate, the path, the target and the transport."""
     path, target = found.path, found.target
     one_way = format_time(path.forward_delay)
     rows = (
@@ -109,7 +110,7 @@ def scenario_table(found: JudgedDelays) -> Table:
         ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
         *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
-        ("Demand", f"{format_fraction(target.quantile)} of the {found.messages} within {format_time(target.limit)}"),
+        ("Target", f"{format_fraction(target.quantile)} of the {found.messages} within {format_time(target.limit)}"),
         ("Transport", phrases.stack_words(found.stack)),
     )
     return Table(("Scenario", "Value"), rows)
@@ -645,7 +646,7 @@ def _remark_on_effects(found: Findings | SourceFindings) -> str:
 def _source_table(source: Source) -> Table:
     kinds = f" of the kinds {' and '.join(source.kinds)}" if len(source.kinds) > 1 else ""
     rows = (
-        ("Source", repr(source)),
+        ("Source", settings_in_words(source)),
         ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
         ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
         ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),
