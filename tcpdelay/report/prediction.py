@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
-from tcpdelay.declare import Quantity, declarations, effective_fields
+from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report.document import attributes, facts_text
-from tcpdelay.scenario.messages import EmpiricalSizes, SizeDistribution, Trace
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow, is_exact
-from tcpdelay.scenario.source_settings import KINDS, source_parameters
+from tcpdelay.scenario.source_settings import source_parameters
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.units import (
     NOT_SETTLED,
@@ -69,33 +68,6 @@ def source_in_words(source: Source) -> str:
         return f"{source.packet_size} bytes every {format_time(source.interval)} ({format_rate(source.bitrate)}){late}"
     mean, peak = format_rate(source.mean_bitrate), format_rate(source.peak_bitrate)
     return f"{type(source).__name__.lower()} of {mean} in the mean, {peak} in the busiest second{late}"
-
-
-def settings_in_words(source: Source) -> str:
-    """Return a source in words, with all settings that have an effect."""
-    if isinstance(source, Trace):
-        return f"trace: {source.times.size} messages in {format_time(source.duration)}"
-    if type(source) not in KINDS.values():
-        return repr(source)
-    return f"{type(source).__name__.lower()}: {_settings_in_words(source)}"
-
-
-def _settings_in_words(described: object) -> str:
-    """Return the settings of a source, or of a distribution of sizes, in words with their units."""
-    declared, words = declarations(type(described)), []
-    for name, value in effective_fields(described).items():
-        field = declared[name]
-        if isinstance(value, EmpiricalSizes):
-            words.append(f"{value.values.size} measured sizes")
-            continue
-        if isinstance(value, SizeDistribution):
-            distribution = type(value).__name__.removesuffix("Sizes").lower()
-            words.append(f"{distribution} sizes ({_settings_in_words(value)})")
-            continue
-        # Times, sizes and rates are written with their units; the unit of a plain number is declared.
-        unit = f" {field.unit}" if isinstance(field, Quantity) and field.kind == "number" and field.unit else ""
-        words.append(f"{name.replace('_', ' ')} {field.written(value)}{unit.replace('1/s', 'per second')}")
-    return ", ".join(words)
 
 
 def scenario_in_words(source: Source, path: Path) -> str:

@@ -199,10 +199,9 @@ class Encapsulation:
         >>> encapsulation("websocket").in_words(960)
         'websocket adds 8 bytes to a message of 960 bytes, 968 in total: WebSocket header, masked 8'
         """
-        total = self.packet_size(payload)
-        if total == payload:
+        total, added = self.packet_size(payload), " + ".join(f"{name} {size}" for name, size in self.parts(payload))
+        if not added:
             return f"{self.name} adds no bytes to {message} of {payload} bytes"
-        added = " + ".join(f"{name} {size}" for name, size in self.parts(payload))
         return f"{self.name} adds {total - payload} bytes to {message} of {payload} bytes, {total} in total: {added}"
 
 
