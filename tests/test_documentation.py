@@ -245,6 +245,19 @@ def test_the_errors_that_answers_state():
     assert f"sends {percent(errors.LARGEST_CAPACITY_ERROR)} more than the chain's capacity" in page
 
 
+def test_the_row_that_explains_the_map_is_a_row_of_the_table():
+    page = text_of("docs/accuracy/error-map.md")
+    rows = (RESULTS / "error-map.md").read_text(encoding="utf-8").splitlines()
+    (row,) = [row for row in rows if row.startswith("| RTT 50 ms to 160 ms")]
+    _, cases, *values = [cell.strip() for cell in row.strip("|").split("|")]
+    median, mean, tenth, mean_median, mean_mean, mean_tenth, beyond, _, _, same, *_ = values
+    assert f"It has {cases} scenarios that TCP carries" in page
+    assert f"is {median} or less in half of the scenarios, {mean} on average, and {tenth} or less" in page
+    assert f"for the mean delay, {mean_median}, {mean_mean} and {mean_tenth}." in page
+    assert f"on average {beyond} outside" in page
+    assert f"in {same} of the scenarios" in page
+
+
 def test_the_error_of_the_capacity():
     page, simulated = text_of("docs/accuracy/error-map.md"), table("capacity").simulated
     apart = (simulated - 1).abs()

@@ -122,7 +122,10 @@ def test_a_video_with_key_frames_has_the_headers_of_rtmp(run):
         *("--key-interval", "2s", "--packets", "5000", "--method", "simulation", "--format", "json"),
     )
     assert status == 0
-    assert "in the mean 4167 bytes over rtmp are 4181: video tag 5 + RTMP chunk headers 9" in said
+    assert (
+        "rtmp adds 14 bytes to an average message of 4167 bytes, 4181 in total: video tag 5 + RTMP chunk headers 9"
+        in said
+    )
     assert json.loads(printed)["bitrate"] == pytest.approx(1_000_000 * 4181 / 4167)
 
 
@@ -201,13 +204,33 @@ def test_presets_hold_what_is_around_their_data(name, size):
 @pytest.mark.parametrize(
     ("given", "size", "interval", "said"),
     [
-        (["--app", "opus"], 88, 0.020, "60 bytes over turn-tcp are 88: RTP header 12 + SRTP tag 10 + "),
-        (["--packet-size", "80", "--interval", "20ms"], 108, 0.020, "80 bytes over turn-tcp are 108: "),
-        (["--bitrate", "64kbit/s", "--interval", "20ms"], 188, 0.020, "160 bytes over turn-tcp are 188: "),
-        (["--app", "opus", "--bitrate", "48kbit/s"], 148, 0.020, "120 bytes over turn-tcp are 148: "),
-        (["--app", "live-video"], 1448, 8 * 1422 / 2_500_000, "1422 bytes over turn-tcp are 1448: "),
-        (["--bitrate", "1Mbit/s"], 1448, 8 * 1422 / 1_000_000, "1422 bytes over turn-tcp are 1448: "),
-        (["--bitrate", "1Mbit/s", "--mss", "536"], 536, 8 * 510 / 1_000_000, "510 bytes over turn-tcp are 536: "),
+        (
+            ["--app", "opus"],
+            88,
+            0.020,
+            "28 bytes to a message of 60 bytes, 88 in total: RTP header 12 + SRTP tag 10 + ",
+        ),
+        (
+            ["--packet-size", "80", "--interval", "20ms"],
+            108,
+            0.020,
+            "28 bytes to a message of 80 bytes, 108 in total: ",
+        ),
+        (
+            ["--bitrate", "64kbit/s", "--interval", "20ms"],
+            188,
+            0.020,
+            "28 bytes to a message of 160 bytes, 188 in total: ",
+        ),
+        (["--app", "opus", "--bitrate", "48kbit/s"], 148, 0.020, "28 bytes to a message of 120 bytes, 148 in total: "),
+        (["--app", "live-video"], 1448, 8 * 1422 / 2_500_000, "26 bytes to a message of 1422 bytes, 1448 in total: "),
+        (["--bitrate", "1Mbit/s"], 1448, 8 * 1422 / 1_000_000, "26 bytes to a message of 1422 bytes, 1448 in total: "),
+        (
+            ["--bitrate", "1Mbit/s", "--mss", "536"],
+            536,
+            8 * 510 / 1_000_000,
+            "26 bytes to a message of 510 bytes, 536 in total: ",
+        ),
     ],
 )
 def test_the_command_line_takes_sizes_for_those_of_the_data(run, given, size, interval, said):
@@ -215,7 +238,7 @@ def test_the_command_line_takes_sizes_for_those_of_the_data(run, given, size, in
         "predict", "--rtt", "100ms", "--loss", "1%", *given, "--over", "turn-tcp", "--format", "json"
     )
     assert status == 0
-    assert errors.removeprefix("live-video as a flow of constant rate\n").startswith(said)
+    assert errors.removeprefix("live-video as a flow of constant rate\n").startswith(f"turn-tcp adds {said}")
     assert ("live-video as a flow of constant rate" in errors) == ("live-video" in given)
     answer = json.loads(printed)
     assert answer["packet_size"] == size
@@ -317,5 +340,5 @@ def test_the_packet_rate_asked_for_is_that_of_whole_packets(run):
     status, printed, errors = run(
         "solve", "packet-rate", "--rtt", "100ms", "--loss", "1%", "--over", "tls", "--format", "json"
     )
-    assert (status, errors) == (0, "1426 bytes over tls are 1448: TLS 1.3 record 22\n")
+    assert (status, errors) == (0, "tls adds 22 bytes to a message of 1426 bytes, 1448 in total: TLS 1.3 record 22\n")
     assert json.loads(printed)["value"] > 1

@@ -416,7 +416,7 @@ def test_every_example_of_the_help_runs_as_written(run, tmp_path):
     assert len(lines) == 9
     for arguments in lines:
         status, _, errors = run(*arguments)
-        warned = "warning: real paths of this kind differ widely: measure yours with ping\n"
+        warned = "warning: real paths of this kind differ widely, so measure yours with ping\n"
         assert (status, errors) == (0, warned if "--path" in arguments else ""), arguments
         if arguments[-2] in ("-o", "--chart"):
             assert (tmp_path / arguments[-1]).stat().st_size > 1000

@@ -269,6 +269,15 @@ def speech():
     return td.guideline(td.Speech(174, 0.020), td.Path(rtt=0.100, loss=0.02))
 
 
+def test_a_source_is_written_with_its_settings_in_words(video):
+    (table,) = section(video, "source").tables
+    assert table.rows[0] == (
+        "Source",
+        "video: bitrate 1 Mbit/s, frame rate 30, key interval 2 s, key ratio 8, variation 0.3, "
+        "frame sizes lognormal, write jitter 1 ms",
+    )
+
+
 def test_the_delays_are_those_of_a_prediction(video):
     assert isinstance(video, td.SourceGuideline)
     delays = td.predict_delay(VIDEO, PATH, method="auto")

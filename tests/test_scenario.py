@@ -526,7 +526,7 @@ def test_a_prediction_takes_the_preset_and_its_changes(run):
     found = json.loads(printed)
     assert (status, found["path_preset"], found["rtt"], found["loss"]) == (0, "transatlantic", 0.09, 0.01)
     assert found["p95"] == td.predict_delay("voip", rtt=0.09, loss=0.01).quantile(0.95)
-    assert errors.startswith("warning: path transatlantic, ")
+    assert errors.startswith("warning: path transatlantic (")
     assert WARNING in errors
     _, printed, _ = run("solve", "loss", "--path", "transatlantic", "--app", "voip", "--format", "json")
     assert json.loads(printed)["path_preset"] == "transatlantic"

@@ -198,7 +198,7 @@ def _with_headers(source: Source, over: Encapsulation | None) -> Source:
     if over is None:
         return source
     carried = over.around(source)
-    print(f"in the mean {over.in_words(round(source.mean_size))}", file=sys.stderr)
+    print(over.in_words(round(source.mean_size), "an average message"), file=sys.stderr)
     return carried
 
 
@@ -349,7 +349,7 @@ def _path(options: ScenarioOptions, estimate: PathEstimate | None) -> Path:
     given = _given(options, "path")
     if options.path is not None:
         name = options.path.name
-        print_warning(f"path {name}, {options.path.title}: {WARNING}; tcpdelay paths {name} has the sources")
+        print_warning(f"path {name} ({options.path.title}): {WARNING}. Its sources: tcpdelay paths {name}")
         return Path(**options.path.changed(**given))
     missing = [f"--{name}" for name in ("rtt", "loss") if name not in given]
     if missing and estimate is None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tcpdelay.advice.guideline import NOT_FOR_SOURCES, Findings, SourceFindings
 from tcpdelay.ask import assumptions
-from tcpdelay.declare import declarations
+from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report import phrases
 from tcpdelay.report.analysis import by_chance_row, disagreement
 from tcpdelay.report.document import Advice, Content, Section, Table
 from tcpdelay.scenario.path import WARNING, Path, PathPreset
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
+from tcpdelay.scenario.source_settings import KINDS
 from tcpdelay.scenario.stack import transport_name
 from tcpdelay.units import (
     NEVER_SETTLES,
@@ -100,7 +101,7 @@ BOTTLENECK = {"packets": "queue limited in packets", "bytes": "queue limited in 
 
 
 def scenario_table(found: JudgedDelays) -> Table:
-    """Return the scenario: a flow of constant rate, the path, the demand and the transport."""
+    """Return the scenario: a flow of constant rate, the path, the target and the transport."""
     path, target = found.path, found.target
     one_way = format_time(path.forward_delay)
     rows = (
@@ -109,7 +110,7 @@ def scenario_table(found: JudgedDelays) -> Table:
         ("Loss", f"{format_fraction(path.loss)}, {losses(path)}"),
         *other_fields(path),
         ("Bottleneck", BOTTLENECK[path.bottleneck]),
-        ("Demand", f"{format_fraction(target.quantile)} of the {found.messages} within {format_time(target.limit)}"),
+        ("Target", f"{format_fraction(target.quantile)} of the {found.messages} within {format_time(target.limit)}"),
         ("Transport", phrases.stack_words(found.stack)),
     )
     return Table(("Scenario", "Value"), rows)
@@ -162,14 +163,16 @@ def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
     return Table(("Measured", "Value"), tuple(rows))
 
 
+def _in_words(described: type, values: Mapping[str, Any]) -> str:
+    """Return values of a class's declared fields in words."""
+    declared = declarations(described)
+    return ", ".join(f"{name.replace('_', ' ')} {declared[name].written(value)}" for name, value in values.items())
+
+
 def preset_section(preset: PathPreset, path: Path) -> Section:
     """Return the section on the preset from which a path is made."""
-    given = [
-        f"{name.replace('_', ' ')} {declarations(type(path))[name].written(getattr(path, name))}"
-        for name, value in preset.values.items()
-        if getattr(path, name) != value
-    ]
-    instead = f"; given instead: {', '.join(given)}" if given else ""
+    changed = {name: getattr(path, name) for name, value in preset.values.items() if getattr(path, name) != value}
+    instead = f"; given instead: {_in_words(type(path), changed)}" if changed else ""
     return Section(
         "preset",
         "Where the path comes from",
@@ -193,10 +196,9 @@ def ranges_in_words(preset: PathPreset) -> str:
 
 def preset_rows(preset: PathPreset, path: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the values of a preset, why they are chosen, and the source; `path` only gives their declarations."""
-    declared = declarations(type(path))
     for basis in preset.basis:
-        values = [f"{name.replace('_', ' ')} {declared[name].written(preset.values[name])}" for name in basis.fields]
-        yield ", ".join(values), basis.statement, f"{basis.source} ({basis.date})" if basis.source else "none"
+        values = _in_words(type(path), {name: preset.values[name] for name in basis.fields})
+        yield values, basis.statement, f"{basis.source} ({basis.date})" if basis.source else "none"
 
 
 def delays_table(guideline: JudgedDelays) -> Table:
@@ -643,9 +645,11 @@ def _remark_on_effects(found: Findings | SourceFindings) -> str:
 
 
 def _source_table(source: Source) -> Table:
+    named = effective_fields(source) if type(source) in KINDS.values() else {}
+    settings = f"{type(source).__name__.lower()}: {_in_words(type(source), named)}" if named else repr(source)
     kinds = f" of the kinds {' and '.join(source.kinds)}" if len(source.kinds) > 1 else ""
     rows = (
-        ("Source", repr(source)),
+        ("Source", settings),
         ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
         ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
         ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),

@@ -191,16 +191,18 @@ class Encapsulation:
         result: Sent = carried
         return result
 
-    def in_words(self, payload: int) -> str:
-        """Return in one line the bytes that are written to TCP for `payload` [bytes, 1 or more].
+    def in_words(self, payload: int, message: str = "a message") -> str:
+        """Return in one line the bytes that the headers add to `message`, which has `payload` bytes [1 or more].
 
         Examples
         --------
         >>> encapsulation("websocket").in_words(960)
-        '960 bytes over websocket are 968: WebSocket header, masked 8'
+        'websocket adds 8 bytes to a message of 960 bytes, 968 in total: WebSocket header, masked 8'
         """
-        added = " + ".join(f"{name} {size}" for name, size in self.parts(payload))
-        return f"{payload} bytes over {self.name} are {self.packet_size(payload)}" + (f": {added}" if added else "")
+        total, added = self.packet_size(payload), " + ".join(f"{name} {size}" for name, size in self.parts(payload))
+        if not added:
+            return f"{self.name} adds no bytes to {message} of {payload} bytes"
+        return f"{self.name} adds {total - payload} bytes to {message} of {payload} bytes, {total} in total: {added}"
 
 
 _KNOWN = (

@@ -216,7 +216,7 @@ def link_settings(link: object) -> dict[str, Any]:
 
 # Presets of paths that people have: `path_presets.toml` has their parameters, sources and limits.
 
-WARNING = "real paths of this kind differ widely: measure yours with ping"
+WARNING = "real paths of this kind differ widely, so measure yours with ping"
 """Said wherever a preset is used."""
 
 
