@@ -187,7 +187,7 @@ MISMATCHES = {
     "another llvmlite": (edited("llvmlite", "0.44.0"), "are for llvmlite 0.44.0, not "),
     "another Python": (edited("python", "cpython 3.10"), "are for cpython 3.10, not cpython 3."),
     "another system": (edited("system", "x86_64-apple-darwin"), "are for x86_64-apple-darwin, not "),
-    "other sources": (edited("sources", "00"), "the compiled kernels of this installation are of other sources"),
+    "other sources": (edited("sources", "00"), "the stored kernels do not match this installation's sources"),
     "a processor without a feature": (edited("features", ["avx2", "avx99"]), "this processor lacks avx99"),
     "a folder that others can write": (lambda folder: folder.chmod(0o777), "others can write to "),
     "a stamp that others can write": (lambda folder: (folder / "stamp.json").chmod(0o666), "others can write to "),
@@ -260,7 +260,7 @@ def test_a_changed_source_has_its_kernels_compiled(installation, tmp_path, playe
     text = module.read_text()
     module.write_text(f"{text}# A change.\n")
     try:
-        falls_back(installation, tmp_path, played, "of other sources")
+        falls_back(installation, tmp_path, played, "installation's sources")
     finally:
         module.write_text(text)
 

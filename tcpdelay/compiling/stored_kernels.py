@@ -121,7 +121,7 @@ def _difference(found: Stamp) -> str | None:
         if theirs != ours:
             return f"the compiled kernels of this installation are for {of}{theirs}, not {ours}"
     if found.sources != here.sources:
-        return "the compiled kernels of this installation are of other sources"
+        return "the stored kernels do not match this installation's sources"
     if lacking := sorted(set(found.features) - processor_features()):
         return f"this processor lacks {', '.join(lacking)}"
     settings: Any = config

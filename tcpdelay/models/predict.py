@@ -284,11 +284,12 @@ def predict_delay(
         The transport, or its name on the command line; by default the TCP of a current Linux kernel. The chain of
         QUIC knows datagrams and a stream per message, with NewReno. Any other QUIC is simulated.
     method : {"auto", "chain", "simulation"}
-        What answers: the Markov chain in a millisecond, or `simulate`, of `Stack.linux` and `Stack.quic`, to 2 % in
-        some seconds, with a backlog to 16 %, or to what it has reached after 20 million packets. "auto" asks the chain
-        where its expected error is below 10 % and the flow's rate is not near the capacity, and else simulates what can
-        be simulated: also lost acknowledgements, which the chain does not know, jitter above the packet interval, and
-        bursts of losses that are too long for it. "chain" never simulates, and refuses what the chain does not know.
+        Which model answers. "chain": the Markov chain, in about a millisecond; it refuses what it does not know.
+        "simulation": `simulate`, for `Stack.linux` and `Stack.quic`. It runs for some seconds, until the 95th
+        percentile is known to 2 % (to 16 % with a backlog) or 20 million packets are simulated. "auto": the chain where
+        its expected error is below 10 % and the flow's rate is not near the capacity; otherwise a simulation, if the
+        scenario can be simulated. Lost acknowledgements, jitter above the packet interval, and loss bursts too long for
+        the chain are always simulated.
     packets : int, optional
         Packets of a simulation, 1000 to 1e9, whatever precision they reach; not with "chain".
     on_progress : callable, optional
