@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -561,6 +562,17 @@ def test_a_comparison_simulates_the_queue_of_the_preset(run):
     _, printed, errors = run("compare", "--path", "5g", *given)
     assert json.loads(printed)["scenario"]["rtt"] == pytest.approx(0.030)
     assert "compare has no jitter: 5 ms, its mean, are a part of the round-trip time" in errors
+    assert json.loads(printed)["scenario"]["mean_jitter"] == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize("written", ["text", "markdown", "html"])
+def test_a_comparison_says_under_its_table_that_its_path_has_no_jitter(run, written):
+    given = ["--path", "wifi-busy", "--app", "game", "--duration", "10s", "--format", written]
+    said = "The simulated path has no jitter: [0-9.]+ ms, the mean of the jitter, are a part of its round-trip time[.]"
+    _, printed, _ = run("compare", *given)
+    assert re.search(said, " ".join(printed.split()))
+    _, printed, _ = run("compare", *given, "--rtt", "30ms", "--jitter", "0ms")
+    assert "has no jitter" not in printed
 
 
 @pytest.mark.parametrize("name", NAMES)

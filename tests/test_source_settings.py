@@ -12,8 +12,10 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay import Path, Stack, Target
-from tcpdelay.cli.scenario import SourceOptions
+from tcpdelay.cli.options import ScenarioOptions
+from tcpdelay.cli.scenario import SourceOptions, read_source
 from tcpdelay.scenario import InvalidValueError
+from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.scenario import APPLICATIONS, SOURCE_FIELDS, application
 from tcpdelay.scenario.source_settings import SourceSettings, source_parameters
 from tcpdelay.testbed.flows import first_messages, read_messages, write_messages
@@ -459,6 +461,19 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
         (("--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
         (("--bitrate", "1Mbit/s", "--key-ratio", "8", "--fps", "0"), "--fps: must lie between 0.1 and 1000 1/s, got 0"),
         (("--bitrate", "100Gbit/s", "--key-ratio", "8"), "--rtt: must span less than .* segments of the flow .*"),
+        (
+            ("--app", "live-video", "--over", "turn-tcp"),
+            "--over: must carry whole frames or messages, as websocket, .* do, got 'turn-tcp'; RTP splits them into "
+            "packets: describe these as a flow of constant rate, or as recorded messages [(]--packet-size, --source[)]",
+        ),
+        (
+            ("--app", "live-video", "--talk", "1s", "--packet-size", "60", "--interval", "20ms"),
+            "--talk: does not go with --app live-video; give --packet-size and --interval in place of --app",
+        ),
+        (
+            ("--app", "voice-agent-reply", "--packet-size", "480", "--bitrate", "1Mbit/s"),
+            "--packet-size and --bitrate: give one of them with --app voice-agent-reply",
+        ),
         (("--app", "voip", "--key-ratio", "8"), "--key-ratio: needs --bitrate, or --app of a video"),
         (("--bitrate", "1Mbit/s", "--key-ratio", "0.5"), "--key-ratio: must lie between 1 and 1000 times, got 0.5"),
         (("--bitrate", "100bit/s", "--key-ratio", "8"), "--bitrate: must be 268 bit/s or more, so that a frame .*"),
@@ -468,7 +483,7 @@ def test_a_trace_is_simulated_and_shown_by_kind(run, trace, tmp_path):
         ),
         (
             ("--bitrate", "1Mbit/s", "--over", "turn-tcp", "--key-ratio", "8"),
-            "--over: must carry whole frames or messages, as websocket, wss, .* do, got 'turn-tcp'",
+            "--over: must carry whole frames or messages, as websocket, wss, .* do, got 'turn-tcp'; RTP .*",
         ),
         (("--bitrate", "1Mbit/s", "--key-ratio", "8", "--talk", "1s"), "--key-ratio and --talk: are options of diff.*"),
         (("--silence", "1s"), "the flow is missing; .*"),
@@ -557,8 +572,8 @@ def test_solve_refuses_what_has_no_meaning_for_the_source(refused, trace, questi
 
 def test_several_demands_refuse_an_application_without_a_constant_rate(refused):
     errors = refused("region", "--app", "voip", "--app", "live-video")
-    said = "--app: the rate of live-video is not constant, as it must be here; --packet-size 1448 makes it a flow of "
-    assert errors == f"tcpdelay region: {said}constant rate, 2.5 Mbit/s\n"
+    said = "--app: the rate of live-video is not constant, as it must be here; in place of it, --packet-size 1448 "
+    assert errors == f"tcpdelay region: {said}--bitrate 2.5Mbit/s is a flow of constant rate\n"
 
 
 def test_an_application_without_a_constant_rate_is_a_source_for_solve_and_for_a_table_of_paths(run, tmp_path):
@@ -582,5 +597,57 @@ def test_given_packets_make_a_constant_rate_and_the_output_says_so(run):
     chain = ("--packet-size", "1448", "--method", "chain", "--format", "json")
     status, printed, errors = run("predict", *PATH_OPTIONS, "--app", "live-video", *chain)
     assert status == 0
-    assert errors.splitlines()[0] == "live-video as a flow of constant rate"
+    replaced = "live-video as a flow of constant rate, because only a constant rate has --packet-size"
+    assert errors.splitlines()[0] == replaced
     assert json.loads(printed)["bitrate"] == pytest.approx(2.5e6)
+
+
+REPLY = td.Utterances(960, 0.020)
+
+
+@pytest.mark.parametrize(
+    ("app", "over", "given", "content"),
+    [
+        ("live-video", "rtmp", {}, td.Video(2.5e6)),
+        ("live-video", "rtmps", {"bitrate": 4e6, "fps": 25}, td.Video(4e6, 25)),
+        ("live-video", "tcp", {"fps": 25}, td.Video(2.5e6, 25)),
+        ("live-video", "rtmp", {"key_interval": 4}, td.Video(2.5e6, key_interval=4)),
+        ("remote-desktop", "wss", {}, td.Messages(25, td.LognormalSizes(5000, 2.0))),
+        ("voice-agent-reply", "wss", {}, REPLY),
+        ("voice-agent-reply", "wss", {"speed": 3}, REPLY),
+        ("voice-agent-reply", "turn-tcp", {"packet_size": 480}, td.Utterances(480, 0.020)),
+        ("voice-agent-reply", "wss-down", {"packet_size": 960, "interval": 0.020, "speed": 3}, REPLY),
+        ("voice-agent-reply", "wss", {"interval": 0.040, "bitrate": 5e5}, td.Utterances(9, 0.040).at_bitrate(5e5)),
+    ],
+)
+def test_the_source_of_an_application_stays_with_headers_around_its_messages(capsys, app, over, given, content):
+    chosen = SourceOptions(**{name: value for name, value in given.items() if name in SOURCE_FIELDS})
+    others = {name: value for name, value in given.items() if name not in SOURCE_FIELDS}
+    options = ScenarioOptions(app=application(app), over=encapsulation(over), **others)
+    source, _, _ = read_source(options, chosen)
+    assert source_parameters(source) == source_parameters(encapsulation(over).around(content))
+    assert "constant rate" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("predict", *PATH, "--packets", "5000", "--format", "json"),
+        ("solve", "playout", *PATH, "--late-fraction", "10%", "--format", "json"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_take_the_source_with_headers_alike(run, command):
+    status, printed, errors = run(*command, "--app", "voice-agent-reply", "--over", "wss")
+    assert status == 0
+    assert json.loads(printed)["source"] == source_parameters(td.Utterances(990, 0.020))
+    assert errors.splitlines()[0].startswith("wss adds 30 bytes to an average message of 960 bytes, 990 in total: ")
+
+
+def test_a_report_says_that_a_constant_rate_takes_the_place_of_messages(run, tmp_path):
+    file = tmp_path / "report.json"
+    status, _, errors = run("report", *PATH, "--app", "live-video", "--packet-size", "1448", "-o", str(file))
+    assert status == 0
+    assert errors.startswith("live-video as a flow of constant rate, because only a constant rate has --packet-size\n")
+    said = "a flow of constant rate takes the place of the messages of live-video, which are not equal"
+    assert said in json.loads(file.read_text())["notes"]

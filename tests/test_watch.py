@@ -223,8 +223,10 @@ def test_a_replay_ends_with_a_summary(run):
     assert last["measured_quantile_low"] - 0.02 <= 0.140 <= last["measured_quantile_high"] + 0.02
 
 
-def test_a_video_is_predicted_as_frames_of_one_size(run):
+@pytest.mark.parametrize("over", ["tcp", "rtmp"])
+def test_a_video_is_predicted_as_frames_of_one_size(run, over):
     arguments = ("watch", "--replay", RECORDED, "--format", "jsonl", "--quantile", "0.95", "--limit", "5s")
+    arguments += ("--over", over)
     status, printed, errors = run(*arguments, "--app", "live-video", "--bitrate", "300kbit/s", "--fps", "15")
     assert status == 0
     assert "frames of one size" in errors

@@ -34,7 +34,7 @@ from tcpdelay.models.predict import (
 from tcpdelay.models.verdict import Verdict, judge, relative_error
 from tcpdelay.quality.experience import Call, VideoPlayout, call_experience, video_experience
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Scenario, Target
+from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Application, Scenario, Target
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, NewReno2008, Quic, transport_name
 from tcpdelay.study.margins import Margin, largest_sustainable_rate
@@ -68,10 +68,12 @@ class Findings(JudgedDelays):
         return self.flow.bitrate / self.utilization if self.utilization > 0 else math.inf
 
 
-def _notes(answer: Answer) -> tuple[str, ...]:
-    """Return the limits of a prediction in words."""
+def _notes(answer: Answer, app: Application | None) -> tuple[str, ...]:
+    """Return the limits of a prediction in words; `app` is the application for which the flow is taken."""
     flow, path, stack = answer.scenario.flow, answer.scenario.path, answer.scenario.stack
     notes = [*beyond_validation(flow, path, stack, answer.method), *answer.assumptions]
+    if app is not None and not app.constant_rate:
+        notes.append(f"a flow of constant rate takes the place of the messages of {app.name}, which are not equal")
     if isinstance(stack, NewReno2008) and flow.packet_size > stack.mss:
         notes.append(
             f"packet_size {flow.packet_size} exceeds one segment of {stack.mss} bytes; "
@@ -134,7 +136,7 @@ def _findings(request: GuidelineRequest) -> Findings:
         largest_sustainable_rate=largest_sustainable_rate(flow, path, stack, model),
         playout=() if delays is None else playout_buffers(judged),
         validity=validated_range(stack, method=judged.method),
-        notes=_notes(judged),
+        notes=_notes(judged, application),
         refused=() if model == "chain" else tuple(error.name for error in supports(scenario).refused),
         simulated_because=because,
         call=None if delays is None else call_experience(application, flow, target, delays),

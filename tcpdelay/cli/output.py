@@ -21,6 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.declare import InvalidValueError
+from tcpdelay.scenario.encapsulation import RTP_SPLITS
 from tcpdelay.scenario.path import PATH_PRESETS
 from tcpdelay.scenario.scenario import APPLICATIONS, FIELDS, SOURCE_FIELDS
 from tcpdelay.scenario.source import Flow, Source
@@ -246,6 +247,7 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
         own = option_name(error.name)
         named = f"{own}:" if option in (None, own) else f"{option}: {error.name}"
         known = {SIMULATED: f"; {SIMULATION_HINT}", QUIC_SIMULATED: f"; {QUIC_SIMULATION_HINT}"}
+        known[RTP_SPLITS] = f"; {RTP_SPLITS} (--packet-size, --source)"
         hint = known.get(error.hint, "")
         raise typer.BadParameter(f"{named} {error.fault}{hint}") from error
     except ValueError as error:

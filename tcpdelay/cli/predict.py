@@ -60,7 +60,6 @@ from tcpdelay.units import format_fraction, format_time, told_apart
 
 if TYPE_CHECKING:
     from tcpdelay.advice.judged_delays import Alternative
-    from tcpdelay.scenario.path import PathPreset
     from tcpdelay.sim.network.bottleneck import Bottleneck
     from tcpdelay.sim.network.sources import Source
     from tcpdelay.sim.simulation import Simulation
@@ -430,8 +429,7 @@ def compare(options: ScenarioOptions, source: SourceOptions, link: SharedLink, a
         # The queue of the link has losses of its own.
         options = options.changed(loss=options["loss"] or 0.0)
     scenario = read_scenario(options, source)
-    if scenario.path_preset is not None:
-        scenario, bulk = _with_preset(scenario, scenario.path_preset, options, shared, bulk)
+    scenario, bulk, mean_jitter = _with_preset(scenario, options, shared, bulk)
     shares_link = shared["link"] is not None or link_trace is not None  # A preset may have a link
     if not shares_link:
         others = {"bulk": bulk, "web": asked.web, "cbr": asked.cbr}
@@ -444,7 +442,7 @@ def compare(options: ScenarioOptions, source: SourceOptions, link: SharedLink, a
         from tcpdelay.study.transports import compare as compare_transports
 
         with predicting():
-            comparison = compare_transports(
+            found = compare_transports(
                 scenario.source,
                 scenario.path,
                 scenario.stack,
@@ -461,19 +459,21 @@ def compare(options: ScenarioOptions, source: SourceOptions, link: SharedLink, a
             )
     from tcpdelay.report.transports import comparison_figure, rendered
 
+    comparison = replace(found, mean_jitter=mean_jitter)
     if asked.chart is not None:
         write_chart(asked.chart, comparison_figure(comparison), "--chart")
     write(rendered(comparison, chosen), asked.output)
 
 
 def _with_preset(
-    scenario: RequestedScenario, preset: PathPreset, options: ScenarioOptions, shared: dict[str, Any], bulk: int
-) -> tuple[RequestedScenario, int]:
+    scenario: RequestedScenario, options: ScenarioOptions, shared: dict[str, Any], bulk: int
+) -> tuple[RequestedScenario, int, float]:
     """Return the scenario and the long transfers of the link as the preset has them; put the preset's link in `shared`.
 
-    The queue of the preset's link takes the place of the delays that stand for it.
+    The queue of the preset's link replaces the delays that stand for it. The mean of other jitter [s] is returned too.
     """
-    own, path = preset.link, scenario.path
+    preset, path, mean = scenario.path_preset, scenario.path, 0.0
+    own = None if preset is None else preset.link
     if own is not None and "rtt" not in options.values:
         loss, jitter = options["loss"] or 0.0, options["jitter"] or 0.0
         path = path.without_jitter(rtt=own.rtt, one_way_delay=own.rtt / 2, loss=loss, jitter=jitter)
@@ -482,11 +482,11 @@ def _with_preset(
         shared["queue"] = own.queue if shared["queue"] is None else shared["queue"]
         shared["discipline"] = shared["discipline"] or own.discipline
         bulk = bulk or own.bulk
-    elif path.jitter and options["jitter"] is None:
+    elif preset is not None and path.jitter and options["jitter"] is None:
         mean = path.mean_jitter
         path = path.without_jitter(rtt=path.rtt + mean, one_way_delay=path.forward_delay + mean)
         print_warning(f"compare has no jitter: {format_time(mean)}, its mean, are a part of the round-trip time")
-    return replace(scenario, path=path), bulk
+    return replace(scenario, path=path), bulk, mean
 
 
 def _link(shared: dict[str, Any], scenario: Scenario) -> Bottleneck:

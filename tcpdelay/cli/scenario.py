@@ -107,15 +107,14 @@ class SourceOptions(Options, panel=FLOW):
     @property
     def needs_packets(self) -> bool:
         """Whether the source has packets of one size and interval."""
-        return self.kind in (Speech, Utterances)
+        return self.kind in (None, Speech, Utterances)
 
     def of_packets(self, flow: Flow) -> Source:
-        """Return the source that writes the packets of a flow in bursts."""
-        source: Callable[..., Source] | None = self.kind
-        assert source is not None
+        """Return the source that writes the packets of a flow in bursts; the flow if no option is given."""
+        source: Callable[..., Source] = self.kind or Flow
         return source(flow.packet_size, flow.interval, write_jitter=flow.write_jitter, **self.values)
 
-    def of_messages(self, options: ScenarioOptions) -> Source:
+    def of_messages(self, options: ScenarioOptions) -> Any:
         """Return the trace or the video."""
         bitrate, fps = options.bitrate, options.fps
         if self.file is not None:
@@ -172,25 +171,24 @@ def read_source(
 ) -> tuple[Source, KnownStack, Target]:
     """Return source, stack and target; an `estimate` of the path may give the segment size."""
     app = options.app
-    # Options of its source keep the rate of an application with other headers from being made constant.
-    varies = _varies(options) or (chosen.given and _varies(options.changed(over=None)))
-    if app is not None and varies and chosen.kind in (None, type(app.content)):
+    if app is not None and _varies(options) and chosen.kind in (None, type(app.content)):
         with argument_errors():
-            source = replace(_source_of(options, app), **_beside_rate(options), **chosen.values)
-            return _with_headers(source, options.over), _stack(options, estimate), _target(options)
-    if not chosen.given:
-        return read_demand(options, estimate)
-    if chosen.needs_packets:
+            source = _source_of(options, app, chosen)
+    elif chosen.needs_packets:
+        if chosen.given and app is not None and not app.constant_rate:
+            instead = "give --packet-size and --interval in place of --app"
+            raise typer.BadParameter(f"{chosen.names}: does not go with --app {app.name}; {instead}")
         flow, stack, target = read_demand(options, estimate)
         with argument_errors():
             return chosen.of_packets(flow), stack, target
-    for name in ("packet_size", "interval"):
-        if options[name] is not None:
-            raise typer.BadParameter(f"{option_name(name)}: does not go with {chosen.names}")
+    else:
+        for name in _RATE:
+            if options[name] is not None:
+                raise typer.BadParameter(f"{option_name(name)}: does not go with {chosen.names}")
+        with argument_errors():
+            source = replace(chosen.of_messages(options), **_beside_rate(options))
     with argument_errors():
-        stack, target = _stack(options, estimate), _target(options)
-        messages: Any = chosen.of_messages(options)
-        return _with_headers(replace(messages, **_beside_rate(options)), options.over), stack, target
+        return _with_headers(source, options.over), _stack(options, estimate), _target(options)
 
 
 def _with_headers(source: Source, over: Encapsulation | None) -> Source:
@@ -216,24 +214,27 @@ def varying_source(options: ScenarioOptions, chosen: SourceOptions) -> str:
 
 def _varies(options: ScenarioOptions) -> bool:
     """Return whether the rate of the application is not constant, and no option makes it constant."""
-    return options.app is not None and not options.app.constant_rate and not _has_packets(options)
+    return options.app is not None and not options.app.constant_rate and not _only_of_flow(options, options.app)
 
 
-def _has_packets(options: ScenarioOptions) -> bool:
-    """Return whether options give the packets themselves, or the headers around them."""
-    return options.over is not None or any(options[name] is not None for name in _RATE)
+def _only_of_flow(options: ScenarioOptions, app: Application) -> list[str]:
+    """Return the given options that only a flow of constant rate has, and not the source of the application."""
+    own = declarations(type(app.content))
+    return [option_name(name) for name in _RATE if options[name] is not None and name not in own]
 
 
-def _source_of(options: ScenarioOptions, app: Application) -> Any:
-    """Return the source of an application whose rate is not constant, with the given bitrate and frame rate."""
-    # With --over, --bitrate counts the data without headers.
-    carried = app.source if options.over is None else app.content
-    source = carried if options.bitrate is None else carried.at_bitrate(options.bitrate)
-    if options.fps is None:
-        return source
-    if not isinstance(source, Video):
-        raise typer.BadParameter(f"--fps: does not go with --app {app.name}")
-    return replace(source, frame_rate=options.fps)
+def _source_of(options: ScenarioOptions, app: Application, chosen: SourceOptions) -> Any:
+    """Return the source of an application whose rate is not constant, with the given values."""
+    # With --over, sizes and --bitrate count the data without headers.
+    carried: Any = app.source if options.over is None else app.content
+    source = replace(carried, **_given(options, "flow"), **chosen.values)
+    if options.fps is not None:
+        if not isinstance(source, Video):
+            raise typer.BadParameter(f"--fps: does not go with --app {app.name}")
+        source = replace(source, frame_rate=options.fps)
+    if options.bitrate is not None and options["packet_size"] is not None:
+        raise typer.BadParameter(f"--packet-size and --bitrate: give one of them with --app {app.name}")
+    return source if options.bitrate is None else source.at_bitrate(options.bitrate)
 
 
 def _at_constant_rate(options: ScenarioOptions) -> ScenarioOptions:
@@ -242,12 +243,13 @@ def _at_constant_rate(options: ScenarioOptions) -> ScenarioOptions:
     if app is None or app.constant_rate:
         return options
     if _varies(options):
-        rate = format_rate(app.source.mean_bitrate)
+        rate = format_rate(app.source.mean_bitrate).replace(" ", "")
         raise typer.BadParameter(
-            f"--app: the rate of {app.name} is not constant, as it must be here; --packet-size 1448 makes it a flow of "
-            f"constant rate, {rate}"
+            f"--app: the rate of {app.name} is not constant, as it must be here; in place of it, --packet-size 1448 "
+            f"--bitrate {rate} is a flow of constant rate"
         )
-    print(f"{app.name} as a flow of constant rate", file=sys.stderr)
+    because = " and ".join(_only_of_flow(options, app))
+    print(f"{app.name} as a flow of constant rate, because only a constant rate has {because}", file=sys.stderr)
     return options.changed(app=app.at_constant_rate)
 
 
@@ -268,12 +270,11 @@ def _target(options: ScenarioOptions) -> Target:
 
 
 def in_frames(options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with an interval in place of --fps; a video over RTMP has frames in any case."""
+    """Return the options with an interval in place of --fps; a bitrate over RTMP has frames in any case."""
     fps, app = options.fps, options.app
     if fps is None:
-        video = app.video if app is not None else options.bitrate is not None
-        given = options["packet_size"] or options["interval"]
-        if given or not (video and options.over is not None and options.over.whole_frames):
+        given = app or options["packet_size"] or options["interval"]
+        if given or not (options.bitrate and options.over is not None and options.over.whole_frames):
             return options
         fps = USUAL_FRAME_RATE
         print(f"{fps:g} frames a second over {options.over.name}; --fps sets another rate", file=sys.stderr)

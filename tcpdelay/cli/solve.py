@@ -280,16 +280,16 @@ def _without_quantity(
         if options["one_way_delay"] is not None:
             raise typer.BadParameter("--one-way-delay: needs --rtt; their ratio is kept")
         options = options.changed(rtt=0.1)
-    if question == "bitrate" and varying_source(options, source) and not source.needs_packets:
+    of_packets = source.needs_packets and (options.app is None or options.app.constant_rate)
+    if question == "bitrate" and varying_source(options, source) and not of_packets:
         # The bitrate of a video is scaled; a trace has its own.
         needs_rate = source.file is None and options.bitrate is None and options.app is None
         return options.changed(bitrate=ANY_BITRATE) if needs_rate else options
     if question == "bitrate":
         size = options["packet_size"]
         options = in_frames(options.changed(bitrate=ANY_BITRATE if size is None else None))
-    if question == "bitrate" and grow != "rate":
-        # The packets of the answer have their headers in them.
-        options = options.changed(over=None)
+        # The packets of the answer have their headers in them, unless only their number grows.
+        options = options if grow == "rate" else options.changed(over=None)
     if question in ("bitrate", "packet-rate"):
         options = options.changed(bitrate=None)
         if options.app is None:

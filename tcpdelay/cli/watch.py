@@ -29,11 +29,12 @@ from tcpdelay.cli.options import (
     options_only_of,
 )
 from tcpdelay.cli.output import announce_prediction, argument_errors, erase_progress
-from tcpdelay.cli.scenario import read_demand
+from tcpdelay.cli.scenario import read_demand, read_source
 from tcpdelay.http_service import Address, address_in_words, parse_address
 from tcpdelay.scenario.media import Video
-from tcpdelay.scenario.scenario import FIELDS
-from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, profiles_with
+from tcpdelay.scenario.scenario import FIELDS, Target, constant_rate
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import DEFAULT_PROFILE, CongestionControl, KnownStack, profiles_with
 from tcpdelay.units import format_duration
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def watch(options: ScenarioOptions, asked: Watched) -> None:
     def watched_path(first: Connection | None) -> WatchedPath:
         from tcpdelay.advice.guideline import HOLD, WINDOW, WatchedPath
 
-        flow, stack, target = read_demand(_in_equal_frames(_with_settings_of(options, first)))
+        flow, stack, target = _demand(_with_settings_of(options, first))
         others = {name: value for name, value in options.values.items() if FIELDS[name][0] == "path"}
         window, hold = asked.window or WINDOW, HOLD if asked.hold is None else asked.hold
         return WatchedPath(flow, stack, target, now_on, window, hold, asked.whole_connection, others)
@@ -211,14 +212,14 @@ def _with_settings_of(options: ScenarioOptions, connection: Connection | None) -
     )
 
 
-def _in_equal_frames(options: ScenarioOptions) -> ScenarioOptions:
-    """Return the options with frames of one size for a video: the chain predicts messages of one size."""
-    source = None if options.app is None else options.app.source
-    if not isinstance(source, Video) or options["packet_size"] or options["interval"] or options.over is not None:
-        return options
-    rate = options.fps or source.frame_rate
-    print("frames of one size: the delay of key frames is not predicted", file=sys.stderr)
-    return options.changed(bitrate=options.bitrate or source.bitrate, interval=1 / rate, fps=None)
+def _demand(options: ScenarioOptions) -> tuple[Flow, KnownStack, Target]:
+    """Return flow, stack and target; frames of a video get one size: the chain predicts messages of one size."""
+    source, stack, target = read_source(options) if options.app and options.app.video else read_demand(options)
+    if isinstance(source, Video):
+        print("frames of one size: the delay of key frames is not predicted", file=sys.stderr)
+        with argument_errors():
+            source = Flow(round(source.mean_size), source.mean_interval, write_jitter=source.write_jitter)
+    return constant_rate(source), stack, target
 
 
 def _live_samples(process: int | None, host: str | None, requested: str | None, interval: float) -> Iterator[Sampled]:

@@ -126,6 +126,11 @@ def _note(comparison: Comparison) -> str:
         )
     if (preset := comparison.path_preset) is not None:
         words += f" Path preset {preset.name}, {preset.title}: {WARNING}."
+    if comparison.mean_jitter:
+        mean = format_time(comparison.mean_jitter)
+        words += (
+            f" The simulated path has no jitter: {mean}, the mean of the jitter, are a part of its round-trip time."
+        )
     if not comparison.others:
         return words
     rate = format_rate(comparison.undisturbed)
@@ -327,7 +332,7 @@ def to_json(comparison: Comparison) -> str:
             "queue_target": None if link is None or not link.managed else link.queue_target,
             "others": [type(source).__name__ for source in comparison.others],
             "undisturbed": comparison.undisturbed if comparison.others else None,
-            **attributes(comparison, "duration", "seed"),
+            **attributes(comparison, "duration", "seed", "mean_jitter"),
         },
         "contenders": comparison_table(comparison).to_records(),
         "tcp_beside_quic": tcp_beside_quic(comparison),

@@ -91,6 +91,9 @@ RTMP_MESSAGE = Layer(
     "Adobe RTMP 1.0, section 5.3.1: type 1 before a message, type 3 before its later chunks of 4096 bytes",
 )
 
+RTP_SPLITS = "RTP splits them into packets: describe these as a flow of constant rate, or as recorded messages"
+"""The way round for messages that RTP does not carry as they are."""
+
 
 @dataclass(frozen=True)
 class Encapsulation:
@@ -183,8 +186,7 @@ class Encapsulation:
             carried = replace(source, sizes=[added[size] for size in source.sizes.tolist()])
         elif RTP in self.layers:
             whole = ", ".join(known.name for known in _KNOWN if known.layers and RTP not in known.layers)
-            hint = "RTP splits them into packets: describe these as a flow of constant rate, or as recorded messages"
-            raise InvalidValueError("over", self.name, f"carry whole frames or messages, as {whole} do", hint)
+            raise InvalidValueError("over", self.name, f"carry whole frames or messages, as {whole} do", RTP_SPLITS)
         else:
             size = round(source.mean_size)
             carried = source.at_bitrate(source.mean_bitrate * self.packet_size(size) / size)

@@ -254,6 +254,8 @@ class Comparison:
         The contenders, in their order.
     path_preset : PathPreset or None
         The preset from which the path was made, if known.
+    mean_jitter : float
+        Part of the path's round-trip time that stands for the mean of its jitter [s].
     """
 
     flow: MessageSource
@@ -268,6 +270,7 @@ class Comparison:
     rows: tuple[Carried, ...]
     application: Application | None = None
     path_preset: PathPreset | None = None
+    mean_jitter: float = 0.0
 
     def unsettled(self, row: Carried) -> bool:
         """Return whether the delays or the late packets of a contender depend on the length of the simulation.
