@@ -632,8 +632,8 @@ def test_the_source_of_an_application_stays_with_headers_around_its_messages(cap
 @pytest.mark.parametrize(
     "command",
     [
-        ("predict", *PATH, "--packets", "5000", "--format", "json"),
-        ("solve", "playout", *PATH, "--late-fraction", "10%", "--format", "json"),
+        ("predict", *PATH_OPTIONS, "--packets", "5000", "--format", "json"),
+        ("solve", "playout", *PATH_OPTIONS, "--late-fraction", "10%", "--format", "json"),
     ],
     ids=lambda command: command[0],
 )
@@ -646,7 +646,7 @@ def test_commands_take_the_source_with_headers_alike(run, command):
 
 def test_a_report_says_that_a_constant_rate_takes_the_place_of_messages(run, tmp_path):
     file = tmp_path / "report.json"
-    status, _, errors = run("report", *PATH, "--app", "live-video", "--packet-size", "1448", "-o", str(file))
+    status, _, errors = run("report", *PATH_OPTIONS, "--app", "live-video", "--packet-size", "1448", "-o", str(file))
     assert status == 0
     assert errors.startswith("live-video as a flow of constant rate, because only a constant rate has --packet-size\n")
     said = "a flow of constant rate takes the place of the messages of live-video, which are not equal"
