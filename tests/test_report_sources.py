@@ -320,7 +320,7 @@ def test_margins_are_edges_of_simulations_with_a_fixed_number_of_messages(video)
         (td.Flow(14_480, 0.1), COMPARED_PACKETS),
         (td.Speech(174, 0.020), COMPARED_PACKETS),
         (td.Messages(50, 2896), COMPARED_PACKETS),
-        (td.Messages(50, 28_960), COMPARED_PACKETS // 10),
+        (td.Messages(50, 28_960), 3 * COMPARED_PACKETS // 10),
         (td.Trace(np.arange(9000) / 50, np.full(9000, 100)), 7000),
         (td.Trace(np.arange(9000) / 50, np.full(9000, 100), period=180), COMPARED_PACKETS),
     ],
