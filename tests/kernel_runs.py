@@ -33,6 +33,7 @@ from tcpdelay import (
     simulate_network,
     simulate_relay,
 )
+from tcpdelay.accuracy.errors import linux_table
 from tcpdelay.ask import Requested
 from tcpdelay.chain.chains import LinuxChain, PublishedChain
 from tcpdelay.chain.quic.message_chain import quic_delays
@@ -82,6 +83,12 @@ def chain_figures(flow, path, stack):
         "stationary": [float(value) for value in model.stationary_distribution[:50]],
         "parts": list(vars(model.delay_parts).values()),
     }
+
+
+def expected_errors():
+    """The expected error of scenarios within a table and beyond it; a single one is looked up in plain Python."""
+    asked = np.array([[0.1, 0.02, 0.3, 5.0], [1e3, 1e-9, 20.0, 1e3]])
+    return linux_table().expected_of_many(asked, cubic=True, carried=True).tolist()
 
 
 def live_figures():
@@ -153,6 +160,7 @@ def figures():
         ],
         "quic": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in quic],
         "live": live_figures(),
+        "expected errors": expected_errors(),
         "network": [
             [
                 flow.delivered,
@@ -200,6 +208,7 @@ def call_all_kernels():
     for stack in (Stack.quic(), Stack.quic(congestion_control="bbr"), bbr):
         simulate(VOICE, path, stack, packets=2000)
     LinuxChain().answer(Scenario(VOICE, path, bbr), Requested())
+    expected_errors()
     quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
     play(np.arange(3.0), np.arange(3.0), Player(startup=0.2))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
