@@ -18,6 +18,7 @@ import numpy as np
 from numba import types
 from numba.core.dispatcher import Dispatcher
 
+import tcpdelay.accuracy
 import tcpdelay.chain
 import tcpdelay.quality
 import tcpdelay.sim
@@ -247,7 +248,7 @@ def without_record_types(signature):
 
 def kernels():
     """All kernels of the package."""
-    for package in (tcpdelay.chain, tcpdelay.sim, tcpdelay.quality):
+    for package in (tcpdelay.accuracy, tcpdelay.chain, tcpdelay.sim, tcpdelay.quality):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, Dispatcher) and value.py_func.__module__.startswith("tcpdelay."):
