@@ -193,7 +193,7 @@ def _first_rounds(
     by_time: bool,
     own_runs: bool,
 ) -> FirstRounds:
-    """Return the first rounds after a loss, for each window: those of the largest entry of `reduced` not above it."""
+    """Return the first rounds after a loss for each window: those of the largest reduced window that is not larger."""
     starts, filled = reduced.size, rounds.size
     found: FirstRounds = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0

@@ -586,7 +586,7 @@ SINGLE_BACKLOGS = 2048
 BACKLOGS_PER_GROUP = 1 / 1024
 """Backlogs of a group, relative to the smallest of them."""
 LEFT_OUT = 1e-12
-"""Share of the backlogs beyond the bound that the last group may stand for: too small to change a quantile."""
+"""Largest share of the backlogs beyond the bound in the last group, which has no upper end: no quantile changes."""
 
 
 @kernel()
@@ -616,7 +616,7 @@ def geometric_groups(first: int, ratio: float) -> tuple[NDArray[np.float64], NDA
 
 @kernel()
 def within_bound(phases: Phases, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability of every cell, but 0 for the cells that stand for backlogs beyond the bound."""
+    """Return the probabilities of all cells, with 0 in the cells at the bound, which hold all larger backlogs."""
     within = probability.copy()
     for phase in range(phases.size - 1):
         if rows.offset[phase] < rows.offset[phase + 1] and rows.high[phase] == rows[0].bound:

@@ -15,8 +15,7 @@ from tcpdelay.compiling.record_types import Array
 from tcpdelay.declare import SEED, InvalidValueError, in_seconds, is_number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.scenario import checked_arguments, constant_rate
-from tcpdelay.scenario.source import BLOCK, Flow
-from tcpdelay.scenario.source import Source as MessageSource
+from tcpdelay.scenario.source import Flow
 from tcpdelay.sim.batches import UNKNOWN, read_share
 from tcpdelay.sim.network.bottleneck import (
     NANOSECONDS,
@@ -29,9 +28,16 @@ from tcpdelay.sim.network.bottleneck import (
 from tcpdelay.sim.network.dispatching import DISPATCHER, Dispatcher, collect, dispatch
 from tcpdelay.sim.network.linux import LARGEST_SEND_BUFFER
 from tcpdelay.sim.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays
-from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Source, Transfers, checked_sources
+from tcpdelay.sim.network.sources import (
+    Bulk,
+    ConstantRate,
+    MessageSchedule,
+    Sections,
+    Source,
+    Transfers,
+    checked_sources,
+)
 from tcpdelay.sim.network.transport import (
-    AHEAD,
     BULK,
     CARRIER,
     CONSTANT_RATE,
@@ -183,47 +189,6 @@ def advance(
                 else:
                     time = call_for_number(carrier.next_time, flow, carrier.connection, (wire,))
         _enter(tree, place, at_link(flow, time))
-
-
-# The messages of a source on a shared link, which become known to the compiled code piece by piece.
-
-
-class MessageSchedule:
-    """The schedule of a flow, always between one and two blocks of messages ahead, so that memory stays bounded."""
-
-    def __init__(self, source: MessageSource, seed: int, flow: FlowRecord) -> None:
-        self._source, self._flow = source, flow
-        self._blocks, self._ended = source.blocks(seed), False
-        self.fill()
-        flow.next_write = flow.schedule[0].written if flow.messages_known else NEVER
-
-    def fill(self) -> int:
-        """Schedule further messages; return the time by the link's clock up to which all messages are known [us]."""
-        flow = self._flow
-        while not self._ended and flow.messages_known - flow.messages_taken <= BLOCK:
-            self._append()
-        if self._ended:
-            return NEVER
-        last = int(flow.schedule[(flow.messages_known - 1) % AHEAD].written)
-        if last == flow.schedule[flow.messages_taken % AHEAD].written:
-            raise InvalidValueError("flow", self._source, f"write at most {BLOCK} messages in a microsecond")
-        return last + int(flow.access_delay)
-
-    def _append(self) -> None:
-        """Append a block of messages that are written before the flow stops."""
-        flow = self._flow
-        block = next(self._blocks, None)
-        if block is None:
-            self._ended = True
-            return
-        written = flow.first_write + np.rint(block["time"] * SECOND).astype(np.int64)
-        count = int(np.searchsorted(written, flow.stop))
-        self._ended = count < block.size
-        places = np.arange(flow.messages_known, flow.messages_known + count) % AHEAD
-        values = {"written": written, "length": block["size"], "kind": block["kind"]}
-        for name, of_block in values.items():
-            flow.schedule[name][places] = of_block[:count]
-        flow.messages_known += count
 
 
 # Prepare the records of the compiled code from the sources and the bottleneck.

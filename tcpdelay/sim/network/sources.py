@@ -13,6 +13,8 @@ from dataclasses import KW_ONLY, field
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
+import numpy as np
+
 from tcpdelay.declare import (
     Choice,
     Content,
@@ -25,7 +27,7 @@ from tcpdelay.declare import (
     in_seconds,
     instance_of,
 )
-from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
+from tcpdelay.scenario.source import BLOCK, TYPICAL_WRITE_JITTER, Flow
 from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.scenario.stack import Linux, Quic, Stack
 from tcpdelay.sim.literature import classic, scp
@@ -34,7 +36,9 @@ from tcpdelay.sim.network.bottleneck import SharedPath
 from tcpdelay.sim.network.dispatching import MOST_CONNECTIONS
 from tcpdelay.sim.network.linux import MinBuf
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, TimeLined, Udp
-from tcpdelay.sim.network.transport import Feature, Transport, segment_size
+from tcpdelay.sim.network.transport import AHEAD, Feature, FlowRecord, Transport, segment_size
+from tcpdelay.sim.records import NEVER
+from tcpdelay.sim.tcp.constants import SECOND
 
 # The transports, by the stack that they implement.
 
@@ -511,3 +515,44 @@ def checked_sources(name: str, sources: object) -> tuple[Source, ...]:
     if not all(isinstance(source, Source) for source in given):
         raise InvalidValueError(name, sources, "be a list of sources, such as ConstantRate(...) or Bulk(...)")
     return given
+
+
+# The messages of a source on a shared link, which become known to the compiled code piece by piece.
+
+
+class MessageSchedule:
+    """The schedule of a flow, always between one and two blocks of messages ahead, so that memory stays bounded."""
+
+    def __init__(self, source: MessageSource, seed: int, flow: FlowRecord) -> None:
+        self._source, self._flow = source, flow
+        self._blocks, self._ended = source.blocks(seed), False
+        self.fill()
+        flow.next_write = flow.schedule[0].written if flow.messages_known else NEVER
+
+    def fill(self) -> int:
+        """Schedule further messages; return the time by the link's clock up to which all messages are known [us]."""
+        flow = self._flow
+        while not self._ended and flow.messages_known - flow.messages_taken <= BLOCK:
+            self._append()
+        if self._ended:
+            return NEVER
+        last = int(flow.schedule[(flow.messages_known - 1) % AHEAD].written)
+        if last == flow.schedule[flow.messages_taken % AHEAD].written:
+            raise InvalidValueError("flow", self._source, f"write at most {BLOCK} messages in a microsecond")
+        return last + int(flow.access_delay)
+
+    def _append(self) -> None:
+        """Append a block of messages that are written before the flow stops."""
+        flow = self._flow
+        block = next(self._blocks, None)
+        if block is None:
+            self._ended = True
+            return
+        written = flow.first_write + np.rint(block["time"] * SECOND).astype(np.int64)
+        count = int(np.searchsorted(written, flow.stop))
+        self._ended = count < block.size
+        places = np.arange(flow.messages_known, flow.messages_known + count) % AHEAD
+        values = {"written": written, "length": block["size"], "kind": block["kind"]}
+        for name, of_block in values.items():
+            flow.schedule[name][places] = of_block[:count]
+        flow.messages_known += count
