@@ -48,7 +48,6 @@ from tcpdelay.sim.records import (
     KEPT,
     LOSS,
     MASK,
-    NEVER,
     OPEN,
     SACKED,
     Acknowledgement,
@@ -59,7 +58,7 @@ from tcpdelay.sim.records import (
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.sim.tcp.bbr import check_application_limited
 from tcpdelay.sim.tcp.bbr import start as start_bbr
-from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, SECOND
+from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, NEVER, SECOND
 from tcpdelay.sim.tcp.receiver import (
     EVERYTHING,
     NO_SEGMENT,
