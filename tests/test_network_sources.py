@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -139,6 +139,17 @@ carried_sources = st.builds(
     st.lists(carried_sources, min_size=1, max_size=3),
     st.builds(Bottleneck, st.sampled_from([2e5, 2e6, 2e7]), st.integers(2, 60)),
     st.integers(0, 1000),
+)
+@example(
+    # The first segment of the last flow absorbs all segments behind it, and its first copy has arrived.
+    [
+        ConstantRate(flow=td.Video(1e5, key_interval=1.0, key_ratio=1.0), path=SharedPath(0.0), stack=LINUX),
+        ConstantRate(
+            flow=td.Speech(1, 0.03125, talk=0.5), path=SharedPath(0.0625), stack=td.Stack.linux("reno"), start=7.0
+        ),
+    ],
+    Bottleneck(2e5, 51),
+    2,
 )
 def test_every_message_is_counted_once_in_all_and_by_kind(carried, link, seed):
     warm_up, duration = 3.0, 15.0

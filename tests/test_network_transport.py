@@ -27,7 +27,8 @@ from tcpdelay.sim.network.transport import (
     note_read,
     note_write,
 )
-from tcpdelay.sim.records import NEVER, RING
+from tcpdelay.sim.records import RING
+from tcpdelay.sim.tcp.constants import NEVER
 
 FAST = Bottleneck(1e9, 1000)
 PATH = SharedPath(0.05)

@@ -22,7 +22,8 @@ from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers
 from tcpdelay.sim.network.stacks import Classic, TimeLined
-from tcpdelay.sim.records import NEVER, RING
+from tcpdelay.sim.records import RING
+from tcpdelay.sim.tcp.constants import NEVER
 
 AGREEMENT = 1e-9
 LARGEST_TWIN = 1500

@@ -16,7 +16,8 @@ from tcpdelay.sim.network.link_trace import LinkTrace
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Scp
-from tcpdelay.sim.records import NEVER, RING
+from tcpdelay.sim.records import RING
+from tcpdelay.sim.tcp.constants import NEVER
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

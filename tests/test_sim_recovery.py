@@ -12,7 +12,6 @@ from tcpdelay.sim.records import (
     EVER_RETRANSMITTED,
     LOSS,
     MARKED_LOST,
-    NEVER,
     OPEN,
     PROBE_TIMER,
     RECOVERY,
@@ -25,6 +24,7 @@ from tcpdelay.sim.records import (
 )
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
+from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.tcp.receiver import EVERYTHING, NO_SEGMENT, arrive, on_receiver_timer
 from tcpdelay.sim.tcp.sender import on_timer, send_new
 

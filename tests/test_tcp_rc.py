@@ -14,8 +14,9 @@ from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
-from tcpdelay.sim.records import NEVER, Acknowledgement
+from tcpdelay.sim.records import Acknowledgement
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
+from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.tcp.sender import send_new
 
 FAST = Bottleneck(1e12, 60_000)

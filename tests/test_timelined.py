@@ -18,7 +18,8 @@ from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Transfers
 from tcpdelay.sim.network.stacks import Classic, TimeLined
 from tcpdelay.sim.network.transport import FLOW
-from tcpdelay.sim.records import NEVER, RING
+from tcpdelay.sim.records import RING
+from tcpdelay.sim.tcp.constants import NEVER
 
 FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)

@@ -32,7 +32,7 @@ from tcpdelay.sim.quic.sender import (
     probe_timeout,
     timer_at,
 )
-from tcpdelay.sim.records import NEVER
+from tcpdelay.sim.tcp.constants import NEVER
 
 IMPLEMENTATIONS: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
 CONSTANTS = (

@@ -16,8 +16,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.engine import MOST_WRITES, LiveConnection
 from tcpdelay.sim.path import is_reordering
-from tcpdelay.sim.records import NEVER
-from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, SECOND
+from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, NEVER, SECOND
 
 LARGEST_SEND_BUFFER = 4 << 20
 """Largest send buffer that the kernel gives without SO_SNDBUF [bytes] (sysctl net.ipv4.tcp_wmem)."""

@@ -14,31 +14,14 @@ from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Source, is_exact, message_array
 from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux, Quic
-from tcpdelay.sim.path import (
-    drop_tail_settings,
-    is_reordering,
-    loss_settings,
-    next_arrival,
-    path_settings,
-    take_arrival,
-)
-from tcpdelay.sim.records import (
-    CONNECTION,
-    MASK,
-    NEVER,
-    WIRE,
-    Connection,
-    Rings,
-    Rules,
-    Wire,
-    WireRecord,
-)
+from tcpdelay.sim.path import drop_tail_settings, is_reordering, loss_settings, next_arrival, path_settings
+from tcpdelay.sim.records import CONNECTION, MASK, WIRE, Connection, Rings, Rules, Wire, WireRecord
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.acknowledgement import is_undisturbed, on_acknowledgement, pass_undisturbed
 from tcpdelay.sim.tcp.bbr import check_application_limited
 from tcpdelay.sim.tcp.bbr import start as start_bbr
-from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer
+from tcpdelay.sim.tcp.constants import NEVER, SECOND
+from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer, take_arrival
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.sim.tcp.window import restart_after_idle
 from tcpdelay.sim.writes import AnsweredSchedule, Writer, WriteSchedule, message_record, resume_writing, write_next
@@ -120,7 +103,7 @@ def _path_settings(path: Path, stack: Linux, wire: Wire[WireRecord], exact_ties:
         "rtt": rtt,
         "deferred": int(is_reordering(path)),
         "compression_delay": _compression_delay(stack.kernel, rtt),
-        **path_settings(path, wire),
+        **path_settings(path, wire.record, wire.random),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path),
     }

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Annotated
 
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.compiling.record_types import Array
+from tcpdelay.compiling.random_numbers import Generator, uniform
+from tcpdelay.compiling.record_types import Array, Record
 from tcpdelay.scenario.jitter import TABLE_SIZE, jitter_table, table_delay
 from tcpdelay.scenario.path import LossBursts, Path
-from tcpdelay.sim.records import (
-    COLLAPSED,
-    MASK,
-    NEVER,
-    Connection,
-    Generator,
-    Rings,
-    Transit,
-    Wire,
-    WireRecord,
-    uniform,
-)
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.tcp.receiver import arrive
+from tcpdelay.sim.tcp.constants import NEVER, SECOND
 
 NANOSECONDS = 1000
 """Nanoseconds per microsecond, the unit of a connection's times."""
@@ -54,45 +42,55 @@ PATH_FIELDS = frozenset(
 """Fields of a path that the simulator knows. It refuses other fields unless they have their default value."""
 
 
-class LossState(Protocol):
-    """A record with the losses of a path, and their state."""
+class Transit(Record):
+    """A segment or packet in the network."""
+
+    arrival: int  # Time of its arrival
+    segment: int  # Its number
+    following: int  # Number after the last segment that it carries
+    sent: int  # Time at which it was sent
+
+
+class LossState(Record):
+    """The losses of a path, with the names of `Path`, and their state."""
 
     loss: float
     loss_burst: float
-    bad_time: float
+    bad_time: float  # In microseconds
     bad_loss: float
     until_loss: int
     in_burst: int
     state_time: int
 
 
-class PathState(LossState, Protocol):
-    """A connection of TCP or QUIC, as its path sees it."""
+class PathState(LossState):
+    """The path of a connection of TCP or QUIC, and its state."""
 
-    now: int
-    mss: int
     rtt: int
     one_way_delay: int
     jitter: int
     tabled: int
     jitter_correlation: float
-    jitter_state: float
+    jitter_state: float  # State of the normal process of the jitter
     in_order: int
-    last_arrival: int
     reordering: float
     correlated: int
     byte_queue: int
     loss_round_end: int
     rest_lost: int
+    last_arrival: int
     first_transit: int
     next_transit: int
+    # Fields that the sender has too
+    now: int
+    mss: int
 
 
-class TransitRing(Generator, Protocol):
-    """A record with the packets in transit, and what draws their losses and delays."""
+class TransitRing(Generator):
+    """The packets in transit, and what draws their losses and delays."""
 
     transit: Array[Transit]
-    jitter_table: Array[int]
+    jitter_table: Annotated[Array[int], TABLE_SIZE, np.int16]  # netem's table of a jitter that is not uniform
 
 
 def is_reordering(path: Path) -> bool:
@@ -117,18 +115,18 @@ def drop_tail_settings(path: Path) -> dict[str, int]:
     return {"correlated": int(path.loss_pattern == "correlated"), "byte_queue": int(path.bottleneck == "bytes")}
 
 
-def path_settings(path: Path, wire: Wire[Rings]) -> dict[str, float]:
+def path_settings(path: Path, wire: TransitRing, random: np.random.Generator) -> dict[str, float]:
     """Return the delays of a path, its reordering and its loss of ACKs, as fields of the record of a connection."""
     tabled = path.jitter_distribution != "uniform"
     if tabled:
-        wire.record["jitter_table"][:] = jitter_table(path.jitter_distribution)
+        wire.jitter_table[:] = jitter_table(path.jitter_distribution)
     return {
         "one_way_delay": round(path.forward_delay * SECOND),
         "jitter": round(path.jitter * SECOND),
         "tabled": int(tabled),
         "jitter_correlation": path.jitter_correlation,
         # The first segment meets the stationary state of the correlated process.
-        "jitter_state": wire.random.standard_normal() if path.jitter_correlation else 0.0,
+        "jitter_state": random.standard_normal() if path.jitter_correlation else 0.0,
         "in_order": int(path.in_order),
         "reordering": path.reordering,
         "ack_loss": path.ack_loss,
@@ -211,29 +209,6 @@ def is_dropped(c: PathState, wire: Generator, size: int) -> bool:
         lost = uniform(wire.next_double, wire.random_state) * c.mss < size
     c.rest_lost = 1 if lost and c.correlated else 0
     return bool(lost)
-
-
-@kernel()
-def beyond(c: Connection, wire: WireRecord, number: int) -> int:
-    """Return the number after the last segment that a transmission carries: it includes collapsed segments."""
-    following = number + 1
-    while following < c.next_segment and wire.segments[following & MASK].state & COLLAPSED:
-        following += 1
-    return int(following)
-
-
-@kernel()
-def send(c: Connection, wire: WireRecord, number: int) -> int:
-    """Deliver a segment that is sent now and not lost; return when it arrives [us].
-
-    The receiver processes it at once, unless arrivals are `deferred`: then the event loop delivers it later.
-    """
-    following = beyond(c, wire, number)
-    if c.deferred:
-        return depart(c, wire, number, following)
-    arrival = c.now + c.one_way_delay
-    arrive(c, wire, number, following, c.now, arrival)
-    return int(arrival)
 
 
 @kernel()
@@ -331,10 +306,3 @@ def leave_transit(c: PathState, wire: TransitRing) -> Transit:
     segment = wire.transit[c.first_transit & (wire.transit.shape[0] - 1)]
     c.first_transit += 1
     return segment
-
-
-@kernel()
-def take_arrival(c: Connection, wire: WireRecord) -> None:
-    """Deliver the next segment in transit."""
-    segment = leave_transit(c, wire)
-    arrive(c, wire, segment.segment, segment.following, segment.sent, segment.arrival)

@@ -2,29 +2,23 @@
 
 As in the kernel, times are whole microseconds, positions in the stream are bytes, and windows are segments. A field
 that the kernel has too has its name in the kernel's `struct tcp_sock`.
-
-Random numbers come from a NumPy generator. Compiled code calls the generator's C function by its address: a generator
-as an argument would need a reference count at each call, which takes longer than most kernels of the simulator.
 """
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils, config
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.random_numbers import generator_addresses
 from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.declare import require_flag
-from tcpdelay.scenario.jitter import TABLE_SIZE
+from tcpdelay.sim.path import PathState, Transit, TransitRing
 from tcpdelay.sim.tcp import constants as tcp
+from tcpdelay.sim.tcp.constants import NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,47 +82,11 @@ class Rules:
         return {name: int(value) for name, value in asdict(self).items()}
 
 
-def generator_addresses(random: np.random.Generator) -> tuple[int, int]:
-    """Return the addresses of the C function that draws a uniform number, and of its argument, the generator's state.
-
-    The addresses are valid as long as the generator exists.
-    """
-    interface = random.bit_generator.ctypes
-    return int(ctypes.cast(interface.next_double, ctypes.c_void_p).value or 0), int(interface.state_address)
-
-
-def _type_call(typing_context: Any, function: Any, argument: Any) -> Any:
-    """Call a function of type double (*)(void *)."""
-
-    def generate(context: Any, builder: Any, signature: Any, addresses: Any) -> Any:
-        function_type = ir.FunctionType(ir.DoubleType(), [cgutils.voidptr_t])
-        function = builder.inttoptr(addresses[0], function_type.as_pointer())
-        return builder.call(function, [builder.inttoptr(addresses[1], cgutils.voidptr_t)])
-
-    return types.float64(types.int64, types.int64), generate
-
-
-def _call_in_python(function: int, argument: int) -> float:
-    """Call the function from Python, where NUMBA_DISABLE_JIT=1 is set."""
-    return float(ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p)(int(function))(int(argument)))
-
-
-_call: Any = _call_in_python if config.DISABLE_JIT else intrinsic(_type_call)  # type: ignore[attr-defined]
-
-
-@kernel()
-def uniform(next_double: int, state: int) -> float:
-    """Return the generator's next number, uniformly distributed from 0 to below 1, as `Generator.random` does."""
-    return float(_call(next_double, state))
-
-
 OPEN, DISORDER, CWR, RECOVERY, LOSS = range(5)
 """States of congestion avoidance (linux/tcp.h, enum tcp_ca_state)."""
 NO_TIMER, RETRANSMISSION_TIMER, PROBE_TIMER, REORDERING_TIMER = range(4)
 SACKED, MARKED_LOST, RETRANSMITTED, EVER_RETRANSMITTED, COLLAPSED, FOUND_LOST = 1, 2, 4, 8, 16, 32
 """Flags of a segment in the retransmission queue (net/tcp.h, TCPCB_*); a collapsed segment is part of another."""
-NEVER = 1 << 62
-"""Time of an event that is not scheduled."""
 RING = 1 << 12
 """Capacity of the rings of segments and ACKs in transit."""
 MASK = RING - 1
@@ -239,21 +197,12 @@ class BbrConnection(BbrState, CongestionState):
 
 
 class Settings(Record):
-    """The scenario of a connection of TCP; the parameters of the losses have the names of `Path`."""
+    """The scenario of a connection of TCP, besides its path."""
 
-    loss: float
-    loss_burst: float
-    bad_time: float  # In microseconds
-    bad_loss: float
     ack_loss: float
-    reordering: float
-    jitter_correlation: float
-    jitter_state: float  # State of the normal process of the jitter
     packet_size: int
     interval: int
     mss: int
-    one_way_delay: int
-    rtt: int
     tick: int
     tick_phase: int
     rto_min: int
@@ -263,9 +212,6 @@ class Settings(Record):
     delayed_ack: int
     delack_max: int
     compression_delay: int
-    jitter: int
-    tabled: int
-    in_order: int
     exact_ties: int
     leaping: int
     deferred: int
@@ -273,8 +219,6 @@ class Settings(Record):
     host_delay: int
     bbr: int
     scheduled: int
-    correlated: int
-    byte_queue: int
 
 
 class SenderState(Record):
@@ -389,20 +333,12 @@ class SenderState(Record):
 
 
 class ReceiverState(Record):
-    """The state of the path and of a receiver of TCP, and counts of events."""
+    """The state of ACKs in transit and of a receiver of TCP, and counts of events."""
 
-    # Path
+    # Acknowledgements
     first_ack: int
     next_ack: int
     last_ack_arrival: int
-    last_arrival: int
-    first_transit: int
-    next_transit: int
-    until_loss: int
-    in_burst: int
-    state_time: int
-    loss_round_end: int
-    rest_lost: int
     # Receiver
     rcv_nxt: int
     rcv_segment: int
@@ -443,8 +379,8 @@ class ReceiverState(Record):
     events: int
 
 
-class Connection(Settings, Rules, SenderState, BbrConnection, ReceiverState):
-    """A connection of TCP: the scenario, the state of sender and receiver, and counts of events."""
+class Connection(PathState, Settings, Rules, SenderState, BbrConnection, ReceiverState):
+    """A connection of TCP: the path, the scenario, the state of sender and receiver, and counts of events."""
 
 
 class Segment(Record):
@@ -479,15 +415,6 @@ class Acknowledgement(Record):
     echo: int  # Echoed timestamp
 
 
-class Transit(Record):
-    """A segment in the network."""
-
-    arrival: int  # Time of its arrival
-    segment: int  # Its number
-    following: int  # Number after the last segment that it carries
-    sent: int  # Time at which it was sent
-
-
 class Event(Record):
     """An event of the packet trace."""
 
@@ -507,14 +434,7 @@ class WrittenMessage(Record):
     held: int  # How much the send buffer holds when it has taken the message [bytes]
 
 
-class Generator(Protocol):
-    """A record that has the arguments of `uniform`."""
-
-    next_double: int
-    random_state: int
-
-
-class WireRecord(Record):
+class WireRecord(TransitRing):
     """The segments and ACKs in transit, the delays, the messages, and the packet trace of a connection.
 
     All are in one record, because compiled code would count references to separate arrays.
@@ -529,9 +449,6 @@ class WireRecord(Record):
     delays: Annotated[Array[int], (3, KEPT)]
     messages: Annotated[Array[WrittenMessage], MESSAGES]  # Ring of a source whose rate is not constant
     events: Annotated[Array[Event], MOST_EVENTS]
-    jitter_table: Annotated[Array[int], TABLE_SIZE, np.int16]  # netem's table of a jitter that is not uniform
-    next_double: int
-    random_state: int
 
 
 CONNECTION = record_type(Connection)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.compiling.record_types import Array
 from tcpdelay.scenario.source import MESSAGE, Source
-from tcpdelay.sim.records import NEVER, Connection, Rings, Wire, WireRecord, WrittenMessage
-from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.records import Connection, Rings, Wire, WireRecord, WrittenMessage
+from tcpdelay.sim.tcp.constants import NEVER, SECOND
 
 _NO_MESSAGES: NDArray[np.void] = np.empty(0, MESSAGE)
 WITH_EARLIER = -1

@@ -42,8 +42,8 @@ from tcpdelay.sim.network.transport import (
     wake,
 )
 from tcpdelay.sim.network.waiting import Link
-from tcpdelay.sim.records import KEPT, MASK, NEVER, WireRecord
-from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD, SECOND
+from tcpdelay.sim.records import KEPT, MASK, WireRecord
+from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD, NEVER, SECOND
 
 # The receivers of the classic TCP: the normal receiver waits for missing segments, the one of TCP-RC forges them.
 #

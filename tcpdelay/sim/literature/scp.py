@@ -35,8 +35,8 @@ from tcpdelay.sim.network.transport import (
     note_write,
 )
 from tcpdelay.sim.network.waiting import Link
-from tcpdelay.sim.records import MASK, NEVER, RING, WireRecord
-from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.records import MASK, RING, WireRecord
+from tcpdelay.sim.tcp.constants import NEVER, SECOND
 
 SLOW_START, STEADY, CONGESTED, PAUSED = range(4)
 """States of the sender."""

@@ -7,7 +7,8 @@ from typing import Annotated
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.compiling.record_types import Array, Record
 from tcpdelay.sim.network.transport import SCHEDULED, UNREAD, FlowRecord, written_at
-from tcpdelay.sim.records import MASK, NEVER, RING, WireRecord
+from tcpdelay.sim.records import MASK, RING, WireRecord
+from tcpdelay.sim.tcp.constants import NEVER
 
 # Time-lined TCP: data that is written in sections lives until a deadline, then the sender goes on without it.
 #

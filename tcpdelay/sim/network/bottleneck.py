@@ -21,6 +21,7 @@ from typing import Annotated, Literal, Protocol, get_args
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import generator_addresses, uniform
 from tcpdelay.declare import (
     Choice,
     Content,
@@ -76,7 +77,7 @@ from tcpdelay.sim.network.waiting import (
     next_departure,
     take_slot,
 )
-from tcpdelay.sim.records import NEVER, generator_addresses, uniform
+from tcpdelay.sim.tcp.constants import NEVER
 
 DROP_TAIL, RED, DRED, CODEL, FQ_CODEL, PIE, CAKE, DUALPI2, POLICER = range(9)
 """Queue disciplines; CODEL to DUALPI2 are managed (`tcpdelay.sim.network.bottleneck`)."""

@@ -17,6 +17,7 @@ from typing import Annotated
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import uniform
 from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.sim.network.transport import (
     IN_TIMEOUT,
@@ -32,7 +33,8 @@ from tcpdelay.sim.network.transport import (
     count_read,
 )
 from tcpdelay.sim.network.waiting import Link
-from tcpdelay.sim.records import NEVER, WireRecord, uniform
+from tcpdelay.sim.records import WireRecord
+from tcpdelay.sim.tcp.constants import NEVER
 
 MOST_CONNECTIONS = 64
 DISCARDED = -1

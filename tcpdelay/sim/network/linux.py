@@ -48,7 +48,6 @@ from tcpdelay.sim.records import (
     KEPT,
     LOSS,
     MASK,
-    NEVER,
     OPEN,
     SACKED,
     Acknowledgement,
@@ -59,7 +58,7 @@ from tcpdelay.sim.records import (
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
 from tcpdelay.sim.tcp.bbr import check_application_limited
 from tcpdelay.sim.tcp.bbr import start as start_bbr
-from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, SECOND
+from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, NEVER, SECOND
 from tcpdelay.sim.tcp.receiver import (
     EVERYTHING,
     NO_SEGMENT,
@@ -460,25 +459,12 @@ def _read(flow: FlowRecord, c: Connection, wire: WireRecord, samples: Samples, r
     """Count the messages that can be read, now that the segments from number `received` on are in order."""
     while message_end(flow) <= c.rcv_nxt:
         flow.connection_read = message_end(flow)
-        while wire.segments[received & MASK].state & COLLAPSED or (
-            wire.segments[received & MASK].end < flow.connection_read
-        ):
+        # The segment in which the last byte of the message was sent first: a retransmission may have absorbed it since.
+        while received + 1 < c.next_segment and wire.segments[(received + 1) & MASK].start < flow.connection_read:
             received += 1
-        # A retransmitted segment may have absorbed the segment with the end of the message: use the latter's first
-        # transmission.
-        last = received
-        while last + 1 < c.next_segment and _is_absorbed(wire, last + 1, flow.connection_read):
-            last += 1
-        note_read(flow, samples, flow.first_sent[last & MASK], flow.arrived[last & MASK], read)
+        note_read(flow, samples, flow.first_sent[received & MASK], flow.arrived[received & MASK], read)
         if flow.application == TRANSFERS:
             finish_transfer(flow, read)
-
-
-@kernel()
-def _is_absorbed(wire: WireRecord, number: int, before: int) -> bool:
-    """Return whether a segment has collapsed into an earlier segment and starts before a position of the stream."""
-    segment = wire.segments[number & MASK]
-    return bool(segment.state & COLLAPSED and segment.start < before)
 
 
 def prepare(stack: Linux, shared: SharedPath, flow: FlowRecord, connection: Connection, phase: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import uniform
 from tcpdelay.sim.network.waiting import (
     DECAYING,
     DISCARDED,
@@ -24,7 +25,6 @@ from tcpdelay.sim.network.waiting import (
     queue_of,
     take_first,
 )
-from tcpdelay.sim.records import uniform
 
 # CoDel: packets are dropped while each packet of the last interval has waited longer than the target (RFC 8289).
 #

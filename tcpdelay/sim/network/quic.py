@@ -29,7 +29,7 @@ from tcpdelay.sim.network.transport import (
 )
 from tcpdelay.sim.network.waiting import Link
 from tcpdelay.sim.network.waiting import Packet as LinkPacket
-from tcpdelay.sim.path import put_in_transit
+from tcpdelay.sim.path import Transit, put_in_transit
 from tcpdelay.sim.quic.connection import (
     CONNECTION,
     NEVER_READ,
@@ -45,8 +45,9 @@ from tcpdelay.sim.quic.connection import (
 )
 from tcpdelay.sim.quic.engine import new_connection, next_event, process
 from tcpdelay.sim.quic.sender import SKIPPED, drop, write
-from tcpdelay.sim.records import NEVER, RING, Transit
+from tcpdelay.sim.records import RING
 from tcpdelay.sim.records import WireRecord as TcpWire
+from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.writes import message_record
 
 

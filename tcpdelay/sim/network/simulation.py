@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.budget import SimulationBudget, checked_budget
 from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.random_numbers import generator_addresses
 from tcpdelay.compiling.record_types import Array
 from tcpdelay.declare import SEED, InvalidValueError, in_seconds, is_number
 from tcpdelay.delays import DelayDistribution
@@ -61,8 +62,8 @@ from tcpdelay.sim.network.transport import (
 )
 from tcpdelay.sim.network.waiting import ECT_0, ECT_1, LINK, LINK_RING, NOBODY, NOT_ECT, Link, take_outcome
 from tcpdelay.sim.path import loss_settings
-from tcpdelay.sim.records import KEPT, NEVER, WireRecord, generator_addresses
-from tcpdelay.sim.tcp.constants import FIRST_TIMEOUT, SECOND
+from tcpdelay.sim.records import KEPT, WireRecord
+from tcpdelay.sim.tcp.constants import FIRST_TIMEOUT, NEVER, SECOND
 from tcpdelay.statistics import Interval
 
 # The order of events over all flows and the link: a tournament tree whose root is the time of the next event.

@@ -37,8 +37,7 @@ from tcpdelay.sim.network.dispatching import MOST_CONNECTIONS
 from tcpdelay.sim.network.linux import MinBuf
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, TimeLined, Udp
 from tcpdelay.sim.network.transport import AHEAD, Feature, FlowRecord, Transport, segment_size
-from tcpdelay.sim.records import NEVER
-from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.tcp.constants import NEVER, SECOND
 
 # The transports, by the stack that they implement.
 

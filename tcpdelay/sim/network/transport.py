@@ -27,6 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import Generator, uniform
 from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.source import BLOCK
 from tcpdelay.scenario.stack import Stack
@@ -39,8 +40,9 @@ from tcpdelay.sim.network.bottleneck import (
     wait,
 )
 from tcpdelay.sim.network.waiting import DISCARDED, LINK, NOT_ECT, PACKET, Link, Packet
-from tcpdelay.sim.path import is_lost
-from tcpdelay.sim.records import KEPT, MASK, NEVER, RING, WireRecord, uniform
+from tcpdelay.sim.path import LossState, is_lost
+from tcpdelay.sim.records import KEPT, MASK, RING, WireRecord
+from tcpdelay.sim.tcp.constants import NEVER
 
 # The state of a flow that does not depend on its transport, and the kernels that every transport uses.
 
@@ -70,13 +72,9 @@ class SourceMessage(Record):
     kind: int  # Number of its kind
 
 
-class FlowRecord(Record):
+class FlowRecord(LossState, Generator):
     """The part of a flow that does not depend on its transport."""
 
-    loss: float
-    loss_burst: float
-    bad_time: float
-    bad_loss: float
     mean_pause: float
     mean_size: float
     pareto_shape: float
@@ -90,11 +88,6 @@ class FlowRecord(Record):
     last_return: int
     header: int
     ecn: int
-    until_loss: int
-    in_burst: int
-    state_time: int
-    next_double: int
-    random_state: int
     # Application
     application: int
     interval: int

@@ -7,6 +7,7 @@ from typing import Annotated
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import Generator
 from tcpdelay.compiling.record_types import Array, Record, Truncated, record_type
 
 # The packets that wait at a managed link: one queue or one queue per flow, and the lists of queues that take turns.
@@ -72,7 +73,7 @@ class Queue(Record):
     blue_timer: int
 
 
-class Link(Record):
+class Link(Generator):
     """The link: its settings, the packets in the queue, and the counts. Times are nanoseconds."""
 
     nanoseconds_per_byte: float
@@ -108,8 +109,6 @@ class Link(Record):
     carried_bytes: int
     busy: int
     sojourn: int
-    next_double: int
-    random_state: int
     # Token buckets
     virtual_finish: Truncated
     peak_finish: Truncated

@@ -15,10 +15,10 @@ from tcpdelay.sim.quic.connection import (
     Packet,
     WireRecord,
 )
-from tcpdelay.sim.records import LOSS, NEVER, OPEN, RECOVERY
+from tcpdelay.sim.records import LOSS, OPEN, RECOVERY
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.bbr import control, end_sample, is_paced, restart_after_idle, save_window, schedule_next, time_out
-from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.tcp.constants import NEVER, SECOND
 
 # BBR over QUIC: the BBR of the simulator of TCP, version 1, with the packets and the rate samples of QUIC.
 #

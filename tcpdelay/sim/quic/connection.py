@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import numpy as np
-
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.compiling.record_types import Array, Record, record_type
-from tcpdelay.scenario.jitter import TABLE_SIZE
 from tcpdelay.scenario.stack import QUIC_PACKETS, QuicImplementation, QuicPacket
-from tcpdelay.sim.records import BbrConnection, Snapshot, Transit, WrittenMessage
+from tcpdelay.sim.path import PathState, Transit, TransitRing
+from tcpdelay.sim.records import BbrConnection, Snapshot, WrittenMessage
 from tcpdelay.sim.tcp.constants import SECOND
 
 # What differs between implementations: RFC 9002 by the letter, aioquic, quic-go and quinn.
@@ -180,16 +178,9 @@ NEVER_READ = 1 << 40
 
 
 class Settings(Record):
-    """The scenario of a connection, and what is no whole number."""
+    """The scenario of a connection besides its path, and what is no whole number."""
 
-    loss: float
-    loss_burst: float
-    bad_time: float
-    bad_loss: float
-    jitter_correlation: float
-    jitter_state: float
     ack_loss: float
-    reordering: float
     loss_factor: float
     pacing_gain: float
     smoothed_rtt: float
@@ -205,19 +196,6 @@ class Settings(Record):
     packet_time: float
     packet_size: int
     interval: int
-    mss: int
-    one_way_delay: int
-    jitter: int
-    tabled: int
-    in_order: int
-    rtt: int
-    correlated: int
-    byte_queue: int
-    until_loss: int
-    state_time: int
-    in_burst: int
-    loss_round_end: int
-    rest_lost: int
     scheduled: int
     delivery: int
     group: int
@@ -264,13 +242,9 @@ class SenderState(Record):
 
 
 class ReceiverState(Record):
-    """The state of the path and of a receiver, and counts."""
+    """The state of a receiver, and counts."""
 
     segments_sent: int  # For BBR
-    # Path
-    first_transit: int
-    next_transit: int
-    last_arrival: int
     # Receiver
     # Packets that have arrived; the rank of a packet in this order tells which ACK reports it
     received: int
@@ -296,8 +270,8 @@ class ReceiverState(Record):
     failed: int
 
 
-class Connection(Settings, QuicRules, SenderState, BbrConnection, ReceiverState):
-    """A connection: the scenario, the implementation's rules, the state of both ends, and counts.
+class Connection(PathState, Settings, QuicRules, SenderState, BbrConnection, ReceiverState):
+    """A connection: the path, the scenario, the implementation's rules, the state of both ends, and counts.
 
     A field that a connection of TCP has too (`tcpdelay.sim.records.Connection`) has the same name and meaning in both,
     because the kernels of the path and of the writes work on either.
@@ -361,7 +335,7 @@ class Message(WrittenMessage):
     done: int  # Whether its delay is known
 
 
-class WireRecord(Record):
+class WireRecord(TransitRing):
     """The rings of a connection: of its packets, its messages and their streams, its lost pieces."""
 
     packets: Annotated[Array[Packet], PACKETS]
@@ -376,9 +350,6 @@ class WireRecord(Record):
     # Time of each message from its write to its read, and to the first transmission of its last byte [us]
     delays: Annotated[Array[int], (2, KEPT)]
     completed: Annotated[Array[int], KEPT]  # Messages whose delays have become known since the list was emptied
-    jitter_table: Annotated[Array[int], TABLE_SIZE, np.int16]
-    next_double: int
-    random_state: int
 
 
 CONNECTION = record_type(Connection)

@@ -47,9 +47,9 @@ from tcpdelay.sim.quic.sender import (
     timer_at,
     write,
 )
-from tcpdelay.sim.records import NEVER, Wire
+from tcpdelay.sim.records import Wire
 from tcpdelay.sim.tcp.bbr import start as start_bbr
-from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, SECOND
+from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, NEVER, SECOND
 from tcpdelay.sim.writes import WriteSchedule, written_at
 
 _DELIVERIES: dict[Delivery, int] = {
@@ -102,7 +102,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "pacing_at": NEVER,
         "receiver_timer": NEVER,
         "free_piece": NONE,
-        **path_settings(path, wire),
+        **path_settings(path, wire.record, wire.random),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path),
     }

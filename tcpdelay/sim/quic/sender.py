@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import uniform
 from tcpdelay.sim.path import leave_transit, next_arrival
 from tcpdelay.sim.quic.congestion import (
     begin_sample,
@@ -39,7 +40,7 @@ from tcpdelay.sim.quic.connection import (
     packet_record,
     stream_record,
 )
-from tcpdelay.sim.records import NEVER, uniform
+from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.writes import message_end, message_record, written_at
 
 # The sender's streams: what waits to be sent, new or lost, and which part of it goes into the next packet.

@@ -7,7 +7,7 @@ the state of recovery.
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.path import is_dropped, next_arrival, send, take_arrival
+from tcpdelay.sim.path import is_dropped, next_arrival
 from tcpdelay.sim.records import (
     COLLAPSED,
     CWR,
@@ -16,7 +16,6 @@ from tcpdelay.sim.records import (
     LOSS,
     MARKED_LOST,
     MASK,
-    NEVER,
     OPEN,
     RECOVERY,
     RETRANSMITTED,
@@ -32,7 +31,8 @@ from tcpdelay.sim.records import (
 from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.bbr import begin_sample, end_sample, take_delivery
-from tcpdelay.sim.tcp.receiver import EVERYTHING, NO_SEGMENT
+from tcpdelay.sim.tcp.constants import NEVER
+from tcpdelay.sim.tcp.receiver import EVERYTHING, NO_SEGMENT, send, take_arrival
 from tcpdelay.sim.tcp.recovery import (
     adapt_reordering_window,
     any_retransmitted,

@@ -17,22 +17,20 @@ from __future__ import annotations
 from typing import Protocol
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.compiling.random_numbers import Generator, uniform
 from tcpdelay.sim.records import (
     LOSS,
     MASK,
-    NEVER,
     RECOVERY,
     BbrConnection,
     Connection,
-    Generator,
     WireRecord,
     in_flight,
     ticks_now,
     to_ticks,
-    uniform,
 )
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.constants import BBR_BANDWIDTH, BBR_GAIN
+from tcpdelay.sim.tcp.constants import BBR_BANDWIDTH, BBR_GAIN, NEVER
 
 # Pacing by the timer of TCP itself, as without the queueing discipline fq (net/ipv4/tcp_output.c).
 #

@@ -16,6 +16,8 @@ from tcpdelay.scenario.stack import Linux
 
 SECOND = 1_000_000
 """Microseconds per second."""
+NEVER = 1 << 62
+"""Time of an event that is not scheduled."""
 MILLISECOND = 1000
 """Step of the timestamps [us] (tcp_time_stamp_raw; RFC 7323, 5.4)."""
 

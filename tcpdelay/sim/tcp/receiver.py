@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.records import MASK, NEVER, Acknowledgement, Connection, WireRecord, fires_at, ticks_at, uniform
+from tcpdelay.compiling.random_numbers import uniform
+from tcpdelay.sim.path import depart, leave_transit
+from tcpdelay.sim.records import COLLAPSED, MASK, Acknowledgement, Connection, WireRecord, fires_at, ticks_at
 from tcpdelay.sim.tcp import constants as tcp
+from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.writes import awaits_more, ends_message, message_end, message_record, write_after_read, written_at
 
 EVERYTHING = -1
@@ -292,3 +295,33 @@ def _delay(c: Connection, arrival: int) -> bool:
     c.delayed_ack_at = fires_at(c, now, timeout - now)
     _set_timer(c)
     return False
+
+
+@kernel()
+def beyond(c: Connection, wire: WireRecord, number: int) -> int:
+    """Return the number after the last segment that a transmission carries: it includes collapsed segments."""
+    following = number + 1
+    while following < c.next_segment and wire.segments[following & MASK].state & COLLAPSED:
+        following += 1
+    return int(following)
+
+
+@kernel()
+def send(c: Connection, wire: WireRecord, number: int) -> int:
+    """Deliver a segment that is sent now and not lost; return when it arrives [us].
+
+    The receiver processes it at once, unless arrivals are `deferred`: then the event loop delivers it later.
+    """
+    following = beyond(c, wire, number)
+    if c.deferred:
+        return depart(c, wire, number, following)
+    arrival = c.now + c.one_way_delay
+    arrive(c, wire, number, following, c.now, arrival)
+    return int(arrival)
+
+
+@kernel()
+def take_arrival(c: Connection, wire: WireRecord) -> None:
+    """Deliver the next segment in transit."""
+    segment = leave_transit(c, wire)
+    arrive(c, wire, segment.segment, segment.following, segment.sent, segment.arrival)

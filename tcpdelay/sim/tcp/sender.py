@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.path import is_dropped, send
+from tcpdelay.sim.path import is_dropped
 from tcpdelay.sim.records import (
     COLLAPSED,
     CWR,
@@ -13,7 +13,6 @@ from tcpdelay.sim.records import (
     LOSS,
     MARKED_LOST,
     MASK,
-    NEVER,
     NO_TIMER,
     OPEN,
     PROBE_TIMER,
@@ -36,6 +35,8 @@ from tcpdelay.sim.records import (
 from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.bbr import is_paced, note_sending, schedule_next
+from tcpdelay.sim.tcp.constants import NEVER
+from tcpdelay.sim.tcp.receiver import send
 from tcpdelay.sim.tcp.recovery import (
     begin_episode,
     detect_losses,

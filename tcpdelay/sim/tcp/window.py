@@ -6,19 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.records import (
-    MOST_EVENTS,
-    NEVER,
-    OPEN,
-    Connection,
-    WireRecord,
-    in_flight,
-    in_reduction,
-    ticks_now,
-    to_ticks,
-)
+from tcpdelay.sim.records import MOST_EVENTS, OPEN, Connection, WireRecord, in_flight, in_reduction, ticks_now, to_ticks
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.bbr import save_window
+from tcpdelay.sim.tcp.constants import NEVER
 
 # DCTCP: the window shrinks in proportion to the share of marked segments (RFC 8257; net/ipv4/tcp_dctcp.c).
 #
