@@ -83,7 +83,8 @@ class Sender:
         """Acknowledge so many packets cumulatively, and one by a SACK or a D-SACK."""
         self.at(milliseconds)
         (answer,) = np.zeros(1, record_type(Acknowledgement)).view(np.recarray)
-        answer.acknowledged, answer.segment, answer.duplicate = packets * self.size, max(reported, duplicate, 0), duplicate
+        answer.acknowledged = packets * self.size
+        answer.segment, answer.duplicate = max(reported, duplicate, 0), duplicate
         answer.echo = START + round(echo * 1000)
         on_acknowledgement(self.c, self.wire.record, answer)
 
