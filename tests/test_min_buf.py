@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, assert_counted
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network import linux
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -14,7 +14,6 @@ from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
 
-FAST = Bottleneck(1e12, 60_000)
 LINUX = td.Stack.linux("reno")
 MSS = LINUX.mss
 

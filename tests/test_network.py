@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, assert_counted, counted_delays, histograms, with_one_loss
 from tcpdelay.accuracy.throughput import padhye_rate, square_root_rate
 from tcpdelay.compiling.compilation import records
 from tcpdelay.compiling.record_types import record_type
@@ -26,7 +26,6 @@ from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers, 
 from tcpdelay.sim.network.stacks import Classic, Udp
 from tcpdelay.sim.network.transport import DELAY_BITS
 
-FAST = Bottleneck(1e12, 60_000)
 RTT = 0.1
 PATH = SharedPath(RTT / 2)
 VOICE = td.Flow(174, 0.020, write_jitter=0)
@@ -35,13 +34,6 @@ LINUX = td.Stack.linux()
 
 def started(sources, bottleneck=FAST, until=100.0):
     return prepare(sources, bottleneck, 0, 0.0, until)
-
-
-def delays_of(network, until=200.0):
-    delays = SlicedDelays()
-    network.advance(until, delays)
-    delays.end_slice()
-    return [delays.histogram(number) for number in range(network.flows.size)]
 
 
 @pytest.mark.parametrize("control", ["reno", "cubic"])
@@ -60,7 +52,7 @@ def test_alone_on_a_fast_link_a_flow_is_as_late_as_on_a_path(control, delayed_ac
     network.generators[0].bit_generator.state = wire.random.bit_generator.state
     network.flows[0].until_loss = connection.until_loss
     network.connections[0].tick_phase = connection.tick_phase
-    ((values, counts),) = delays_of(network, packets * flow.interval + 60)
+    ((values, counts),) = histograms(network, packets * flow.interval + 60)
     advance(connection, wire, packets)
     expected = np.unique(wire.delays_of(0, packets)[0], return_counts=True)
     assert counts.sum() == packets
@@ -211,15 +203,13 @@ def test_phases_of_exact_paths_decide_who_loses():
     assert fairness[1] > 0.95
 
 
-def classic_delays_after_a_loss(stack, interval, lost=50, packets=100):
+def classic_delays_after_a_loss(stack, interval):
     """Return how many packets had which delay [ms], with one packet lost."""
-    source = ConstantRate(flow=td.Flow(200, interval, write_jitter=0), path=PATH, stack=stack, stop=packets * interval)
-    network = started([source], until=source.stop)
-    network.flows[0].until_loss = lost + 1
-    ((values, counts),) = delays_of(network, source.stop + 100)
-    assert counts.sum() == packets
+    network = with_one_loss(stack, interval)
+    delays = counted_delays(network, 300.0)
+    assert sum(delays.values()) == 100
     assert network.flows[0].segments_lost == 1
-    return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network.connections[0]
+    return delays, network.connections[0]
 
 
 @pytest.mark.parametrize("recovery", ["reno", "newreno", "sack"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, assert_counted
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -17,7 +17,6 @@ from tcpdelay.sim.network.stacks import Scp
 from tcpdelay.sim.network.transport import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
 from tcpdelay.sim.writes import WriteSchedule
 
-FAST = Bottleneck(1e12, 60_000)
 PATH = SharedPath(0.05)
 LINUX = td.Stack.linux()
 VIDEO = td.Video(1_000_000)

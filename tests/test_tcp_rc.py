@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, assert_counted, with_one_loss
 from tcpdelay.compiling.record_types import record_type
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.literature import classic
@@ -18,7 +18,6 @@ from tcpdelay.sim.records import NEVER, Acknowledgement
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
 from tcpdelay.sim.tcp.sender import send_new
 
-FAST = Bottleneck(1e12, 60_000)
 MS = 1000
 INTERVAL = 10 * MS
 ONE_WAY = 30 * MS
@@ -159,18 +158,10 @@ def test_each_gap_has_its_own_timer():
     assert receiver.connection.rcv_nxt == 12
 
 
-def after_a_loss(forging, interval=0.010, recovery="newreno"):
-    packets, lost = 100, 50
-    source = ConstantRate(
-        flow=td.Flow(200, interval, write_jitter=0),
-        path=SharedPath(0.030),
-        stack=Classic(recovery=recovery, receiver_window=60),
-        forging=forging,
-        stop=packets * interval,
-    )
-    network = prepare([source], FAST, 0, 0.0, source.stop)
-    network.flows[0].until_loss = lost + 1
-    network.advance(source.stop + 10)
+def after_a_loss(forging, recovery="newreno"):
+    stack = Classic(recovery=recovery, receiver_window=60)
+    network = with_one_loss(stack, interval=0.010, one_way=0.030, forging=forging)
+    network.advance(11.0)
     return network
 
 
