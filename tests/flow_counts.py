@@ -1,6 +1,7 @@
 """What holds for the counts and delays of every flow of a shared link, and flows on a link that is never full."""
 
 import pytest
+from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -9,6 +10,15 @@ from tcpdelay.sim.network.simulation import prepare
 from tcpdelay.sim.network.sources import ConstantRate
 
 FAST = Bottleneck(1e12, 60_000)
+shared_paths = st.builds(
+    lambda losses, **fields: SharedPath(**losses, **fields),
+    losses=st.sampled_from([{}, {"loss_burst": 3.0}, {"bad_time": 0.05, "bad_loss": 0.5}]),
+    access_delay=st.floats(0.0, 0.2),
+    exit_delay=st.floats(0.0, 0.1),
+    return_delay=st.floats(0.0, 0.2),
+    loss=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
+    return_jitter=st.sampled_from([0.0, 0.01, 0.02]),
+)
 
 
 def assert_counted(flow, path):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import FAST, assert_counted, counted_delays, histograms, with_one_loss
+from flow_counts import FAST, assert_counted, counted_delays, histograms, shared_paths, with_one_loss
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.literature.timelined import PRESUMED_LOST
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -332,14 +332,6 @@ parameters = {
     "tick": st.sampled_from([0.01, 0.5]),
     "rto_min": st.sampled_from([0.2, 1.0]),
 }
-paths = st.builds(
-    SharedPath,
-    access_delay=st.floats(0.0, 0.1),
-    exit_delay=st.floats(0.0, 0.1),
-    loss=st.sampled_from([0.0, 0.02, 0.1]),
-    loss_burst=st.sampled_from([1.0, 3.0]),
-    return_jitter=st.sampled_from([0.0, 0.01]),
-)
 applications = st.one_of(
     st.tuples(
         st.just(ConstantRate),
@@ -349,7 +341,7 @@ applications = st.one_of(
         st.just(Sections), st.fixed_dictionaries({"size": st.integers(1, 200_000), "interval": st.floats(0.05, 3.0)})
     ),
 )
-described = st.tuples(applications, paths, st.fixed_dictionaries(parameters), st.floats(0.0, 3.0))
+described = st.tuples(applications, shared_paths, st.fixed_dictionaries(parameters), st.floats(0.0, 3.0))
 links = st.builds(Bottleneck, rate=st.sampled_from([2e5, 2e6]), capacity=st.integers(2, 60))
 
 
@@ -436,7 +428,7 @@ def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline
 @given(
     st.lists(st.tuples(st.integers(1, 9000), st.sampled_from("abc")), min_size=1, max_size=12),
     st.fixed_dictionaries(dict.fromkeys("abc", deadlines)),
-    paths,
+    shared_paths,
     st.fixed_dictionaries(parameters),
     st.integers(0, 100),
 )
