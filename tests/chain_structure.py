@@ -1,6 +1,7 @@
 """Phases, transitions and solution of a chain, made from the public parts of the solver."""
 
 import numpy as np
+import pytest
 
 from tcpdelay.chain.linux.transitions import LinuxProfile
 from tcpdelay.chain.published import PublishedProfile
@@ -40,3 +41,24 @@ def assert_complete(phases, transitions):
     targets = np.stack([transitions["target"], transitions["target_when_empty"]])
     assert targets.min() >= 0
     assert targets.max() < phases.size - 1
+
+
+def assert_solution(model, rounding, least_part=0.0):
+    """Check a chain's matrix, stationary distribution and delays, whose parts add up to their mean."""
+    matrix, pi = model.transition_matrix, model.stationary_distribution
+    assert np.abs(matrix.sum(axis=1) - 1).max() <= rounding
+    assert matrix.data.min() >= 0
+    assert np.abs(pi @ matrix - pi).sum() <= 1e-13
+    assert model.residual <= 1e-13
+    assert pi.sum() == pytest.approx(1, abs=10 * rounding)
+    assert pi.min() >= 0
+    delays = model.delay_distribution()
+    assert delays.values[0] >= model.path.forward_delay
+    assert np.all(np.diff(delays.values) > 0)
+    assert delays.weights.sum() == pytest.approx(1, abs=1e-12)
+    assert 0 <= model.backlogged_time_fraction <= 1
+    if np.isfinite(delays.mean):
+        parts = model.delay_parts
+        total = parts.network + parts.backlog + parts.head_of_line + parts.timeouts
+        assert total == pytest.approx(delays.mean, rel=1e-9)
+        assert min(parts.backlog, parts.timeouts) >= least_part

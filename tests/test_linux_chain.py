@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from chain_structure import assert_complete, profile_of, solved_rows
+from chain_structure import assert_complete, assert_solution, profile_of, solved_rows
 from tcpdelay import predict_delay, simulate
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.chain.linux.delays import sums
@@ -91,26 +91,12 @@ def flows(model):
 @settings(max_examples=100)
 @given(scenarios())
 def test_invariants(scenario):
-    _, path, _ = scenario
     model = solved(*scenario)
-    matrix, pi = model.transition_matrix, model.stationary_distribution
-    assert np.abs(matrix.sum(axis=1) - 1).max() <= 1e-13
-    assert matrix.data.min() >= 0
-    assert np.abs(pi @ matrix - pi).sum() <= 1e-13
-    assert model.residual <= 1e-13
-    assert pi.sum() == pytest.approx(1, abs=1e-12)
-    assert pi.min() >= 0
+    assert_solution(model, 1e-13, least_part=-1e-12)
+    assert model.delay_parts.head_of_line >= -1e-12
     delays = model.delay_distribution()
     assert delays.sustainable
     assert delays.truncated_mass < 1e-6
-    assert delays.values[0] >= path.forward_delay
-    assert np.all(np.diff(delays.values) > 0)
-    assert delays.weights.sum() == pytest.approx(1, abs=1e-12)
-    assert 0 <= model.backlogged_time_fraction <= 1
-    parts = model.delay_parts
-    total = parts.network + parts.backlog + parts.head_of_line + parts.timeouts
-    assert total == pytest.approx(delays.mean, rel=1e-9)
-    assert min(parts.backlog, parts.head_of_line, parts.timeouts) >= -1e-12
 
 
 @settings(max_examples=100)
@@ -585,10 +571,8 @@ def test_denser_and_larger_and_lossless_flows_are_left_to_the_slots():
 @outside_validated_ranges
 def test_the_parts_add_up_to_the_mean():
     model = DelayModel(Flow(174, 0.5), Path(0.1, 0.2), Linux())
-    parts = model.delay_parts
-    total = parts.network + parts.backlog + parts.head_of_line + parts.timeouts
-    assert total == pytest.approx(model.delay_distribution().mean, rel=1e-9)
-    assert parts.timeouts > 0
+    assert_solution(model, 1e-13)
+    assert model.delay_parts.timeouts > 0
 
 
 @outside_validated_ranges
