@@ -43,6 +43,13 @@ def assert_complete(phases, transitions):
     assert targets.max() < phases.size - 1
 
 
+def assert_one_event_stays(phases, transitions):
+    """Check that at most one event of each phase leads back to it, which the solver eliminates."""
+    first, targets = phases["first_transition"], np.stack([transitions["target"], transitions["target_when_empty"]])
+    for phase in range(phases.size - 1):
+        assert np.any(targets[:, first[phase] : first[phase + 1]] == phase, axis=0).sum() <= 1
+
+
 def assert_solution(model, rounding, least_part=0.0):
     """Check a chain's matrix, stationary distribution and delays, whose parts add up to their mean."""
     matrix, pi = model.transition_matrix, model.stationary_distribution

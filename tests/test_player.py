@@ -151,7 +151,7 @@ def test_the_smallest_startup_buffer_suffices_and_one_frame_less_does_not():
     [
         ({"hours": 0}, "hours must lie above 0"),
         ({"session": 300, "hours": 1}, "session must lie between 1 s and 225 s"),
-        ({"hours": 1}, "hours must lie between 2.67 and .*, 16 sessions of 600 s"),
+        ({"hours": 1}, "hours must lie between 2.67 and 185.2, 16 sessions of 600 s"),
         ({"stalls_per_hour": -1}, "stalls_per_hour must be a number from 0 on"),
         ({"rebuffer": 1e9}, "rebuffer"),
         ({"catch_up": -0.1}, "catch_up"),
@@ -524,20 +524,13 @@ def test_a_playout_buffer_for_the_frames_of_a_video(run, tmp_path):
         (["startup", *VIDEO_OPTIONS, "--limit", "2s"], "--limit: does not go with solve startup"),
         (["startup", *VIDEO_OPTIONS, "--stalls", "1", "--startup", "2s"], "--startup and --stalls: give one of them"),
         (["startup", *VIDEO_OPTIONS, "--method", "chain"], "--method: solve startup needs a simulation"),
-        (["startup", *VIDEO_OPTIONS, "--hours", "0"], "--hours: must lie above 0"),
-        (
-            ["startup", *VIDEO_OPTIONS, "--hours", "0.2"],
-            "--hours: must lie between 2.67 and 185.2, 16 sessions of 600 s",
-        ),
         (["startup", *VIDEO_OPTIONS, "--stalls", "-1"], "--stalls: must be a number from 0 on"),
-        (["startup", *VIDEO_OPTIONS, "--hours", "1", "--session", "300s"], "--session: must lie between 1 s and 225 s"),
         (["gaps", *VIDEO_OPTIONS], "gaps is for speech (--talk, --silence) or a voice agent's replies"),
         (
             ["interruption", *SPEECH_OPTIONS, "--playout-buffer", "2e9s"],
             "--playout-buffer: must be a number of seconds from 0 to 3600",
         ),
         (["gaps", *SPEECH_OPTIONS, "--gap-fraction", "0%"], "--gap-fraction"),
-        (["interruption", *SPEECH_OPTIONS, "--bursts", "7"], "--bursts: must be a whole number between 1000"),
         (
             ["sensitivity", "--rtt", "100ms", "--loss", "1%", "--app", "voip", "--silence", "1s"],
             "--silence: goes with solve bitrate, ",
