@@ -3,11 +3,28 @@
 import numpy as np
 import pytest
 
+from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.chain.linux.transitions import LinuxProfile
 from tcpdelay.chain.published import PublishedProfile
 from tcpdelay.chain.solver.state_space import reachable_rows
 from tcpdelay.chain.solver.stationary import MAX_SWEEPS, NEGLIGIBLE_TRUNCATION, probability_at_bound, solve_by_sweeps
-from tcpdelay.scenario.stack import NewReno2008
+from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.source import Flow
+from tcpdelay.scenario.stack import NewReno2008, Stack
+
+VOICE = Flow(packet_size=174, interval=0.020)
+
+
+def linux_models():
+    """Return chains of Linux that are exported for other programs."""
+    scenarios = {
+        "voip, CUBIC": (VOICE, Path(rtt=0.100, loss=0.02), Stack.linux()),
+        "voip, Reno": (VOICE, Path(rtt=0.100, loss=0.02), Stack.linux("reno")),
+        "1200 B": (Flow(packet_size=1200, interval=0.020), Path(rtt=0.100, loss=0.005), Stack.linux()),
+        "several segments": (Flow(packet_size=3000, interval=0.040), Path(rtt=0.050, loss=0.01), Stack.linux()),
+        "thin flow": (Flow(packet_size=160, interval=0.200), Path(rtt=0.050, loss=0.01), Stack.linux()),
+    }
+    return {name: DelayModel(*scenario) for name, scenario in scenarios.items()}
 
 
 def profile_of(flow, path, stack):

@@ -350,7 +350,6 @@ def test_memory_does_not_grow_with_time():
         (lambda: simulate_network([], FAST, duration=1), "sources must"),
         (lambda: simulate_network([Bulk(path=PATH, stack=LINUX)], FAST, duration=0), "duration must"),
         (lambda: simulate_network([Bulk(path=PATH, stack=LINUX)], FAST, duration=1, warm_up=1), "warm_up must"),
-        (lambda: simulate_network([Bulk(path=PATH, stack=LINUX)], FAST, duration=1, seed=-1), "seed must"),
         (lambda: simulate_network([Source(path=PATH, stack=LINUX)], FAST, duration=1), "sources must"),
         (lambda: Bulk(path=PATH, stack=Udp()), "stack of Bulk must be Linux or Dctcp or Classic or Scp, got"),
         (lambda: Bulk(path=PATH, stack=td.Stack.newreno_2008()), "stack of Bulk must be Linux or Dctcp or Classic or"),

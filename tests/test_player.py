@@ -152,9 +152,7 @@ def test_the_smallest_startup_buffer_suffices_and_one_frame_less_does_not():
         ({"hours": 0}, "hours must lie above 0"),
         ({"session": 300, "hours": 1}, "session must lie between 1 s and 225 s"),
         ({"hours": 1}, "hours must lie between 2.67 and 185.2, 16 sessions of 600 s"),
-        ({"stalls_per_hour": -1}, "stalls_per_hour must be a number from 0 on"),
         ({"rebuffer": 1e9}, "rebuffer"),
-        ({"catch_up": -0.1}, "catch_up"),
     ],
 )
 def test_bad_values_of_a_video_player_are_refused(change, words):
@@ -432,10 +430,7 @@ def test_seconds_and_bytes_are_of_the_same_chunks():
         (td.playout_without_gaps, {"bursts": 10}, "bursts must be a whole number between 1000 and"),
         (td.playout_without_gaps, {"source": td.Flow(174, 0.020)}, "source must be Speech or Utterances"),
         (td.audio_not_stoppable, {"notsent_lowat": 0}, "notsent_lowat must be a whole number of bytes"),
-        (td.audio_not_stoppable, {"notsent_lowat": "4k"}, "notsent_lowat must be a whole number of bytes"),
         (td.audio_not_stoppable, {"bursts": 1000.5}, "bursts must be a whole number"),
-        (td.audio_not_stoppable, {"buffer": "long"}, "buffer must be a number of seconds"),
-        (td.audio_not_stoppable, {"buffer": -1.0}, "buffer must be a number of seconds"),
     ],
 )
 def test_bad_values_of_speech_and_replies_are_refused(question, change, words):
