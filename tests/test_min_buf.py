@@ -54,35 +54,25 @@ class Sender:
         return sum(int(flags[number % flags.size]) & classic.SACKED for number in outstanding)
 
 
-@pytest.mark.parametrize(
-    ("multiple", "extra", "admitted"),
-    [
-        # Two segments at first, three after an ACK, four after two: in slow start the window grows by one with each.
-        (1, 0, [2, 3, 4, 5]),
-        (1, 1, [3, 4, 5, 6]),
-        (1, 3, [4, 6, 7, 8]),
-        (2, 0, [4, 6, 8, 10]),
-    ],
-)
-def test_the_classic_buffer_follows_the_window(multiple, extra, admitted):
+@pytest.mark.parametrize(("multiple", "extra"), [(1, 0), (1, 1), (1, 3), (2, 0)])
+def test_the_classic_buffer_follows_the_window(multiple, extra):
+    # Two segments at first, three after an ACK, four after two: in slow start the window grows by one with each.
     sender = Sender(Classic(initial_window=2), min_buf=MinBuf(multiple, extra))
-    for number, held in enumerate(admitted):
+    for number, window in enumerate(range(2, 6)):
         sender.step()
         assert sender.connection.snd_una == number
-        assert sender.held == held
+        assert sender.held == multiple * window + min(extra, window)
         # Nothing waits that the window would let go.
         assert sender.connection.snd_nxt - number == number + 2
 
 
-@pytest.mark.parametrize(("multiple", "extra", "held"), [(1, 0, 10), (1, 3, 13), (1, 20, 20), (2, 0, 20)])
-def test_the_linux_buffer_follows_the_window(multiple, extra, held):
+@pytest.mark.parametrize(("multiple", "extra"), [(1, 0), (1, 3), (1, 20), (2, 0)])
+def test_the_linux_buffer_follows_the_window(multiple, extra):
     sender = Sender(LINUX, min_buf=MinBuf(multiple, extra))
-    sender.step()
-    assert sender.connection.snd_cwnd == 10
-    assert sender.held == held
-    sender.step()
-    assert sender.connection.snd_una == MSS
-    assert sender.held == MinBuf(multiple, extra).limit(11)
+    for number, window in enumerate((10, 11)):
+        sender.step()
+        assert (sender.connection.snd_una, sender.connection.snd_cwnd) == (number * MSS, window)
+        assert sender.held == multiple * window + min(extra, window)
 
 
 @pytest.mark.parametrize(

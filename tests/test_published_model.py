@@ -470,12 +470,6 @@ def test_a_retransmission_has_the_bounds_of_the_first_transmission(recovery):
     assert bounds[20] == (2000, 2100)
 
 
-def test_a_packet_larger_than_a_segment_is_read_with_its_last_segment():
-    traced = Traced(Classic(mss=1000, initial_window=3), 2500, 1.0, 2).run()
-    assert [end - start for _, start, end in traced.segments] == [1000, 1000, 500] * 2
-    assert traced.delays == [50 * MS] * 2
-
-
 def test_each_piece_of_a_packet_is_a_segment_while_the_window_is_open():
     # 174 bytes in four pieces are two of 44 bytes and two of 43. Of the next packet one piece has room; the bytes of
     # the others leave together.

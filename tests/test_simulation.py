@@ -237,13 +237,11 @@ def test_more_loss_means_more_delay():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"stack": td.Stack.newreno_2008()}, "stack must"),
         ({"packets": 10}, "packets must"),
         ({"quantile": 1.5}, "quantile must"),
         ({"half_width": 0.0}, "half_width must"),
         ({"trace": True}, "packets must"),
         ({"tick_offset": 2.0}, "tick_offset must"),
-        ({"flow": td.Flow(1448, 1e-6, write_jitter=0)}, "rtt must"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(arguments, message):
