@@ -160,24 +160,25 @@ def congested():
     return script, s
 
 
-def test_the_first_packet_sent_when_congested_ends_it():
-    script, s = congested()
-    assert s.following == 108
+def acknowledge_what_was_sent_before(script, s):
     for number in range(102, 107):
         script.run(10 * number - 1)
         script.ack(10 * number, number)
         assert (s.state, s.window, s.rate) == (CONGESTED, 6, 0)
     script.run(1109)
+
+
+def test_the_first_packet_sent_when_congested_ends_it():
+    script, s = congested()
+    assert s.following == 108
+    acknowledge_what_was_sent_before(script, s)
     script.ack(1110, 107)
     assert (s.state, s.window, s.rate) == (STEADY, 6, 0)
 
 
 def test_its_loss_halves_the_window_again():
     script, s = congested()
-    for number in range(102, 107):
-        script.run(10 * number - 1)
-        script.ack(10 * number, number)
-    script.run(1109)
+    acknowledge_what_was_sent_before(script, s)
     following = s.following
     assert following > 108
     script.ack(1120, 108)
