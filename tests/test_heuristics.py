@@ -120,14 +120,11 @@ def test_over_two_connections_one_lost_packet_holds_up_both():
 # Pieces.
 
 
-@pytest.mark.parametrize("stack", [LINUX, CLASSIC])
-@pytest.mark.parametrize("pieces", [2, 4])
-def test_every_piece_is_a_segment_while_the_window_allows(stack, pieces):
-    # Classic begins with a window of two.
-    network = started(40, stack, pieces=pieces) if stack is LINUX else started(1, stack, pieces=2)
-    pieces = pieces if stack is LINUX else 2
+# Classic begins with a window of two.
+@pytest.mark.parametrize(("stack", "pieces", "packets"), [(LINUX, 2, 40), (LINUX, 4, 40), (CLASSIC, 2, 1)])
+def test_every_piece_is_a_segment_while_the_window_allows(stack, pieces, packets):
+    network = started(packets, stack, pieces=pieces)
     delays = counted_delays(network)
-    packets = 40 if stack is LINUX else 1
     assert sum(delays.values()) == packets
     assert network.flows[0].segments_sent <= pieces * packets
     assert network.flows[0].segments_sent >= pieces * min(packets, 10 // pieces)

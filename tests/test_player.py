@@ -288,10 +288,6 @@ def test_nothing_in_time_is_one_stall_for_ever(distribution):
     assert play.stalls_per_minute == play.mean_stall == math.inf
 
 
-def test_no_buffer_is_enough_for_what_tcp_cannot_carry():
-    assert smallest_buffer(DelayDistribution.unsustainable(0.05), 0.5) == math.inf
-
-
 @pytest.mark.parametrize(
     ("wrong", "name"),
     [
