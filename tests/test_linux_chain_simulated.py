@@ -65,7 +65,6 @@ def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=p95_error)
 
 
-@pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 @pytest.mark.parametrize("rtt", [0.0002, 0.0007, 0.002])
 def test_a_window_of_a_short_path_grows_again(rtt):
     # CUBIC updates the growth of an unchanged window every 1/32 s, 44 round trips of 0.7 ms. The chain had no room for
