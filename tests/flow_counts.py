@@ -10,6 +10,9 @@ from tcpdelay.sim.network.simulation import prepare
 from tcpdelay.sim.network.sources import ConstantRate
 
 FAST = Bottleneck(1e12, 60_000)
+RTT = 0.1
+PATH = SharedPath(RTT / 2)
+LINUX = td.Stack.linux()
 shared_paths = st.builds(
     lambda losses, **fields: SharedPath(**losses, **fields),
     losses=st.sampled_from([{}, {"loss_burst": 3.0}, {"bad_time": 0.05, "bad_loss": 0.5}]),
@@ -48,7 +51,7 @@ def counted_delays(network, until=200.0):
     return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True))
 
 
-def with_one_loss(stack, interval=0.020, one_way=0.05, lost=50, packets=100, **options):
+def with_one_loss(stack, interval=0.020, one_way=RTT / 2, lost=50, packets=100, **options):
     """Return the network of a flow of 200 B, alone on a link that is never full, of which one packet is lost."""
     source = ConstantRate(
         flow=td.Flow(200, interval, write_jitter=0),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import FAST, assert_counted, counted_delays
+from flow_counts import FAST, LINUX, PATH, RTT, assert_counted, counted_delays
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.dispatching import UNREAD, accept, collect, discard, expected_delay, least_loaded
@@ -20,10 +20,7 @@ from tcpdelay.sim.network.transport import DELAY_BITS
 from tcpdelay.sim.records import CONNECTION, LOSS, OPEN
 from tcpdelay.sim.tcp.window import restart_after_idle
 
-RTT = 0.1
-PATH = SharedPath(RTT / 2)
 VOICE = td.Flow(174, 0.020, write_jitter=0)
-LINUX = td.Stack.linux()
 CLASSIC = Classic(receiver_window=60)
 
 

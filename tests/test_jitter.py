@@ -51,7 +51,6 @@ def by_chain(path, flow=VOICE, stack=None, **requested):
 
 
 @given(st.lists(DISTRIBUTIONS, min_size=1, max_size=3), st.floats(1e-6, 1.0))
-@settings(deadline=None)
 def test_each_delay_gets_a_uniform_delay(distributions, jitter):
     values, weights = with_jitter(distributions, jitter)
     assert np.all(np.diff(values) > 0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
-from flow_counts import FAST, assert_counted, counted_delays, shared_paths, with_one_loss
+from flow_counts import FAST, LINUX, PATH, RTT, assert_counted, counted_delays, shared_paths, with_one_loss
 from tcpdelay.accuracy.throughput import padhye_rate, square_root_rate
 from tcpdelay.compiling.compilation import records
 from tcpdelay.compiling.record_types import record_type
@@ -27,10 +27,7 @@ from tcpdelay.sim.network.sources import Bulk, ConstantRate, Source, Transfers, 
 from tcpdelay.sim.network.stacks import Classic, Udp
 from tcpdelay.sim.network.transport import DELAY_BITS
 
-RTT = 0.1
-PATH = SharedPath(RTT / 2)
 VOICE = td.Flow(174, 0.020, write_jitter=0)
-LINUX = td.Stack.linux()
 
 
 def started(sources, bottleneck=FAST, until=100.0):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import tcpdelay as td
-from flow_counts import FAST, assert_counted
+from flow_counts import FAST, LINUX, PATH, assert_counted
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.source import is_exact
 from tcpdelay.sim.engine import advance, new_connection
@@ -18,8 +18,6 @@ from tcpdelay.sim.network.stacks import Scp
 from tcpdelay.sim.network.transport import AHEAD, DELAY_BITS, KIND_BITS, UNREAD
 from tcpdelay.sim.writes import WriteSchedule
 
-PATH = SharedPath(0.05)
-LINUX = td.Stack.linux()
 VIDEO = td.Video(1_000_000)
 
 

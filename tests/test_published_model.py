@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from chain_structure import assert_solution
-from flow_counts import FAST
+from flow_counts import FAST, PATH
 from published_chain import published_chain
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.chain.published import NEWRENO, RENO, SACK, loss_events, timeout_share_correlated
@@ -323,7 +323,6 @@ def test_drop_tail_share_in_drawn_rounds(window, loss, limited_transmit):
 
 # Packet assembly of the classic sender: a reference sender in plain Python, bytes counted, and the chain
 
-PATH = SharedPath(0.05)
 MS = 1000
 
 

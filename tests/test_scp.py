@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import FAST, assert_counted, shared_paths
+from flow_counts import FAST, PATH, assert_counted, shared_paths
 from tcpdelay.sim.literature import scp
 from tcpdelay.sim.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -18,7 +18,6 @@ from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Scp
 from tcpdelay.sim.records import NEVER, RING
 
-PATH = SharedPath(0.05)
 RTT = 100
 VOICE = td.Flow(174, 0.020)
 PACKET = 8 * 1500

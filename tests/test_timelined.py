@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import FAST, assert_counted, counted_delays, histograms, shared_paths, with_one_loss
+from flow_counts import FAST, PATH, assert_counted, counted_delays, histograms, shared_paths, with_one_loss
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.literature.timelined import PRESUMED_LOST
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.result import SlicedDelays
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Transfers
@@ -20,7 +20,6 @@ from tcpdelay.sim.network.stacks import Classic, TimeLined
 from tcpdelay.sim.network.transport import FLOW
 from tcpdelay.sim.records import NEVER, RING
 
-PATH = SharedPath(0.05)
 TEN = 10 * 1000
 """Bytes of a section of ten packets."""
 
