@@ -310,6 +310,13 @@ def test_reno_and_cubic_use_a_single_connection():
         assert (short.mean, short.counts) == (long.mean, long.counts)
 
 
+def test_transports_are_compared_beside_bbr():
+    plain = td.compare(td.Flow(1448, 0.020, write_jitter=0), PATH, BBR, duration=200, ways=["udp"]).rows[0]
+    assert "bbr" in plain.contender.title
+    assert plain.predicted.mean == pytest.approx(plain.result.delays.mean, rel=0.05)
+    assert plain.result.delays.quantile(0.95) == pytest.approx(0.098, abs=0.01)
+
+
 def test_the_command_line_takes_bbr(capsys):
     options = "--rtt 100ms --loss 1% --packet-size 1448B --interval 20ms --congestion-control bbr"
     assert main(["predict", *options.split(), "--method", "simulation", "--packets", "100000", "--format", "json"]) == 0

@@ -427,7 +427,7 @@ def test_bbr_carries_a_flow_with_losses_that_newreno_does_not_carry():
         simulate(flow, path, td.Stack.quic(congestion_control=control), packets=40_000, seed=1)
         for control in ("newreno", "bbr")
     )
-    assert not reno.sustainable
+    assert (reno.sustainable, reno.quantile(0.5)) == (False, np.inf)
     assert bbr.sustainable
     assert bbr.counts["reductions"] > 100
     # The kernel of BBR is that of TCP, whose loss detection differs.

@@ -202,11 +202,13 @@ def test_a_path_that_cannot_be_is_refused(arguments, message):
     "change", [{"loss_burst": 2.5}, {"ack_loss": 0.01}, {"jitter": 0.03}, {"reordering": 0.1}, {"bad_time": 0.1}]
 )
 def test_the_chain_refuses_what_only_the_simulator_knows(change):
-    (name,), (value,) = change.keys(), change.values()
+    (name,), (value,), path = change.keys(), change.values(), td.Path(rtt=0.1, loss=0.01, **change)
     end = f" chain, got {value}; .*tcpdelay.simulate takes it into account"
     for stack in (td.Stack.newreno_2008(), td.Stack.newreno_2008(variant="sack")):
         with pytest.raises(ValueError, match=f"^{name} must be [01] in a Markov{end}$"):
-            td.DelayModel(VOICE, td.Path(rtt=0.1, loss=0.01, **change), stack)
+            td.DelayModel(VOICE, path, stack)
+    with pytest.raises(ValueError, match=f"^{name} must be .* in (the chain|one DelayModel), got {value}; "):
+        td.DelayModel(VOICE, path, td.Stack.linux())
     with pytest.raises(ValueError, match=f"^{name} must be .* in the{end}"):
         td.predict_delay(packet_size=174, interval=0.02, rtt=0.1, loss=0.01, **change, method="chain")
 
