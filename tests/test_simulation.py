@@ -237,6 +237,7 @@ def test_more_loss_means_more_delay():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"stack": td.Stack.newreno_2008()}, r"stack must be one of Stack.linux\(...\) or Stack.quic"),
         ({"packets": 10}, "packets must"),
         ({"quantile": 1.5}, "quantile must"),
         ({"half_width": 0.0}, "half_width must"),
