@@ -424,7 +424,6 @@ def test_a_packet_per_round_trip_is_never_held_back():
         assert td.predict_delay(CALL, td.Path(rtt, 0.0), BBR, method="chain").quantile(1) == rtt / 2
 
 
-@outside_validated_ranges
 @given(
     st.integers(60, 1448),
     st.floats(0.002, 0.04),
@@ -444,7 +443,6 @@ def test_a_measurement_holds_each_packet_until_it_is_sent_in_order(size, interva
     assert delays.max(initial=0) <= largest + 1
 
 
-@outside_validated_ranges
 @given(st.integers(60, 1448), st.floats(0.005, 0.04), st.floats(0.01, 0.2), st.floats(0.001, 0.1) | st.just(0.0))
 def test_the_chain_is_a_distribution(size, interval, rtt, loss):
     model = td.DelayModel(td.Flow(size, interval), td.Path(rtt, loss), BBR)
@@ -473,7 +471,6 @@ def test_what_the_chain_of_bbr_refuses():
             td.predict_delay(flow, path, BBR, method="chain")
 
 
-@outside_validated_ranges
 def test_the_expected_error_is_that_of_the_chain_of_bbr():
     error = predict(Scenario(CALL, td.Path(0.1, 0.02), BBR), method="chain").expected_error
     assert 0 <= error.median <= error.mean < 0.05
@@ -491,7 +488,6 @@ def test_tables_and_regions_take_bbr():
     assert math.isfinite(td.largest_loss(CALL, td.Path(0.1, 0.0), BBR, td.Target(0.2)).value)
 
 
-@outside_validated_ranges
 @given(st.lists(st.floats(allow_nan=False), max_size=300))
 def test_delays_are_sorted(values):
     given_values = np.array(values, np.float64)

@@ -279,8 +279,6 @@ def test_a_decision_agrees_where_a_backlog_decays_slowly(flow, path, probability
 
 @pytest.mark.parametrize("loss", [0.3, 0.35, 0.36])
 def test_a_decision_promises_nothing_that_is_too_large_to_predict(monkeypatch, loss):
-    from tcpdelay.chain import delay_model as chain
-
     monkeypatch.setattr(chain, "LARGEST_CHAIN_WITH_TAIL", 20_000)
     scenario, target = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=loss)), td.Target(60.0, 0.5)
     assert decided(scenario, target) == predict(scenario, method="chain").meets(target)

@@ -85,15 +85,11 @@ def test_the_time_is_limited():
     [
         ({"request_size": 0}, "request_size must be a whole number of bytes from 1 to 10 000 000, got 0"),
         ({"response_size": 1.5}, "response_size must be a whole number of bytes from 1 to 10 000 000, got 1.5"),
-        ({"path": 0.1}, "path must be a Path, got 0.1"),
         ({"stack": td.Stack.newreno_2008()}, "stack must be one of Stack.linux"),
-        ({"think_time": -1}, "think_time must lie between 0 and 60 s, got -1"),
         ({"answer_time": 61}, "answer_time must lie between 0 and 60 s, got 61"),
         ({"writes": 17}, "writes must be a whole number, 1 to 16, got 17"),
         ({"response_size": 1, "writes": 2}, "writes must be a whole number, 1 to 1, got 2"),
         ({"exchanges": 10}, "exchanges must be a whole number, 1000 to 10000000, got 10"),
-        ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),
-        ({"quantile": "half"}, "quantile must lie between 0 and 1, got 'half'"),
         ({"quantile": 1}, "quantile must lie between 0 and 1, got 1"),
         ({"max_seconds": 0}, "max_seconds must lie between 0.01 and 1e+06 s, got 0"),
         ({"response_size": 9_000_000}, "rtt must span less than"),
@@ -154,7 +150,6 @@ def test_the_help_offers_no_stack_that_is_refused(run):
     [
         (["--request-size", "20MB"], "--request-size: must be a whole number of bytes from 1 to 10 000 000"),
         (["--think-time", "2min"], "--think-time: must lie between 0 and 60 s, got 120"),
-        (["--exchanges", "10"], "--exchanges: must be a whole number, 1000 to 10000000, got 10"),
         (["--stack", "quic"], "no such option: --stack"),
         (["--congestion-control", "newreno"], "--congestion-control: 'newreno' is not one of 'cubic', 'reno', 'bbr'"),
         (["--packet-size", "100B"], "no such option: --packet-size"),

@@ -65,7 +65,6 @@ def test_delays_are_those_of_the_simulator(size, interval, rtt, loss, mean_error
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=p95_error)
 
 
-@pytest.mark.filterwarnings("ignore::tcpdelay.accuracy.validity.ValidityWarning")
 @pytest.mark.parametrize("rtt", [0.0002, 0.0007, 0.002])
 def test_a_window_of_a_short_path_grows_again(rtt):
     # CUBIC updates the growth of an unchanged window every 1/32 s, 44 round trips of 0.7 ms. The chain had no room for
@@ -200,9 +199,7 @@ def test_tcp_carries_as_much_as_in_the_simulator(size, rtt, loss, congestion_con
     ],
 )
 def test_late_writes_delay_as_in_the_simulator(size, interval, rtt, loss, jitter, error):
-    flow, path = td.Flow(size, interval, write_jitter=jitter), td.Path(rtt, loss)
-    chain = td.DelayModel(flow, path, td.Stack.linux()).delay_distribution()
-    simulated = td.simulate(flow, path, packets=PACKETS, seed=1)
+    chain, simulated = chain_and_simulation(size, interval, rtt, loss, "cubic", write_jitter=jitter)
     assert chain.mean == pytest.approx(simulated.mean, rel=error)
     if jitter < 0.5 * interval:
         # Between the delays that whole numbers of intervals make.
@@ -250,15 +247,8 @@ def test_some_late_writes_are_refused_and_the_usual_ones_ignored(jitter, path, c
 # Packets that span several segments
 
 
-def chain_and_simulation_of_stack(size, interval, rtt, loss, stack, packets):
-    flow, path = td.Flow(size, interval), td.Path(rtt, loss)
-    return td.DelayModel(flow, path, stack).delay_distribution(), td.simulate(
-        flow, path, stack, packets=packets, seed=1
-    )
-
-
 def test_a_packet_leaves_at_once_only_if_all_its_segments_fit_into_the_window():
-    chain, simulated = chain_and_simulation_of_stack(1719, 0.0162, 0.0835, 0.0065, td.Stack.linux(), 1_000_000)
+    chain, simulated = chain_and_simulation(1719, 0.0162, 0.0835, 0.0065, "cubic", packets=1_000_000)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.04)
 
 
@@ -269,8 +259,7 @@ def test_a_packet_leaves_at_once_only_if_all_its_segments_fit_into_the_window():
 def test_later_segments_of_a_packet_detect_losses_and_lost_retransmissions(
     size, interval, rtt, loss, congestion_control, p99_error
 ):
-    stack = td.Stack.linux(congestion_control=congestion_control, hz=250)
-    chain, simulated = chain_and_simulation_of_stack(size, interval, rtt, loss, stack, 400_000)
+    chain, simulated = chain_and_simulation(size, interval, rtt, loss, congestion_control, packets=400_000)
     assert chain.mean == pytest.approx(simulated.mean, rel=0.08)
     assert chain.quantile(0.99) == pytest.approx(simulated.quantile(0.99), rel=p99_error)
 
@@ -280,7 +269,7 @@ def test_later_segments_of_a_packet_detect_losses_and_lost_retransmissions(
 )
 def test_an_open_window_grows_as_in_the_simulator(size, interval, rtt, loss):
     """The window that a loss leaves is too small for a packet for a few packets: too few for the 95th percentile."""
-    chain, simulated = chain_and_simulation_of_stack(size, interval, rtt, loss, td.Stack.linux(hz=250), 400_000)
+    chain, simulated = chain_and_simulation(size, interval, rtt, loss, "cubic", packets=400_000)
     for limit in (rtt / 2 + 1e-4, rtt + 1e-4):
         assert chain.late_fraction(limit) == pytest.approx(simulated.late_fraction(limit), abs=0.013)
     assert chain.quantile(0.95) == pytest.approx(simulated.quantile(0.95), rel=0.01)

@@ -64,6 +64,7 @@ RULES = [
     )
     for one in TABLE["rules"]
 ]
+RULE_OF = {(state, target): rule for rule in RULES for state in rule.states for target in rule.leads_to}
 VOICE = Flow(174, 0.02)
 RENO, BBR = Stack.linux(congestion_control="reno"), Stack.linux(congestion_control="bbr")
 SCENARIOS = {
@@ -269,11 +270,10 @@ def test_the_probabilities_of_a_state_add_up_to_one(state):
 
 
 def test_the_chain_has_the_probabilities_of_the_rules(chain):
-    rule_of = {(state, target): rule for rule in RULES for state in rule.states for target in rule.leads_to}
     for phase in chain.reached:
         state, values, computed = chain.state(phase), chain.values(phase), defaultdict(float)
         for targets, chance, _ in chain.events(phase):
-            rules = {rule_of[state, target] for target in targets}
+            rules = {RULE_OF[state, target] for target in targets}
             assert len(rules) == 1, (state.name, targets)
             computed[rules.pop()] += chance
         for rule in RULES:
@@ -329,12 +329,11 @@ def test_the_letters_follow_from_the_equations_of_their_meanings(chain):
 
 
 def test_the_chain_has_the_durations_of_the_rules(chain):
-    durations = {(state, target): rule.duration for rule in RULES for state in rule.states for target in rule.leads_to}
     compared = 0
     for phase in chain.reached:
         state, values = chain.state(phase), chain.times(phase)
         for targets, _, duration in chain.events(phase):
-            equation = durations[state, targets[0]]
+            equation = RULE_OF[state, targets[0]].duration
             if is_equation(equation):
                 assert duration == pytest.approx(value(equation, values)), (state.name, targets)
                 compared += 1
@@ -402,11 +401,10 @@ def test_a_loss_in_a_recovery_is_in_a_third_of_it_or_in_its_middle(chain):
 
 
 def test_bursts_and_full_queues_decide_what_they_lose(chain):
-    rules = {(state, target): rule for rule in RULES for state in rule.states for target in rule.leads_to}
     for phase in chain.reached:
         for targets, _, _ in chain.events(phase):
             if targets[0] in ("LOST_BURST", "OUTAGE"):
-                rule = rules[chain.state(phase), targets[0]]
+                rule = RULE_OF[chain.state(phase), targets[0]]
                 lost_by = "pfifo_enqueue" if chain.p.rest_lost else "loss_gilb_ell"
                 assert lost_by in rule.functions[: rule.deciding]
     assert all(1 <= rule.deciding <= len(rule.functions) for rule in RULES)

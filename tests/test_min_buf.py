@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network import linux
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -14,7 +14,6 @@ from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic
 
-FAST = Bottleneck(1e12, 60_000)
 LINUX = td.Stack.linux("reno")
 MSS = LINUX.mss
 
@@ -55,35 +54,25 @@ class Sender:
         return sum(int(flags[number % flags.size]) & classic.SACKED for number in outstanding)
 
 
-@pytest.mark.parametrize(
-    ("multiple", "extra", "admitted"),
-    [
-        # Two segments at first, three after an ACK, four after two: in slow start the window grows by one with each.
-        (1, 0, [2, 3, 4, 5]),
-        (1, 1, [3, 4, 5, 6]),
-        (1, 3, [4, 6, 7, 8]),
-        (2, 0, [4, 6, 8, 10]),
-    ],
-)
-def test_the_classic_buffer_follows_the_window(multiple, extra, admitted):
+@pytest.mark.parametrize(("multiple", "extra"), [(1, 0), (1, 1), (1, 3), (2, 0)])
+def test_the_classic_buffer_follows_the_window(multiple, extra):
+    # Two segments at first, three after an ACK, four after two: in slow start the window grows by one with each.
     sender = Sender(Classic(initial_window=2), min_buf=MinBuf(multiple, extra))
-    for number, held in enumerate(admitted):
+    for number, window in enumerate(range(2, 6)):
         sender.step()
         assert sender.connection.snd_una == number
-        assert sender.held == held
+        assert sender.held == multiple * window + min(extra, window)
         # Nothing waits that the window would let go.
         assert sender.connection.snd_nxt - number == number + 2
 
 
-@pytest.mark.parametrize(("multiple", "extra", "held"), [(1, 0, 10), (1, 3, 13), (1, 20, 20), (2, 0, 20)])
-def test_the_linux_buffer_follows_the_window(multiple, extra, held):
+@pytest.mark.parametrize(("multiple", "extra"), [(1, 0), (1, 3), (1, 20), (2, 0)])
+def test_the_linux_buffer_follows_the_window(multiple, extra):
     sender = Sender(LINUX, min_buf=MinBuf(multiple, extra))
-    sender.step()
-    assert sender.connection.snd_cwnd == 10
-    assert sender.held == held
-    sender.step()
-    assert sender.connection.snd_una == MSS
-    assert sender.held == MinBuf(multiple, extra).limit(11)
+    for number, window in enumerate((10, 11)):
+        sender.step()
+        assert (sender.connection.snd_una, sender.connection.snd_cwnd) == (number * MSS, window)
+        assert sender.held == multiple * window + min(extra, window)
 
 
 @pytest.mark.parametrize(
@@ -224,29 +213,12 @@ def test_fresher_data_with_a_lower_limit_of_what_is_unsent():
     assert results[0].throughput > 0.9 * results[2].throughput
 
 
-@settings(max_examples=15)
-@given(
-    stack=st.sampled_from([Classic(recovery="reno"), Classic(recovery="sack"), LINUX]),
-    multiple=st.integers(1, 4),
-    extra=st.integers(0, 30),
-    loss=st.sampled_from([0.0, 0.05, 0.3]),
-    capacity=st.integers(2, 50),
-    seed=st.integers(0, 1000),
-)
-def test_every_packet_is_counted_once(stack, multiple, extra, loss, capacity, seed):
-    path = SharedPath(0.02, loss=loss)
-    sources = [Bulk(path=path, stack=stack, min_buf=MinBuf(multiple, extra)), Bulk(path=path, stack=stack)]
-    flow = simulate_network(sources, Bottleneck(2e6, capacity), duration=20, warm_up=2, seed=seed).flows[0]
-    assert_counted(flow, path)
-    assert flow.lost == 0
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: MinBuf(0, 0), "multiple must"),
         (lambda: MinBuf(1, -1), "extra must"),
-        (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, min_buf=(1, 0)), "min_buf must"),
+        (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, min_buf=(1, 0)), r"min_buf must be a MinBuf, got \(1, 0\)"),
         (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, notsent_lowat=0), "notsent_lowat must"),
         (lambda: Bulk(path=SharedPath(0.05), stack=LINUX, wake_up=2.0), "wake_up must"),
         (lambda: Bulk(path=SharedPath(0.05), stack=Classic(), notsent_lowat=1448), "notsent_lowat must"),
@@ -269,8 +241,3 @@ def test_a_constant_rate_gives_up_what_the_buffer_has_no_room_for(stack):
     # What is written at all fits the window, so it leaves at once but in a recovery.
     assert tight.sender_delay < 0.1 * roomy.sender_delay < plain.sender_delay
     assert plain.lost == 0 < roomy.lost < tight.lost
-
-
-def test_a_constant_rate_wants_a_min_buf_for_its_buffer():
-    with pytest.raises(ValueError, match=r"min_buf must be a MinBuf, got \(1, 0\)"):
-        ConstantRate(flow=td.Flow(174, 0.02), path=SharedPath(0.05), stack=td.Stack.linux(), min_buf=(1, 0))

@@ -151,10 +151,8 @@ def test_the_smallest_startup_buffer_suffices_and_one_frame_less_does_not():
     [
         ({"hours": 0}, "hours must lie above 0"),
         ({"session": 300, "hours": 1}, "session must lie between 1 s and 225 s"),
-        ({"hours": 1}, "hours must lie between 2.67 and .*, 16 sessions of 600 s"),
-        ({"stalls_per_hour": -1}, "stalls_per_hour must be a number from 0 on"),
+        ({"hours": 1}, "hours must lie between 2.67 and 185.2, 16 sessions of 600 s"),
         ({"rebuffer": 1e9}, "rebuffer"),
-        ({"catch_up": -0.1}, "catch_up"),
     ],
 )
 def test_bad_values_of_a_video_player_are_refused(change, words):
@@ -288,10 +286,6 @@ def test_nothing_in_time_is_one_stall_for_ever(distribution):
     play = video_playout(distribution, 0.1, INTERVAL)
     assert (play.late_packets, play.late_frames) == (1, 1)
     assert play.stalls_per_minute == play.mean_stall == math.inf
-
-
-def test_no_buffer_is_enough_for_what_tcp_cannot_carry():
-    assert smallest_buffer(DelayDistribution.unsustainable(0.05), 0.5) == math.inf
 
 
 @pytest.mark.parametrize(
@@ -432,10 +426,7 @@ def test_seconds_and_bytes_are_of_the_same_chunks():
         (td.playout_without_gaps, {"bursts": 10}, "bursts must be a whole number between 1000 and"),
         (td.playout_without_gaps, {"source": td.Flow(174, 0.020)}, "source must be Speech or Utterances"),
         (td.audio_not_stoppable, {"notsent_lowat": 0}, "notsent_lowat must be a whole number of bytes"),
-        (td.audio_not_stoppable, {"notsent_lowat": "4k"}, "notsent_lowat must be a whole number of bytes"),
         (td.audio_not_stoppable, {"bursts": 1000.5}, "bursts must be a whole number"),
-        (td.audio_not_stoppable, {"buffer": "long"}, "buffer must be a number of seconds"),
-        (td.audio_not_stoppable, {"buffer": -1.0}, "buffer must be a number of seconds"),
     ],
 )
 def test_bad_values_of_speech_and_replies_are_refused(question, change, words):
@@ -524,20 +515,13 @@ def test_a_playout_buffer_for_the_frames_of_a_video(run, tmp_path):
         (["startup", *VIDEO_OPTIONS, "--limit", "2s"], "--limit: does not go with solve startup"),
         (["startup", *VIDEO_OPTIONS, "--stalls", "1", "--startup", "2s"], "--startup and --stalls: give one of them"),
         (["startup", *VIDEO_OPTIONS, "--method", "chain"], "--method: solve startup needs a simulation"),
-        (["startup", *VIDEO_OPTIONS, "--hours", "0"], "--hours: must lie above 0"),
-        (
-            ["startup", *VIDEO_OPTIONS, "--hours", "0.2"],
-            "--hours: must lie between 2.67 and 185.2, 16 sessions of 600 s",
-        ),
         (["startup", *VIDEO_OPTIONS, "--stalls", "-1"], "--stalls: must be a number from 0 on"),
-        (["startup", *VIDEO_OPTIONS, "--hours", "1", "--session", "300s"], "--session: must lie between 1 s and 225 s"),
         (["gaps", *VIDEO_OPTIONS], "gaps is for speech (--talk, --silence) or a voice agent's replies"),
         (
             ["interruption", *SPEECH_OPTIONS, "--playout-buffer", "2e9s"],
             "--playout-buffer: must be a number of seconds from 0 to 3600",
         ),
         (["gaps", *SPEECH_OPTIONS, "--gap-fraction", "0%"], "--gap-fraction"),
-        (["interruption", *SPEECH_OPTIONS, "--bursts", "7"], "--bursts: must be a whole number between 1000"),
         (
             ["sensitivity", "--rtt", "100ms", "--loss", "1%", "--app", "voip", "--silence", "1s"],
             "--silence: goes with solve bitrate, ",

@@ -9,6 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from chain_structure import assert_solution
+from flow_counts import FAST, PATH
 from published_chain import published_chain
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.chain.published import NEWRENO, RENO, SACK, loss_events, timeout_share_correlated
@@ -18,7 +20,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim.literature import classic
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.bottleneck import SharedPath
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Transfers
 from tcpdelay.sim.network.stacks import Classic, TimeLined
@@ -91,22 +93,7 @@ def test_two_formulations_agree_on_every_statistic(scenario):
 @settings(max_examples=100)
 @given(scenarios())
 def test_invariants(scenario):
-    flow, path, stack = scenario
-    model = DelayModel(flow, path, stack)
-    matrix, pi = model.transition_matrix, model.stationary_distribution
-    assert np.abs(matrix.sum(axis=1) - 1).max() <= 1e-14
-    assert np.abs(pi @ matrix - pi).sum() <= 1e-13
-    assert model.residual <= 1e-13
-    assert pi.sum() == pytest.approx(1, abs=1e-13)
-    assert pi.min() >= 0
-    delays = model.delay_distribution()
-    assert delays.values[0] >= path.forward_delay
-    assert delays.weights.sum() == pytest.approx(1, abs=1e-12)
-    parts = model.delay_parts
-    if np.isfinite(delays.mean):
-        total = parts.network + parts.backlog + parts.head_of_line + parts.timeouts
-        assert total == pytest.approx(delays.mean, rel=1e-9)
-        assert min(parts.backlog, parts.timeouts) >= 0
+    assert_solution(DelayModel(*scenario), 1e-14)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +172,8 @@ def test_chains_near_saturation_are_solved(flow, path):
     delays = model.delay_distribution()
     assert delays.sustainable
     assert delays.truncated_mass < 1e-6
-    assert model.residual <= 1e-13
     assert len(model.states) > 80_000
-    pi, matrix = model.stationary_distribution, model.transition_matrix
-    assert np.abs(pi @ matrix - pi).sum() <= 1e-13
+    assert_solution(model, 1e-13)
 
 
 @pytest.mark.parametrize("limit", [0.15, 0.2, 0.5, 1.0, 5.0])
@@ -339,8 +324,6 @@ def test_drop_tail_share_in_drawn_rounds(window, loss, limited_transmit):
 
 # Packet assembly of the classic sender: a reference sender in plain Python, bytes counted, and the chain
 
-FAST = Bottleneck(1e12, 60_000)
-PATH = SharedPath(0.05)
 MS = 1000
 
 
@@ -485,12 +468,6 @@ def test_a_retransmission_has_the_bounds_of_the_first_transmission(recovery):
             assert bounds.setdefault(number, (segment.start, segment.end)) == (segment.start, segment.end)
     assert traced.sender.segments_retransmitted >= 1
     assert bounds[20] == (2000, 2100)
-
-
-def test_a_packet_larger_than_a_segment_is_read_with_its_last_segment():
-    traced = Traced(Classic(mss=1000, initial_window=3), 2500, 1.0, 2).run()
-    assert [end - start for _, start, end in traced.segments] == [1000, 1000, 500] * 2
-    assert traced.delays == [50 * MS] * 2
 
 
 def test_each_piece_of_a_packet_is_a_segment_while_the_window_is_open():

@@ -427,7 +427,7 @@ def test_bbr_carries_a_flow_with_losses_that_newreno_does_not_carry():
         simulate(flow, path, td.Stack.quic(congestion_control=control), packets=40_000, seed=1)
         for control in ("newreno", "bbr")
     )
-    assert not reno.sustainable
+    assert (reno.sustainable, reno.quantile(0.5)) == (False, np.inf)
     assert bbr.sustainable
     assert bbr.counts["reductions"] > 100
     # The kernel of BBR is that of TCP, whose loss detection differs.
@@ -510,12 +510,6 @@ def test_no_error_is_known_before_captures_are_compared():
     assert simulate(FLOW, td.Path(rtt=0.1, loss=0.02), packets=20_000).expected_error is not None
 
 
-def test_the_same_seed_gives_the_same_delays():
-    first, second = (simulate(FLOW, td.Path(rtt=0.1, loss=0.02), td.Stack.quic(), packets=5000) for _ in range(2))
-    assert first.values.tolist() == second.values.tolist()
-    assert first.weights.tolist() == second.weights.tolist()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -534,14 +528,6 @@ def test_each_implementation_names_its_congestion_controls():
         td.Stack.quic("quic-go", "cubic")
     with pytest.raises(ValueError, match="congestion_control must be 'newreno' or 'cubic' with aioquic, got 'bbr'"):
         td.Stack.quic("aioquic", "bbr")
-
-
-def test_a_rate_that_the_window_does_not_carry_is_not_sustainable():
-    found = simulate(
-        td.Flow(1200, 0.002, write_jitter=0), td.Path(rtt=0.150, loss=0.03), td.Stack.quic(), packets=100_000
-    )
-    assert not found.sustainable
-    assert found.quantile(0.5) == np.inf
 
 
 # The replay of a qlog in the simulator's loss detection

@@ -204,17 +204,6 @@ def test_where_messages_wait_the_expected_error_is_larger():
     assert far.expected_error_of(0.99).quantile == 0.99
 
 
-def test_too_many_losses_are_refused():
-    with pytest.raises(UnsupportedError, match=r"loss must be at most 0.25 in the chain of QUIC, got 0.3"):
-        quic_delays(FLOW, td.Path(rtt=0.1, loss=0.3), stack())
-
-
-def test_a_flow_beyond_the_capacity_is_not_carried():
-    found = quic_delays(td.Flow(1200, 0.005), td.Path(rtt=0.2, loss=0.05), stack())
-    assert not found.sustainable
-    assert found.quantile(0.5) == np.inf
-
-
 @pytest.mark.parametrize(
     ("flow", "path", "settings", "name"),
     [
@@ -384,19 +373,21 @@ def test_the_chain_and_the_simulator_have_ranges_of_their_own():
 
 
 def test_what_the_chain_refuses_is_named_with_what_models_it():
-    with pytest.raises(ValueError, match="delivery must be 'stream_per_message' or 'datagram' in the chain of QUIC"):
-        td.predict_delay(FLOW, PATH, td.Stack.quic(), method="chain")
     with pytest.raises(ValueError, match="simulate takes it into account, and so does the method 'auto'"):
         td.guideline(FLOW, PATH, td.Stack.quic(), method="chain")
     assert supports(Scenario(FLOW, PATH, td.Stack.linux()), quic_chain()).refused[0].name == "stack"
 
 
-def test_a_region_is_the_chain_with_its_errors():
+@pytest.fixture(scope="module")
+def predicted():
+    return td.predict_delay(FLOW, PATH, STREAMS, method="chain")
+
+
+def test_a_region_is_the_chain_with_its_errors(predicted):
     region = td.working_region(FLOW, STREAMS, rtt=[0.1, 0.3], loss=[0, 0.02, 0.04], codec=None)
     assert set(region.accuracy.values.ravel()) == {0}
-    expected = td.predict_delay(FLOW, PATH, STREAMS, method="chain")
-    assert region.p99.sel(rtt=0.1, loss=0.02).item() == expected.quantile(0.99)
-    assert region.expected_error_mean.sel(rtt=0.1, loss=0.02).item() == expected.expected_error.mean
+    assert region.p99.sel(rtt=0.1, loss=0.02).item() == predicted.quantile(0.99)
+    assert region.expected_error_mean.sel(rtt=0.1, loss=0.02).item() == predicted.expected_error.mean
     assert region.p95.sel(rtt=0.3, loss=0).item() == 0.15
 
 
@@ -413,7 +404,7 @@ def test_the_largest_loss_and_its_boundary_are_the_share_that_may_be_late():
     assert edge.impossible > 1.04 * edge.value
 
 
-def test_a_table_may_have_packet_sizes():
+def test_a_table_may_have_packet_sizes(predicted):
     table = {
         "rtt_ms": [100, 20, 100],
         "loss": [0.02, 0.001, 0.4],
@@ -422,9 +413,7 @@ def test_a_table_may_have_packet_sizes():
     }
     with pytest.warns(ValidityWarning, match="1 of 3 rows"):
         found = td.predict_many(table, stack=STREAMS, cached=False)
-    assert found["p99"][:2] == pytest.approx(
-        [td.predict_delay(FLOW, PATH, STREAMS, method="chain").quantile(0.99), 0.01]
-    )
+    assert found["p99"][:2] == pytest.approx([predicted.quantile(0.99), 0.01])
     assert found["reason"][2] == "the chain is too large to compute, or does not model this loss or packet size"
 
 
@@ -438,28 +427,24 @@ def test_a_report_is_the_chain_without_a_part_of_timeouts():
     assert "simulations of random scenarios, validation/quic_chain.py" in text
 
 
-def test_a_sweep_takes_the_chain():
-    stack = {"profile": "quic", "implementation": "quic-go", "delivery": "stream_per_message"}
-    found = td.sweep(
-        {
-            "flow": {"packet_size": 174, "interval": "20ms"},
-            "stack": stack,
-            "path": {"loss": 0.02},
-            "grid": {"rtt": [0.1]},
-        }
-    )
-    assert found.delay.values[0, -1] == pytest.approx(
-        td.predict_delay(FLOW, PATH, STREAMS, method="chain").quantile(0.99)
-    )
+def test_a_sweep_takes_the_chain(predicted):
+    asked = {
+        "flow": {"packet_size": 174, "interval": "20ms"},
+        "stack": {"profile": "quic", "implementation": "quic-go", "delivery": "stream_per_message"},
+        "path": {"loss": 0.02},
+        "grid": {"rtt": [0.1]},
+    }
+    found = td.sweep(asked)
+    assert found.delay.values[0, -1] == pytest.approx(predicted.quantile(0.99))
     assert found.validated.item()
 
 
-def test_the_command_line_takes_the_chain(run):
+def test_the_command_line_takes_the_chain(run, predicted):
     status, printed, errors = run("predict", *VOICE_OPTIONS, *QUIC_OPTIONS, "--format", "json")
     assert (status, errors) == (0, "")
     found = json.loads(printed)
     assert (found["method"], found["simulated_because"]) == ("chain", None)
-    assert found["p99"] == pytest.approx(td.predict_delay(FLOW, PATH, STREAMS, method="chain").quantile(0.99))
+    assert found["p99"] == pytest.approx(predicted.quantile(0.99))
 
 
 def test_the_command_line_says_what_the_chain_refuses(refused):

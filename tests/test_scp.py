@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, PATH, assert_counted, shared_paths
 from tcpdelay.sim.literature import scp
 from tcpdelay.sim.literature.scp import CONGESTED, PAUSED, SLOW_START, STEADY, scp_rate_beside, scp_share
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
@@ -19,8 +19,6 @@ from tcpdelay.sim.network.stacks import Classic, Scp
 from tcpdelay.sim.records import RING
 from tcpdelay.sim.tcp.constants import NEVER
 
-FAST = Bottleneck(1e12, 60_000)
-PATH = SharedPath(0.05)
 RTT = 100
 VOICE = td.Flow(174, 0.020)
 PACKET = 8 * 1500
@@ -162,24 +160,25 @@ def congested():
     return script, s
 
 
-def test_the_first_packet_sent_when_congested_ends_it():
-    script, s = congested()
-    assert s.following == 108
+def acknowledge_what_was_sent_before(script, s):
     for number in range(102, 107):
         script.run(10 * number - 1)
         script.ack(10 * number, number)
         assert (s.state, s.window, s.rate) == (CONGESTED, 6, 0)
     script.run(1109)
+
+
+def test_the_first_packet_sent_when_congested_ends_it():
+    script, s = congested()
+    assert s.following == 108
+    acknowledge_what_was_sent_before(script, s)
     script.ack(1110, 107)
     assert (s.state, s.window, s.rate) == (STEADY, 6, 0)
 
 
 def test_its_loss_halves_the_window_again():
     script, s = congested()
-    for number in range(102, 107):
-        script.run(10 * number - 1)
-        script.ack(10 * number, number)
-    script.run(1109)
+    acknowledge_what_was_sent_before(script, s)
     following = s.following
     assert following > 108
     script.ack(1120, 108)
@@ -271,10 +270,10 @@ def test_a_reset_finds_the_base_rtt_of_a_longer_path():
 
 def test_three_packets_stay_queued_on_a_modem():
     # Cen, Pu, Walpole 1998: 1.2 s of buffering delay where TCP fills the 15 s that there are.
-    rate, paths = 28_800, SharedPath(0.05)
+    rate, path = 28_800, SharedPath(0.05)
     link = Bottleneck(rate, 15 * rate // 8, unit="bytes")
     calm, full = (
-        simulate_network([Bulk(path=paths, stack=stack)], link, duration=600, warm_up=100)
+        simulate_network([Bulk(path=path, stack=stack)], link, duration=600, warm_up=100)
         for stack in (Scp(), Classic(receiver_window=44))
     )
     assert calm.queue.mean_sojourn == pytest.approx(4 * PACKET / rate, rel=0.02)
@@ -350,21 +349,13 @@ scp_sources = st.one_of(
         ConstantRate,
         flow=st.builds(td.Flow, st.integers(40, 1400), st.floats(0.005, 0.2)),
         stack=st.builds(Scp, backlog=st.floats(0.5, 10)),
-        path=(
-            paths := st.builds(
-                SharedPath,
-                access_delay=st.floats(0.0, 0.2),
-                exit_delay=st.floats(0.0, 0.1),
-                return_delay=st.floats(0.0, 0.2),
-                loss=st.sampled_from([0.0, 0.02, 0.3]),
-                loss_burst=st.sampled_from([1.0, 3.0]),
-                return_jitter=st.sampled_from([0.0, 0.02]),
-            )
-        ),
+        path=shared_paths,
         start=st.floats(0.0, 5.0),
     ),
-    st.builds(Bulk, stack=st.builds(Scp, rto_min=st.sampled_from([0.001, 1.0])), path=paths, start=st.floats(0.0, 5.0)),
-    st.builds(Bulk, stack=st.builds(Classic), path=paths),
+    st.builds(
+        Bulk, stack=st.builds(Scp, rto_min=st.sampled_from([0.001, 1.0])), path=shared_paths, start=st.floats(0.0, 5.0)
+    ),
+    st.builds(Bulk, stack=st.builds(Classic), path=shared_paths),
 )
 
 

@@ -37,9 +37,11 @@ START = 10_000_000
 class Sender:
     """A sender that is told what happens; nothing that it sends arrives by itself."""
 
-    def __init__(self, host_delay=0):
-        flow, path = td.Flow(SIZE, 0.1, write_jitter=0), td.Path(rtt=0.1, loss=0.0)
-        self.c, self.wire = new_connection(flow, path, td.Stack.linux(), seed=1, rules=Rules(ticks=False))
+    def __init__(self, size=SIZE, host_delay=0, **rules):
+        flow, path = td.Flow(size, 0.1, write_jitter=0), td.Path(rtt=0.1, loss=0.0)
+        rules = Rules(ticks=False, **rules)
+        self.size = size
+        self.c, self.wire = new_connection(flow, path, td.Stack.linux(), seed=1, rules=rules)
         self.c.deferred = 1
         self.c.host_delay = host_delay
         self.c.now = START
@@ -65,7 +67,7 @@ class Sender:
 
     def write(self, milliseconds):
         self.at(milliseconds)
-        self.c.written += SIZE
+        self.c.written += self.size
         self.c.packets_written += 1
         send_new(self.c, self.wire.record, False)
 
@@ -81,7 +83,8 @@ class Sender:
         """Acknowledge so many packets cumulatively, and one by a SACK or a D-SACK."""
         self.at(milliseconds)
         (answer,) = np.zeros(1, record_type(Acknowledgement)).view(np.recarray)
-        answer.acknowledged, answer.segment, answer.duplicate = packets * SIZE, max(reported, duplicate, 0), duplicate
+        answer.acknowledged = packets * self.size
+        answer.segment, answer.duplicate = max(reported, duplicate, 0), duplicate
         answer.echo = START + round(echo * 1000)
         on_acknowledgement(self.c, self.wire.record, answer)
 
@@ -172,7 +175,7 @@ def test_what_has_not_left_the_host_is_not_sent_again_by_a_probe():
 
 @pytest.mark.parametrize(("host_delay", "written"), [(ONE_WAY, 249), (0, 290)])
 def test_what_has_left_the_host_is_sent_again(host_delay, written):
-    sender = Sender(host_delay)
+    sender = Sender(host_delay=host_delay)
     sender.write(0)
     sender.lose(0)
     sender.write(written)
@@ -389,19 +392,11 @@ MSS = 1448
 QUICK_ACKS = 16  # TCP_MAX_QUICKACKS
 
 
-class FullSegmentReceiver:
+class FullSegmentReceiver(Receiver):
     """A receiver of full segments, of which any copy may arrive at any time."""
 
     def __init__(self, delayed_ack=False):
-        stack = td.Stack.linux(delayed_ack=delayed_ack)
-        self.c, self.wire = new_connection(
-            td.Flow(MSS, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.0), stack, 0, exact_ties=True
-        )
-        for number in range(100):
-            segment = self.wire.record.segments[number]
-            segment.start, segment.end = number * MSS, (number + 1) * MSS
-        self.c.next_segment = self.c.packets_written = 100
-        self.c.snd_nxt = self.c.written = 100 * MSS
+        super().__init__(td.Stack.linux(delayed_ack=delayed_ack), MSS, [MSS] * 100)
 
     def take(self, time, number, sent, following=None):
         """Let a copy that was sent at a time [ms] arrive; return segments acknowledged, reported and reported twice."""
@@ -419,32 +414,12 @@ class FullSegmentReceiver:
         return int(answer["acknowledged"]) // MSS, int(answer["segment"]), int(answer["duplicate"])
 
 
-class WindowLimitedSender:
-    """A sender of writes of one size, whose window of ten segments limits it; nothing that it sends arrives."""
-
-    def __init__(self, size=MSS, writes=10):
-        rules = Rules(ticks=False, coalescing=False)
-        self.size = size
-        self.c, self.wire = new_connection(
-            td.Flow(size, 0.001, write_jitter=0), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), seed=1, rules=rules
-        )
-        self.c.deferred = 1
-        self.c.min_rtt = RTT
-        for _ in range(100):
-            update_estimate(self.c, RTT)
-        for number in range(writes):
-            self.c.now = START + 1000 * number
-            self.c.written += size
-            self.c.packets_written += 1
-            send_new(self.c, self.wire.record, False)
-
-    def acknowledge(self, milliseconds, segments, reported=-1, duplicate=-1, echo=0.0):
-        """Acknowledge so many segments cumulatively, and one by a SACK or a D-SACK."""
-        self.c.now = START + round(1000 * milliseconds)
-        (answer,) = np.zeros(1, record_type(Acknowledgement)).view(np.recarray)
-        answer.acknowledged, answer.segment, answer.duplicate = segments * self.size, max(reported, 0), duplicate
-        answer.echo = START + round(echo * 1000)
-        on_acknowledgement(self.c, self.wire.record, answer)
+def window_limited(size=MSS, writes=10):
+    """Return a sender of writes of one size, a millisecond apart, whose window of ten segments limits it."""
+    sender = Sender(size, coalescing=False)
+    for number in range(writes):
+        sender.write(number)
+    return sender
 
 
 @pytest.mark.parametrize("delayed_ack", [False, True])
@@ -514,7 +489,7 @@ def test_duplicates_are_acknowledged_at_once_and_so_are_the_next_segments():
 @pytest.mark.parametrize(("size", "distance", "window"), [(MSS, 5, 11), (100, 3, 10)])
 def test_sacks_let_the_window_grow_where_much_is_reordered(size, distance, window):
     # tcp_may_raise_cwnd; the distance is counted in full segments (tcp_check_sack_reordering).
-    sender = WindowLimitedSender(size)
+    sender = window_limited(size)
     assert (sender.c.snd_cwnd, sender.c.is_cwnd_limited) == (10, 1)
     sender.acknowledge(105, 0, reported=5)
     assert (sender.c.ca_state, sender.c.snd_cwnd, sender.c.reord_seen) == (DISORDER, 10, 0)
@@ -525,19 +500,18 @@ def test_sacks_let_the_window_grow_where_much_is_reordered(size, distance, windo
 
 def test_a_timeout_after_many_sacks_takes_the_distance_back():
     # tcp_enter_loss
-    sender = WindowLimitedSender()
+    sender = window_limited()
     for number in (9, 1, 2):
         sender.acknowledge(100, 0, reported=number)
     assert sender.c.reordering_distance == 9
-    sender.c.timer_kind = 1
-    sender.c.now = sender.c.timer_at
-    on_timer(sender.c, sender.wire.record)
+    sender.c.timer_kind = RETRANSMISSION_TIMER
+    sender.fire()
     assert (sender.c.ca_state, sender.c.reordering_distance) == (LOSS, 3)
 
 
 def test_a_late_original_in_recovery_is_reordering_though_nothing_stays_sacked():
     # tcp_try_undo_partial, TCPTSReorder
-    sender = WindowLimitedSender()
+    sender = window_limited()
     for number in (1, 2, 3):
         sender.acknowledge(103, 0, reported=number)
     assert (sender.c.ca_state, sender.c.segments_retransmitted, sender.c.reord_seen) == (RECOVERY, 1, 0)
@@ -547,7 +521,7 @@ def test_a_late_original_in_recovery_is_reordering_though_nothing_stays_sacked()
 
 def test_a_reduction_undone_by_d_sacks_keeps_the_longer_wait_for_a_recovery_more():
     # tcp_try_undo_dsack
-    sender = WindowLimitedSender()
+    sender = window_limited()
     for number in (1, 2, 3):
         sender.acknowledge(103, 0, reported=number)
     sender.acknowledge(130, 4, reported=3, echo=103)
@@ -558,14 +532,14 @@ def test_a_reduction_undone_by_d_sacks_keeps_the_longer_wait_for_a_recovery_more
 @pytest.mark.parametrize(("host_delay", "collapsed"), [(0, True), (ONE_WAY, False)])
 def test_what_has_left_the_host_is_collapsed_into_a_retransmission(host_delay, collapsed):
     # tcp_can_collapse, skb_cloned: only a device of the host holds a copy, not the network.
-    sender = WindowLimitedSender(size=100, writes=2)
+    sender = window_limited(size=100, writes=2)
     sender.c.host_delay = host_delay
     segments = sender.wire.record.segments
     segments[0].gone = START
     segments[1].sent = START + 290_000
     segments[1].gone = segments[1].sent + ONE_WAY
-    sender.c.timer_kind = 1
-    sender.c.now = START + 300_000
+    sender.c.timer_kind = RETRANSMISSION_TIMER
+    sender.at(300)
     on_timer(sender.c, sender.wire.record)
     assert (sender.c.timeouts, sender.c.segments_retransmitted) == (1, 1)
     assert bool(segments[1 % RING].state & COLLAPSED) is collapsed

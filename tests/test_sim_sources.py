@@ -109,13 +109,6 @@ def test_a_chain_ignores_usual_lateness_and_refuses_more(source, stack):
     assert str(refusal).partition("; ")[2].startswith("tcpdelay.simulate takes it into account")
 
 
-def test_auto_simulates_late_writes_that_the_chain_refuses():
-    scenario = Scenario(td.Flow(500, 0.010, write_jitter=0.011), td.Path(0.040, 0.025), td.Stack.linux("bbr"))
-    answer = predict(scenario, Requested(packets=20_000), method="auto")
-    assert answer.method == "simulation"
-    assert answer.simulated_because == "the chain does not model this scenario (write jitter)"
-
-
 def carried(times, sizes, stack=RENO, **rules):
     """Return the connection after all messages, and the delay of each [s], from exact times."""
     connection, wire = new_connection(td.Trace(times, sizes), QUIET, stack, 0, Rules(**rules), exact_ties=True)

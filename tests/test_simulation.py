@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tcpdelay as td
@@ -72,40 +72,6 @@ def test_thecube_root_is_the_nearest(value):
     assert (root - 0.5001) ** 3 <= value <= (root + 0.5001) ** 3
 
 
-scenarios = st.builds(
-    dict,
-    size=st.integers(40, 4000),
-    interval=st.floats(0.005, 0.1),
-    rtt=st.floats(0.005, 0.4),
-    loss=st.floats(0.0, 0.1),
-    control=st.sampled_from(["reno", "cubic"]),
-    seed=st.integers(0, 1000),
-)
-
-
-def start(size, interval, rtt, loss, control, seed):
-    flow, path = td.Flow(size, interval, write_jitter=0), td.Path(rtt=rtt, loss=loss)
-    return new_connection(flow, path, td.Stack.linux(congestion_control=control), seed, exact_ties=True)
-
-
-@settings(deadline=None, max_examples=60)
-@given(scenarios)
-def test_every_packet_is_counted_once_and_none_is_faster_than_the_network(scenario):
-    connection, wire = start(**scenario)
-    advance(connection, wire, 3000)
-    delays, waits = wire.delays[:2, :3000]
-    assert connection.packets_read >= 3000
-    assert delays.min() >= connection.one_way_delay
-    assert waits.min() >= 0
-    assert np.all(delays >= waits + connection.one_way_delay)
-    # Packets are read in order.
-    read = np.arange(3000) * connection.interval + delays
-    assert np.all(np.diff(read) >= 0)
-    assert 0 <= connection.sacked_out + connection.lost_out <= connection.packets_out
-    assert connection.retrans_out <= connection.packets_out
-    assert connection.rcv_nxt >= connection.snd_una
-
-
 def any_scenario(seed):
     """Return a source of any kind, and a path and a TCP of any parameters, where segments arrive in order."""
     rng = np.random.default_rng(seed)
@@ -154,7 +120,8 @@ def test_undisturbed_time_leaves_the_state_that_its_events_leave(seed):
 
 
 def test_most_time_is_undisturbed_where_little_is_lost():
-    connection, wire = start(174, 0.020, 0.1, 0.001, "cubic", 1)
+    flow, path = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.1, loss=0.001)
+    connection, wire = new_connection(flow, path, td.Stack.linux(), 1, exact_ties=True)
     advance(connection, wire, 50_000)
     assert connection.skipped > 40_000
 
@@ -184,20 +151,12 @@ def test_a_simulation_says_how_sure_it_is():
     assert precise.quantile_interval.relative_half_width <= 0.01
     assert precise.mean_interval.low <= precise.mean <= precise.mean_interval.high
     assert precise.mean == pytest.approx(0.05 + precise.sender_delay + precise.head_of_line_delay)
-    assert simulate(flow, path, packets=50_000, seed=3).mean == simulate(flow, path, packets=50_000, seed=3).mean
-    assert simulate(flow, path, packets=50_000, seed=4).mean != simulate(flow, path, packets=50_000, seed=3).mean
 
 
 def test_a_trace_holds_every_packet():
     traced = simulate(td.Flow(1448, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.01), packets=20_000, trace=True)
     assert traced.read_after.shape == traced.sent_after.shape == (20_000,)
     assert traced.read_after.mean() == pytest.approx(traced.mean)
-
-
-def test_a_load_that_tcp_cannot_carry_is_told():
-    simulated = simulate(td.Flow(1448, 0.020, write_jitter=0), td.Path(rtt=0.300, loss=0.05))
-    assert not simulated.sustainable
-    assert simulated.quantile(0.5) == np.inf
 
 
 NEAR_CAPACITY = td.Flow(1448, 0.0046336, write_jitter=0), td.Path(rtt=0.078, loss=0.005)
@@ -278,14 +237,12 @@ def test_more_loss_means_more_delay():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"stack": td.Stack.newreno_2008()}, "stack must"),
+        ({"stack": td.Stack.newreno_2008()}, r"stack must be one of Stack.linux\(...\) or Stack.quic"),
         ({"packets": 10}, "packets must"),
-        ({"seed": -1}, "seed must be a whole number, 0 or more, got -1"),
         ({"quantile": 1.5}, "quantile must"),
         ({"half_width": 0.0}, "half_width must"),
         ({"trace": True}, "packets must"),
         ({"tick_offset": 2.0}, "tick_offset must"),
-        ({"flow": td.Flow(1448, 1e-6, write_jitter=0)}, "rtt must"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(arguments, message):

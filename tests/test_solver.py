@@ -9,7 +9,7 @@ import scipy.sparse.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain_structure import profile_of, rows_within
+from chain_structure import VOICE, linux_models, profile_of, rows_within
 from tcpdelay.ask import Requested
 from tcpdelay.chain.delay_model import DelayModel, budget_for, write_drn
 from tcpdelay.chain.published import start_phase
@@ -209,7 +209,6 @@ def test_drift_is_that_of_a_backlog_that_never_ends():
 
 # A small chain that is solved in one call has the answers of its single steps, which parts of the mean need
 
-VOICE = Flow(174, 0.020)
 STACKS = (
     Stack.linux(),
     Stack.linux(congestion_control="reno"),
@@ -368,11 +367,7 @@ def test_a_backlog_that_is_bounded_by_itself_has_no_tail(flow):
 
 MODELS = {
     "published": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.newreno_2008()),
-    "voip, CUBIC": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.linux()),
-    "voip, Reno": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.linux(congestion_control="reno")),
-    "1200 B": DelayModel(Flow(packet_size=1200, interval=0.020), Path(rtt=0.100, loss=0.005), Stack.linux()),
-    "several segments": DelayModel(Flow(packet_size=3000, interval=0.040), Path(rtt=0.050, loss=0.01), Stack.linux()),
-    "thin flow": DelayModel(Flow(packet_size=160, interval=0.200), Path(rtt=0.050, loss=0.01), Stack.linux()),
+    **linux_models(),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from chain_structure import VOICE, linux_models
 from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -25,7 +26,6 @@ from benchmarks.storm_chain import (
     tight_environment,
 )
 
-VOICE = Flow(packet_size=174, interval=0.020)
 FULL_SEGMENTS = Flow(packet_size=1448, interval=0.020)
 CHAINS = {
     "voip": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.newreno_2008()),
@@ -40,11 +40,7 @@ CHAINS = {
     "more than TCP can carry": DelayModel(FULL_SEGMENTS, Path(rtt=0.100, loss=0.10), Stack.newreno_2008()),
 }
 LINUX_CHAINS = {
-    "voip, CUBIC": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.linux()),
-    "voip, Reno": DelayModel(VOICE, Path(rtt=0.100, loss=0.02), Stack.linux(congestion_control="reno")),
-    "1200 B": DelayModel(Flow(packet_size=1200, interval=0.020), Path(rtt=0.100, loss=0.005), Stack.linux()),
-    "several segments": DelayModel(Flow(packet_size=3000, interval=0.040), Path(rtt=0.050, loss=0.01), Stack.linux()),
-    "thin flow": DelayModel(Flow(packet_size=160, interval=0.200), Path(rtt=0.050, loss=0.01), Stack.linux()),
+    **linux_models(),
     "loss bursts": DelayModel(VOICE, Path(rtt=0.100, loss=0.02, loss_burst=1.5), Stack.linux()),
 }
 LU_PRECISION = 1e-12

@@ -2,24 +2,21 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, with_one_loss
 from tcpdelay.compiling.record_types import record_type
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.literature import classic
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.bottleneck import SharedPath
 from tcpdelay.sim.network.simulation import prepare, simulate_network
-from tcpdelay.sim.network.sources import Bulk, ConstantRate
+from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.network.stacks import Classic
 from tcpdelay.sim.records import Acknowledgement
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement
 from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.tcp.sender import send_new
 
-FAST = Bottleneck(1e12, 60_000)
 MS = 1000
 INTERVAL = 10 * MS
 ONE_WAY = 30 * MS
@@ -160,18 +157,10 @@ def test_each_gap_has_its_own_timer():
     assert receiver.connection.rcv_nxt == 12
 
 
-def after_a_loss(forging, interval=0.010, recovery="newreno"):
-    packets, lost = 100, 50
-    source = ConstantRate(
-        flow=td.Flow(200, interval, write_jitter=0),
-        path=SharedPath(0.030),
-        stack=Classic(recovery=recovery, receiver_window=60),
-        forging=forging,
-        stop=packets * interval,
-    )
-    network = prepare([source], FAST, 0, 0.0, source.stop)
-    network.flows[0].until_loss = lost + 1
-    network.advance(source.stop + 10)
+def after_a_loss(forging, recovery="newreno"):
+    stack = Classic(recovery=recovery, receiver_window=60)
+    network = with_one_loss(stack, interval=0.010, one_way=0.030, forging=forging)
+    network.advance(11.0)
     return network
 
 
@@ -195,33 +184,6 @@ def test_newreno_takes_what_follows_a_forgery_for_further_losses():
     # Each packet under way at the repair is acknowledged by itself: to RFC 6582 a partial acknowledgement.
     assert after_a_loss(False, recovery="newreno").connections[0].segments_retransmitted == 1
     assert after_a_loss(True, recovery="newreno").connections[0].segments_retransmitted > 3
-
-
-@settings(max_examples=60)
-@given(
-    loss=st.sampled_from([0.0, 0.01, 0.1, 0.3]),
-    burst=st.sampled_from([1.0, 4.0]),
-    recovery=st.sampled_from(["reno", "newreno", "sack"]),
-    window=st.integers(1, 40),
-    limited=st.booleans(),
-    jitter=st.sampled_from([0.0, 0.02]),
-    interval=st.floats(0.002, 0.1),
-    crowded=st.booleans(),
-    seed=st.integers(0, 1000),
-)
-def test_every_packet_is_delivered_or_lost_once(
-    loss, burst, recovery, window, limited, jitter, interval, crowded, seed
-):
-    path = SharedPath(0.03, loss=loss, loss_burst=burst, return_jitter=jitter)
-    stack = Classic(recovery=recovery, receiver_window=window, limited_transmit=limited, tick=0.01, rto_min=0.2)
-    sources = [ConstantRate(flow=td.Flow(500, interval), path=path, stack=stack, forging=True)]
-    if crowded:
-        sources.append(Bulk(path=SharedPath(0.02), stack=Classic()))
-    result = simulate_network(sources, Bottleneck(2e6, 20), duration=20, warm_up=2, seed=seed)
-    flow = result.flows[0]
-    assert_counted(flow, path)
-    # What was never lost is never forged, as nothing is overtaken. A segment has bytes of four packets at most.
-    assert flow.lost <= 4 * (flow.segments_lost + flow.segments_dropped)
 
 
 @pytest.mark.parametrize("recovery", ["reno", "sack"])

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
-from flow_counts import assert_counted
+from flow_counts import FAST, PATH, assert_counted, counted_delays, histograms, shared_paths, with_one_loss
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.literature.timelined import PRESUMED_LOST
-from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
+from tcpdelay.sim.network.bottleneck import Bottleneck
 from tcpdelay.sim.network.result import SlicedDelays
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Sections, Transfers
@@ -21,8 +21,6 @@ from tcpdelay.sim.network.transport import FLOW
 from tcpdelay.sim.records import RING
 from tcpdelay.sim.tcp.constants import NEVER
 
-FAST = Bottleneck(1e12, 60_000)
-PATH = SharedPath(0.05)
 TEN = 10 * 1000
 """Bytes of a section of ten packets."""
 
@@ -244,17 +242,11 @@ def test_a_loss_of_obsolete_data_is_answered_when_tcp_would_resend_it():
     assert script.sender.recoveries == 1
 
 
-def delays_after_a_loss(deadline, lost=50, packets=100):
-    """Return how many packets had which delay [ms], the flow and the connection, with one packet lost."""
+def delays_after_a_loss(deadline, packets=100):
+    """Return how many packets had which delay [ms], and the network, with one packet lost."""
     stack = TimeLined(deadline=deadline, receiver_window=60, initial_window=10)
-    source = ConstantRate(flow=td.Flow(200, 0.020, write_jitter=0), path=PATH, stack=stack, stop=packets * 0.020)
-    network = prepare([source], FAST, 0, 0.0, source.stop)
-    network.flows[0].until_loss = lost + 1
-    delays = SlicedDelays()
-    network.advance(100.0, delays)
-    delays.end_slice()
-    values, counts = delays.histogram(0)
-    return dict(zip((values / 1e3).tolist(), counts.tolist(), strict=True)), network
+    network = with_one_loss(stack, packets=packets)
+    return counted_delays(network, 100.0), network
 
 
 def test_the_receiver_skips_a_lost_packet_when_its_deadline_has_passed():
@@ -290,10 +282,8 @@ def media(frames, deadlines, window, lost=NEVER, **settings):
     source = ConstantRate(flow=td.Trace(times, sizes, labels=kinds), path=PATH, stack=stack, deadlines=deadlines)
     network = prepare([source], FAST, 0, 0.0, 10.0)
     network.flows[0].until_loss = lost
-    delays = SlicedDelays()
-    network.advance(20.0, delays)
-    delays.end_slice()
-    return delays.histogram(0)[0] / 1e6, network.flows[0]
+    ((values, _),) = histograms(network, 20.0)
+    return values / 1e6, network.flows[0]
 
 
 def test_frames_in_the_order_of_storage_have_deadlines_in_the_order_of_display():
@@ -319,10 +309,7 @@ def test_a_gap_is_what_has_not_arrived_of_a_section():
     stack = TimeLined(mss=1000, initial_window=10, deadline=0.05, rto_min=60.0)
     network = prepare([Sections(path=PATH, stack=stack, size=5000, interval=1.0, stop=1.5)], FAST, 0, 0.0, 1.5)
     network.flows[0].until_loss = 3
-    delays = SlicedDelays()
-    network.advance(20.0, delays)
-    delays.end_slice()
-    assert dict(zip(*map(np.ndarray.tolist, delays.histogram(0)), strict=True)) == {50_000: 2 + 5, 1_050_000: 2}
+    assert counted_delays(network, 20.0) == {50: 2 + 5, 1050: 2}
     assert (network.flows[0].lost, network.flows[0].gap_bytes) == (1, 1000)
 
 
@@ -345,14 +332,6 @@ parameters = {
     "tick": st.sampled_from([0.01, 0.5]),
     "rto_min": st.sampled_from([0.2, 1.0]),
 }
-paths = st.builds(
-    SharedPath,
-    access_delay=st.floats(0.0, 0.1),
-    exit_delay=st.floats(0.0, 0.1),
-    loss=st.sampled_from([0.0, 0.02, 0.1]),
-    loss_burst=st.sampled_from([1.0, 3.0]),
-    return_jitter=st.sampled_from([0.0, 0.01]),
-)
 applications = st.one_of(
     st.tuples(
         st.just(ConstantRate),
@@ -362,7 +341,7 @@ applications = st.one_of(
         st.just(Sections), st.fixed_dictionaries({"size": st.integers(1, 200_000), "interval": st.floats(0.05, 3.0)})
     ),
 )
-described = st.tuples(applications, paths, st.fixed_dictionaries(parameters), st.floats(0.0, 3.0))
+described = st.tuples(applications, shared_paths, st.fixed_dictionaries(parameters), st.floats(0.0, 3.0))
 links = st.builds(Bottleneck, rate=st.sampled_from([2e5, 2e6]), capacity=st.integers(2, 60))
 
 
@@ -449,7 +428,7 @@ def test_the_window_holds_and_obsolete_data_stays_obsolete(description, deadline
 @given(
     st.lists(st.tuples(st.integers(1, 9000), st.sampled_from("abc")), min_size=1, max_size=12),
     st.fixed_dictionaries(dict.fromkeys("abc", deadlines)),
-    paths,
+    shared_paths,
     st.fixed_dictionaries(parameters),
     st.integers(0, 100),
 )
