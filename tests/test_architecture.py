@@ -43,7 +43,7 @@ ORDER = (
 BUDGETS = {
     **{
         "units": 255,
-        "declare": 650,
+        "declare": 700,
         "statistics": 221,
         "drawing": 25,
         "store": 115,

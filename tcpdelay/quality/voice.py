@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.declare import Content, InvalidValueError, Quantity, bounds, described, instance_of, is_number
+from tcpdelay.declare import InvalidValueError, bounds, content, described, instance_of, is_number, number
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import (
     SCALE,
@@ -400,29 +399,21 @@ class CallTarget:
     0.04
     """
 
-    codec: Annotated[
-        str | Codec,
-        Content(
-            meaning="A name in `tcpdelay.quality.CODECS`, or your own codec.",
-            details="Each packet is assumed to hold one interval of speech.",
-            check=instance_of("codec", str, Codec),
-            type_name="str or Codec",
-        ),
-    ] = "g711"
-    mos: (
-        Annotated[
-            float,
-            Quantity(
-                kind="number",
-                meaning="Smallest mean opinion score; by default, the best score is searched for.",
-                low=1,
-                high=4.5,
-                unit="",
-                allowed="lie between 1 and 4.5",
-            ),
-        ]
-        | None
-    ) = None
+    codec: str | Codec = content(
+        "A name in `tcpdelay.quality.CODECS`, or your own codec.",
+        instance_of("codec", str, Codec),
+        "str or Codec",
+        details="Each packet is assumed to hold one interval of speech.",
+        default="g711",
+    )
+    mos: float | None = number(
+        "Smallest mean opinion score; by default, the best score is searched for.",
+        1,
+        4.5,
+        "",
+        allowed="lie between 1 and 4.5",
+        default=None,
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.codec, str):

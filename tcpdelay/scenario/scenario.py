@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
 
 from tcpdelay.declare import (
     Choice,
@@ -19,13 +19,14 @@ from tcpdelay.declare import (
     as_numbers,
     declarations,
     described,
+    fraction,
     in_seconds,
     is_number,
 )
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.media import Speech, Utterances, Video
 from tcpdelay.scenario.messages import Trace
-from tcpdelay.scenario.path import Path, checked_path, fraction
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow, Source, with_rate
 from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.scenario.stack import (
@@ -67,29 +68,24 @@ class Target:
     0.95
     """
 
-    limit: Annotated[
-        float,
-        in_seconds(
-            "Latest useful arrival: packets later than this count as late.",
-            0.0,
-            1e300,
-            low_excluded=True,
-            example="200ms",
-            default_words="the limit of --app, or 200ms",
-            allowed="be a number of seconds above 0",
-        ),
-    ]
-    quantile: Annotated[
-        float,
-        fraction(
-            meaning="Share of the packets that must arrive within the limit.",
-            low_excluded=True,
-            unit="fraction of packets",
-            example="95%",
-            default_words="the quantile of --app, or 95%",
-            allowed="lie between 0 and 1",
-        ),
-    ] = 0.95
+    limit: float = in_seconds(
+        "Latest useful arrival: packets later than this count as late.",
+        0.0,
+        1e300,
+        low_excluded=True,
+        example="200ms",
+        default_words="the limit of --app, or 200ms",
+        allowed="be a number of seconds above 0",
+    )
+    quantile: float = fraction(
+        "Share of the packets that must arrive within the limit.",
+        low_excluded=True,
+        unit="fraction of packets",
+        example="95%",
+        default_words="the quantile of --app, or 95%",
+        allowed="lie between 0 and 1",
+        default=0.95,
+    )
 
     def is_met_by(self, delay: float) -> bool:
         """Return whether the quantile of the delay [s] is within the limit.

@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,15 +42,14 @@ from tcpdelay.capture.flow_capture import (
 )
 from tcpdelay.declare import (
     InvalidValueError,
-    Quantity,
     declarations,
     described,
+    fraction,
     in_seconds,
     read,
     require_keys,
     whole_number,
 )
-from tcpdelay.scenario.path import fraction
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.scenario.stack import Stack
@@ -77,27 +76,26 @@ from tcpdelay.testbed.workplaces import workplace
 MAX_EXPERIMENTS = 10_000
 
 
-def _below_1(meaning: str) -> Quantity:
-    """Return the declaration of a share above 0 and below 1."""
-    return fraction(meaning=meaning, low_excluded=True, unit="", allowed="lie between 0 and 1")
-
-
 @described
 class Precision:
     """The precision up to which an experiment is prolonged."""
 
-    half_width: Annotated[
-        float,
-        _below_1("Largest half width of the 95 % interval of the 95th percentile, relative to the percentile."),
-    ]
-    utilization: Annotated[float, _below_1("Largest connection utilization at which the precision is required.")]
+    half_width: float = fraction(
+        "Largest half width of the 95 % interval of the 95th percentile, relative to the percentile.",
+        low_excluded=True,
+        unit="",
+        allowed="lie between 0 and 1",
+    )
+    utilization: float = fraction(
+        "Largest connection utilization at which the precision is required.",
+        low_excluded=True,
+        unit="",
+        allowed="lie between 0 and 1",
+    )
     # A round is at most as long as all earlier rounds, and no round may exceed an experiment's longest duration.
-    max_duration: Annotated[
-        float,
-        in_seconds(
-            "Total time of all runs after which an experiment is not prolonged.", 0, 2 * MAX_DURATION, low_excluded=True
-        ),
-    ]
+    max_duration: float = in_seconds(
+        "Total time of all runs after which an experiment is not prolonged.", 0, 2 * MAX_DURATION, low_excluded=True
+    )
 
 
 @dataclass(frozen=True)
