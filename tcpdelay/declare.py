@@ -598,19 +598,49 @@ def described(cls: type[Described]) -> type[Described]:
 
 def _document(described: Any) -> None:
     """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
-    text = inspect.cleandoc(described.__doc__ or "")
-    lines = ["", "", "Parameters", "----------"]
+    lines = []
     for field in _ordered_fields(described):
         declared = declarations(described)[field.name]
         optional = ", optional" if field.default is None else ""
         default = f"By default {declared.default!r}." if declared.default not in (None, {}) else ""
         sentences = filter(None, (declared.meaning, declared.details, declared.allowed_in_words, default))
         lines += [f"{field.name} : {declared.type_in_words}{optional}", f"    {' '.join(sentences)}"]
-    if "\nRaises\n---" not in text:
+    if "\nRaises\n---" not in inspect.cleandoc(described.__doc__ or ""):
         lines += ["", "Raises", "------", "InvalidValueError", f"    {_FAULTS}"]
+    _add_parameters(described, lines)
+
+
+def _add_parameters(described: Any, lines: list[str]) -> None:
+    """Add a section with the parameters to the docstring of a class, before the other sections."""
+    text = inspect.cleandoc(described.__doc__ or "")
     first = _SECTION.search(text)
     place = len(text) if first is None else first.start()
-    described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
+    described.__doc__ = text[:place] + "\n".join(["", "", "Parameters", "----------", *lines]) + text[place:]
+
+
+def meaning(text: str, **options: Any) -> Any:
+    """Return the value of a field of a `documented` class; `options` are those of `dataclasses.field`."""
+    return dataclasses.field(metadata={"meaning": text}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(meaning, dataclasses.field))
+def documented(**options: bool) -> Callable[[type[Described]], type[Described]]:
+    """Return a decorator that makes a class a frozen dataclass, whose docstring has the `meaning` of each field.
+
+    `options` are those of `dataclasses.dataclass`.
+    """
+
+    def decorated(cls: type[Described]) -> type[Described]:
+        made: Any = dataclass(frozen=True, **options)(cls)
+        lines = []
+        for field in dataclasses.fields(made):
+            if text := field.metadata.get("meaning"):
+                lines += [f"{field.name} : {field.type}", f"    {text}"]
+        _add_parameters(made, lines)
+        result: type[Described] = made
+        return result
+
+    return decorated
 
 
 def read(described: type[Described], table: Mapping[str, object]) -> Described:

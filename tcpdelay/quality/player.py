@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.declare import InvalidValueError, described, in_seconds, quantity
+from tcpdelay.declare import InvalidValueError, described, documented, in_seconds, meaning, quantity
 
 RESOLUTION = 2e-6
 """A frame or a chunk counts as late from this lateness on [s]; simulated times are rounded to 1 us."""
@@ -62,23 +60,17 @@ class Player:
         return self.startup if self.rebuffer is None else self.rebuffer
 
 
-@dataclass(frozen=True)
+@documented()
 class Playback:
-    """How a player showed the frames of several sessions.
+    """How a player showed the frames of several sessions."""
 
-    Attributes
-    ----------
-    startup_delays : ndarray, shape (sessions,)
-        Time from the write of the first frame of a session to its display [s].
-    stall_before : ndarray, shape (frames,)
-        Length of the stall that began when a frame was due [s]; 0 without a stall.
-    behind : ndarray, shape (frames,)
-        Time from the write of a frame to its display [s].
-    """
-
-    startup_delays: NDArray[np.float64]
-    stall_before: NDArray[np.float64]
-    behind: NDArray[np.float64]
+    startup_delays: NDArray[np.float64] = meaning(
+        "Time from the write of the first frame of a session to its display [s]."
+    )
+    stall_before: NDArray[np.float64] = meaning(
+        "Length of the stall that began when a frame was due [s]; 0 without a stall."
+    )
+    behind: NDArray[np.float64] = meaning("Time from the write of a frame to its display [s].")
 
 
 def play(

@@ -19,9 +19,11 @@ from tcpdelay.declare import (
     as_numbers,
     declarations,
     described,
+    documented,
     fraction,
     in_seconds,
     is_number,
+    meaning,
 )
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.media import Speech, Utterances, Video
@@ -255,20 +257,9 @@ def target_of(flow: Source | str, target: Target | None = None) -> Target:
 Part = Literal["flow", "path", "stack", "target"]
 
 
-@dataclass(frozen=True)
+@documented()
 class Scenario:
     """The input of a model.
-
-    Parameters
-    ----------
-    source : Source
-        The source of the messages: a `Flow` of constant rate, or any other `Source`.
-    path : Path
-        The network.
-    stack : Stack
-        The transport: a TCP implementation, by default a current Linux kernel, or QUIC.
-    target : Target, optional
-        The demand on the delay.
 
     Raises
     ------
@@ -281,10 +272,12 @@ class Scenario:
     250
     """
 
-    source: Source
-    path: Path
-    stack: KnownStack = DEFAULT_STACK
-    target: Target | None = None
+    source: Source = meaning("The source of the messages: a `Flow` of constant rate, or any other `Source`.")
+    path: Path = meaning("The network.")
+    stack: KnownStack = meaning(
+        "The transport: a TCP implementation, by default a current Linux kernel, or QUIC.", default=DEFAULT_STACK
+    )
+    target: Target | None = meaning("The demand on the delay.", default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Source):

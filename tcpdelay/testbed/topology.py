@@ -20,10 +20,12 @@ from tcpdelay.declare import (
     content,
     declarations,
     described,
+    documented,
     flag,
     fraction,
     in_seconds,
     like,
+    meaning,
     quantity,
     require_keys,
     whole_number,
@@ -307,47 +309,28 @@ _OPTIONAL_KEYS = (
 """Keys of a link that may be absent in one direction."""
 
 
-@dataclass(frozen=True)
+@documented()
 class Program:
-    """A program on a host.
+    """A program on a host."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the program in the output.
-    command : list of str
-        The program, then its arguments.
-    host : str
-        Host on which it runs.
-    after : list of str
-        Programs that must be ready before this one starts.
-    port : int, optional
-        The program is ready when its host listens on this TCP port, or receives on this UDP port; by default, a second
-        after its start.
-    start : float
-        Time from the moment at which all programs of `after` are ready, or from the start of the run [s].
-    """
-
-    name: str
-    command: list[str]
-    host: str
-    after: list[str]
-    port: int | None = None
-    start: float = 0.0
+    name: str = meaning("Name of the program in the output.")
+    command: list[str] = meaning("The program, then its arguments.")
+    host: str = meaning("Host on which it runs.")
+    after: list[str] = meaning("Programs that must be ready before this one starts.")
+    port: int | None = meaning(
+        "The program is ready when its host listens on this TCP port, or receives on this UDP port; by default, a "
+        "second after its start.",
+        default=None,
+    )
+    start: float = meaning(
+        "Time from the moment at which all programs of `after` are ready, or from the start of the run [s].",
+        default=0.0,
+    )
 
 
-@dataclass(frozen=True)
+@documented()
 class Topology:
     """Programs on hosts, and links between hosts and routers.
-
-    Parameters
-    ----------
-    programs : sequence of Program
-        The programs. Those for which no other waits are clients: the run is over when all of them have ended.
-    links : sequence of DuplexLink
-        The links. A host has one link, a router two or more.
-    ecn : bool
-        Whether the hosts negotiate ECN.
 
     Raises
     ------
@@ -361,9 +344,11 @@ class Topology:
     ['client']
     """
 
-    programs: Sequence[Program]
-    links: Sequence[DuplexLink]
-    ecn: bool = False
+    programs: Sequence[Program] = meaning(
+        "The programs. Those for which no other waits are clients: the run is over when all of them have ended."
+    )
+    links: Sequence[DuplexLink] = meaning("The links. A host has one link, a router two or more.")
+    ecn: bool = meaning("Whether the hosts negotiate ECN.", default=False)
 
     def __post_init__(self) -> None:
         names = [program.name for program in self.programs]
