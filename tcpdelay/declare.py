@@ -18,13 +18,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context
 from difflib import get_close_matches
-from types import NoneType
+from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
     TypeGuard,
     TypeVar,
+    Union,
     dataclass_transform,
     get_args,
     get_origin,
@@ -160,6 +161,11 @@ def shown(value: object) -> str:
     return type(value).__name__ if dataclasses.is_dataclass(value) and len(text) > 80 else f"{text:.200}"
 
 
+def alternatives_of(declared: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the single type."""
+    return get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+
+
 def require_flag(name: str, value: object) -> None:
     """Raise InvalidValueError if an argument is neither True nor False."""
     if not isinstance(value, bool):
@@ -234,14 +240,10 @@ class Field(ABC):
         """Return the error for a value that the declaration does not allow."""
 
     def require(self, name: str, value: Any) -> Any:
-        """Return an allowed value, a whole number as an int; raise InvalidValueError if it is not allowed."""
+        """Return what a field holds for an allowed value; raise InvalidValueError if it is not allowed."""
         if not self.allows(value):
             raise self.refusal(name, value)
-        return int(value) if self.kind in WHOLE else value
-
-    def stored(self, name: str, value: Any) -> Any:
-        """Return what a field holds for a value; raise InvalidValueError if the value is not allowed."""
-        return self.require(name, value)
+        return value
 
     def read(self, name: str, written: Any) -> Value:
         """Return the value of a text with a unit, or of an entry of a configuration file."""
@@ -302,10 +304,10 @@ class Quantity(Field):
         parse = PARSERS[self.kind]
         return functools.partial(parse, allow_one=True) if self.kind == "fraction" and self.allows(1) else parse
 
-    def stored(self, name: str, value: Any) -> float:
+    def require(self, name: str, value: Any) -> Any:
         """Return a number in the range, as an int or as a float."""
-        found = self.require(name, value)
-        return found if self.kind in WHOLE else float(found)
+        found = super().require(name, value)
+        return int(found) if self.kind in WHOLE else float(found)
 
     def allows(self, value: object) -> bool:
         """Return whether a value is a number in the range, and a whole number if the kind requires it."""
@@ -444,7 +446,7 @@ class Content(Field):
         """The type of the content, as in a docstring."""
         return self.type_name
 
-    def stored(self, name: str, value: Any) -> Any:
+    def require(self, name: str, value: Any) -> Any:
         """Return the content that the check makes of a value."""
         return self.check(value)
 
@@ -531,32 +533,15 @@ def _declared_fields(described: Any, own: Mapping[str, Field]) -> Iterator[tuple
         inherited = (_DECLARATIONS[base] for base in described.__mro__ if base in _DECLARATIONS)
         declaration = own.get(field.name) or next(found[field.name] for found in inherited)
         if isinstance(declaration, Choice):
-            literal = next(each for each in _alternatives(hints[field.name]) if get_origin(each) is Literal)
+            literal = next(each for each in alternatives_of(hints[field.name]) if get_origin(each) is Literal)
             declaration = dataclasses.replace(declaration, words=get_args(literal))
         default = _default(field)
         yield field.name, dataclasses.replace(declaration, default=None if default is dataclasses.MISSING else default)
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    """Return a type and, if it is a union, its members."""
-    return hint, *get_args(hint)
-
-
 @dataclass_transform(
     frozen_default=True,
-    field_specifiers=(
-        dataclasses.field,
-        quantity,
-        in_seconds,
-        in_bytes,
-        number,
-        fraction,
-        whole_number,
-        choice,
-        flag,
-        content,
-        like,
-    ),
+    field_specifiers=(quantity, in_seconds, in_bytes, number, fraction, whole_number, choice, flag, content, like),
 )
 def described(cls: type[Described]) -> type[Described]:
     """Make a class a frozen dataclass whose values are checked: a value that is not allowed raises `InvalidValueError`.
@@ -576,7 +561,7 @@ def described(cls: type[Described]) -> type[Described]:
         for name, field, default, optional in checks:
             value = getattr(self, name)
             if value is not default and not (optional and value is None):
-                object.__setattr__(self, name, field.stored(name, value))
+                object.__setattr__(self, name, field.require(name, value))
         if check_together is not None:
             check_together(self)
 
@@ -585,7 +570,7 @@ def described(cls: type[Described]) -> type[Described]:
     _DECLARATIONS[result] = dict(_declared_fields(result, own))
     hints = get_type_hints(result)
     checks = [
-        (field.name, declarations(result)[field.name], field.default, NoneType in _alternatives(hints[field.name]))
+        (field.name, declarations(result)[field.name], field.default, NoneType in alternatives_of(hints[field.name]))
         for field in _ordered_fields(result)
     ]
     if not has_repr:

@@ -9,13 +9,14 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, overload
 
 from tcpdelay.declare import (
     Choice,
     Content,
     Field,
     InvalidValueError,
+    alternatives_of,
     as_numbers,
     declarations,
     described,
@@ -382,11 +383,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 CHECKED_BY_FUNCTION = (int, float, tuple, Path, Source, Stack)
 """Types of arguments with a range or a message of their own; arrays have one too, and texts and mappings alone."""
-
-
-def alternatives_of(declared: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type."""
-    return get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
 
 
 def is_of_type(value: object, declared: Any) -> bool:
