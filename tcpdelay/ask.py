@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import CAPACITY_ERROR, is_near_capacity
 from tcpdelay.budget import MOST_SECONDS, checked_budget
-from tcpdelay.declare import InvalidValueError, declarations, shown
+from tcpdelay.declare import InvalidValueError, declarations, documented, meaning, shown
 from tcpdelay.delays import (
     USUAL_QUANTILE,
     DelayDistribution,
@@ -139,66 +139,51 @@ def _defaults_except(known: frozenset[str]) -> tuple[tuple[str, object], ...]:
     return tuple((name, declared.default) for name, declared in declarations(Path).items() if name not in known)
 
 
-@dataclass(frozen=True)
+@documented()
 class Support:
-    """How a model treats the fields of a scenario.
+    """How a model treats the fields of a scenario."""
 
-    Parameters
-    ----------
-    honoured : frozenset of str
-        Fields that the model takes into account, whatever their value.
-    ignored : mapping of str to str
-        Fields that the model does not take into account, with the value that it assumes. Fields that have the assumed
-        value are left out.
-    refused : tuple of UnsupportedError
-        Fields whose value the model refuses, with the reason.
-    """
-
-    honoured: frozenset[str]
-    ignored: Mapping[str, str] = field(default_factory=dict)
-    refused: tuple[UnsupportedError, ...] = ()
+    honoured: frozenset[str] = meaning("Fields that the model takes into account, whatever their value.")
+    ignored: Mapping[str, str] = meaning(
+        "Fields that the model does not take into account, with the value that it assumes. Fields that have the "
+        "assumed value are left out.",
+        default_factory=dict,
+    )
+    refused: tuple[UnsupportedError, ...] = meaning(
+        "Fields whose value the model refuses, with the reason.", default=()
+    )
 
 
-@dataclass(frozen=True)
+@documented()
 class Requested:
-    """A request to a model.
+    """A request to a model."""
 
-    Parameters
-    ----------
-    quantiles : tuple of float
-        Probabilities of the quantiles, 0 to 1.
-    late_after : tuple of float
-        Delays [s] of the late fractions.
-    precision : {"exact", "bound", "decision"}
-        "exact": all figures. "bound": where `target` is certainly missed, lower bounds of the delays suffice; near
-        saturation this saves nearly all of the work. "decision": only `Answer.lateness` is needed, and only as
-        precisely as the comparison with the share of late packets that `target` allows requires.
-    target : Target, optional
-        The target of "bound" and "decision".
-    distribution : bool
-        Whether the whole distribution is needed, or only the figures above.
-    parts : bool
-        Whether the parts of the mean delay are needed.
-    packets, seed, on_progress
-        For a model that simulates, as in `tcpdelay.simulate`.
-    max_seconds : float
-        Processor time that the answer may take [s], 0.01 to 1e6, by the model's own estimate. A chain that needs more
-        is "too large"; a simulation ends, unless `packets` are given. The time for compiling does not count.
-    max_memory : float, optional
-        Memory that the answer may take [bytes], 2**20 to 2**50; by default 1 GiB.
-    """
-
-    quantiles: tuple[float, ...] = ()
-    late_after: tuple[float, ...] = ()
-    precision: Precision = "exact"
-    target: Target | None = None
-    distribution: bool = True
-    parts: bool = False
-    packets: int | None = None
-    seed: int = 0
-    on_progress: Callable[[int, int], None] | None = None
-    max_seconds: float = MOST_SECONDS
-    max_memory: float | None = None
+    quantiles: tuple[float, ...] = meaning("Probabilities of the quantiles, 0 to 1.", default=())
+    late_after: tuple[float, ...] = meaning("Delays [s] of the late fractions.", default=())
+    precision: Precision = meaning(
+        '"exact": all figures. "bound": where `target` is certainly missed, lower bounds of the delays suffice; near '
+        'saturation this saves nearly all of the work. "decision": only `Answer.lateness` is needed, and only as '
+        "precisely as the comparison with the share of late packets that `target` allows requires.",
+        default="exact",
+    )
+    target: Target | None = meaning('The target of "bound" and "decision".', default=None)
+    distribution: bool = meaning("Whether the whole distribution is needed, or only the figures above.", default=True)
+    parts: bool = meaning("Whether the parts of the mean delay are needed.", default=False)
+    packets: int | None = meaning(
+        "Number of packets, for a model that simulates, as in `tcpdelay.simulate`.", default=None
+    )
+    seed: int = meaning("Seed of the simulation.", default=0)
+    on_progress: Callable[[int, int], None] | None = meaning(
+        "Called with the progress of the simulation.", default=None
+    )
+    max_seconds: float = meaning(
+        "Processor time that the answer may take [s], 0.01 to 1e6, by the model's own estimate. A chain that needs "
+        'more is "too large"; a simulation ends, unless `packets` are given. The time for compiling does not count.',
+        default=MOST_SECONDS,
+    )
+    max_memory: float | None = meaning(
+        "Memory that the answer may take [bytes], 2**20 to 2**50; by default 1 GiB.", default=None
+    )
 
     def __post_init__(self) -> None:
         checked_budget(self.max_seconds, self.max_memory)
@@ -231,64 +216,47 @@ def assumptions(method: str, ignored: Mapping[str, str]) -> tuple[str, ...]:
 _NOTHING: NDArray[np.float64] = np.empty(0)
 
 
-@dataclass(frozen=True)
+@documented()
 class Answer:
-    """The answer of a model.
+    """The answer of a model."""
 
-    Parameters
-    ----------
-    scenario : Scenario
-        The scenario.
-    requested : Requested
-        The request.
-    method : str
-        Name of the model: "chain", "simulation" or a user's own.
-    status : str
-        Kind of the figures, a `Status`.
-    quantiles, late_fractions : ndarray
-        The requested delays [s] and shares; infinite and 1 where TCP cannot carry the flow.
-    mean : float
-        Mean delay [s].
-    sustainable : bool
-        Whether TCP can carry the flow.
-    truncated_mass : float
-        Probability that the model's backlog is at its bound.
-    distribution : DelayDistribution, optional
-        The whole distribution, if requested.
-    lateness : float
-        For precision "decision", the share of packets later than the target's limit, to be compared with the share that
-        the target allows; 1 where TCP cannot carry the flow, or the chain would be too large to hold its backlog.
-    parts : DelayParts, optional
-        Parts of the mean delay, if requested and known.
-    backlogged_time_fraction : float
-        Share of time with packets waiting in the send buffer; NaN unless the parts were requested.
-    ignored : mapping of str to str
-        Fields that the model ignored, with the values that it assumed.
-    refusal : ValueError, optional
-        Why there is no answer, for "not settled", "too large" and "unsupported".
-    look_up_error : callable, optional
-        Returns the expected error of the answer.
-    simulated_because : str
-        Why a simulation answers in place of the chain, if the method "auto" chose it.
-    """
-
-    scenario: Scenario
-    requested: Requested
-    method: str
-    status: Status
-    quantiles: NDArray[np.float64] = field(default_factory=lambda: _NOTHING)
-    late_fractions: NDArray[np.float64] = field(default_factory=lambda: _NOTHING)
-    mean: float = np.nan
-    sustainable: bool = False
-    truncated_mass: float = 0.0
-    distribution: DelayDistribution | None = None
-    lateness: float = np.nan
-    parts: DelayParts | None = None
-    backlogged_time_fraction: float = np.nan
-    ignored: Mapping[str, str] = field(default_factory=dict)
-    refusal: ValueError | None = None
-    look_up_error: Callable[[float], ExpectedError] | None = field(default=None, repr=False, compare=False)
-    simulated_because: str = ""
+    scenario: Scenario = meaning("The scenario.")
+    requested: Requested = meaning("The request.")
+    method: str = meaning('Name of the model: "chain", "simulation" or a user\'s own.')
+    status: Status = meaning("Kind of the figures, a `Status`.")
+    quantiles: NDArray[np.float64] = meaning(
+        "The requested quantiles of the delay [s]; infinite where TCP cannot carry the flow.",
+        default_factory=lambda: _NOTHING,
+    )
+    late_fractions: NDArray[np.float64] = meaning(
+        "The requested shares of late packets; 1 where TCP cannot carry the flow.", default_factory=lambda: _NOTHING
+    )
+    mean: float = meaning("Mean delay [s].", default=np.nan)
+    sustainable: bool = meaning("Whether TCP can carry the flow.", default=False)
+    truncated_mass: float = meaning("Probability that the model's backlog is at its bound.", default=0.0)
+    distribution: DelayDistribution | None = meaning("The whole distribution, if requested.", default=None)
+    lateness: float = meaning(
+        'For precision "decision", the share of packets later than the target\'s limit, to be compared with the share '
+        "that the target allows; 1 where TCP cannot carry the flow, or the chain would be too large to hold its "
+        "backlog.",
+        default=np.nan,
+    )
+    parts: DelayParts | None = meaning("Parts of the mean delay, if requested and known.", default=None)
+    backlogged_time_fraction: float = meaning(
+        "Share of time with packets waiting in the send buffer; NaN unless the parts were requested.", default=np.nan
+    )
+    ignored: Mapping[str, str] = meaning(
+        "Fields that the model ignored, with the values that it assumed.", default_factory=dict
+    )
+    refusal: ValueError | None = meaning(
+        'Why there is no answer, for "not settled", "too large" and "unsupported".', default=None
+    )
+    look_up_error: Callable[[float], ExpectedError] | None = meaning(
+        "Returns the expected error of the answer.", default=None, repr=False, compare=False
+    )
+    simulated_because: str = meaning(
+        'Why a simulation answers in place of the chain, if the method "auto" chose it.', default=""
+    )
 
     @property
     def answered(self) -> bool:

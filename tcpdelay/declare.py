@@ -1,7 +1,7 @@
 """The declaration of a scenario's field: type, unit, range, default, meaning and command-line spelling, in one place.
 
-A declaration is metadata of a type annotation. pydantic uses it to validate values. Error messages, command-line
-options, sweep axes, table columns and the units of data sets are derived from it.
+A declaration is the value that a class assigns to its field: `rtt: float = in_seconds("Round-trip time.", 1e-6, 60)`.
+Validation, error messages, command-line options, sweep axes, table columns and the units of data sets follow from it.
 """
 
 from __future__ import annotations
@@ -13,27 +13,24 @@ import math
 import numbers
 import re
 import sys
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Context
 from difflib import get_close_matches
+from types import NoneType, UnionType
 from typing import (
     TYPE_CHECKING,
-    Annotated,
     Any,
     Literal,
     TypeGuard,
     TypeVar,
+    Union,
     dataclass_transform,
     get_args,
     get_origin,
     get_type_hints,
 )
-
-import pydantic.dataclasses
-from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
-from pydantic import BeforeValidator, ConfigDict, PlainValidator, ValidationError
 
 from tcpdelay.units import format_fraction, format_rate, format_time, parse_fraction, parse_rate, parse_size, parse_time
 
@@ -164,6 +161,11 @@ def shown(value: object) -> str:
     return type(value).__name__ if dataclasses.is_dataclass(value) and len(text) > 80 else f"{text:.200}"
 
 
+def alternatives_of(declared: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the single type."""
+    return get_args(declared) if get_origin(declared) in (Union, UnionType) else (declared,)
+
+
 def require_flag(name: str, value: object) -> None:
     """Raise InvalidValueError if an argument is neither True nor False."""
     if not isinstance(value, bool):
@@ -187,28 +189,13 @@ def _has_several(value: object) -> bool:
     return isinstance(value, (list, tuple)) or bool(getattr(value, "ndim", 0))
 
 
-def _as_number(value: object) -> float:
-    """Return a number as a float; raise ValueError, which pydantic catches, if the value is not a number."""
-    if not is_number(value) or _is_huge(value):
-        raise ValueError("no number")
-    return float(value)
-
-
 def _is_huge(value: object) -> bool:
     """Return whether a whole number is beyond the range of floating-point numbers."""
     return isinstance(value, numbers.Integral) and abs(int(value)) > sys.float_info.max
 
 
-def _as_whole(value: object) -> int:
-    """Return a whole number as an int; raise ValueError, which pydantic catches, if the value is not one."""
-    number = _as_number(value)
-    if not math.isfinite(number) or number != int(number):
-        raise ValueError("no whole number")
-    return int(number)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Field(GroupedMetadata):
+class Field(ABC):
     """Base class of the declarations: a Quantity, a Choice, a Flag or a Content."""
 
     kind: Kind  # Kind of the values: the key of `UNITS`, `PARSERS` and `FORMATS`
@@ -220,6 +207,7 @@ class Field(GroupedMetadata):
     # Value with which the field has no effect. `effective_fields` leaves out a field with this value; None if there
     # is no such value.
     no_effect: Any = None
+    required: bool = True  # Whether a class that assigns the declaration to a field gives the field no default
 
     @property
     def long_name(self) -> str:
@@ -244,10 +232,6 @@ class Field(GroupedMetadata):
         return ""
 
     @abstractmethod
-    def __iter__(self) -> Iterator[object]:
-        """Yield the constraints for pydantic."""
-
-    @abstractmethod
     def allows(self, value: object) -> bool:
         """Return whether a value is allowed, regardless of the other fields."""
 
@@ -256,10 +240,10 @@ class Field(GroupedMetadata):
         """Return the error for a value that the declaration does not allow."""
 
     def require(self, name: str, value: Any) -> Any:
-        """Return an allowed value, a whole number as an int; raise InvalidValueError if it is not allowed."""
+        """Return what a field holds for an allowed value; raise InvalidValueError if it is not allowed."""
         if not self.allows(value):
             raise self.refusal(name, value)
-        return int(value) if self.kind in WHOLE else value
+        return value
 
     def read(self, name: str, written: Any) -> Value:
         """Return the value of a text with a unit, or of an entry of a configuration file."""
@@ -320,11 +304,10 @@ class Quantity(Field):
         parse = PARSERS[self.kind]
         return functools.partial(parse, allow_one=True) if self.kind == "fraction" and self.allows(1) else parse
 
-    def __iter__(self) -> Iterator[object]:
-        """Yield the type and the range for pydantic."""
-        yield BeforeValidator(_as_whole if self.kind in WHOLE else _as_number)
-        yield Gt(self.low) if self.low_excluded else Ge(self.low)
-        yield Lt(self.high) if self.high_excluded else Le(self.high)
+    def require(self, name: str, value: Any) -> Any:
+        """Return a number in the range, as an int or as a float."""
+        found = super().require(name, value)
+        return int(found) if self.kind in WHOLE else float(found)
 
     def allows(self, value: object) -> bool:
         """Return whether a value is a number in the range, and a whole number if the kind requires it."""
@@ -363,28 +346,43 @@ class Quantity(Field):
         return int(written) if self.kind in WHOLE and float(written).is_integer() else float(written)
 
 
-def in_seconds(meaning: str, low: float, high: float, **more: Any) -> Quantity:
+def quantity(meaning: str, low: float, high: float, unit: str, kind: Kind, **more: Any) -> Any:
+    """Declare a number with a unit and a range; `more` are further fields of the declaration.
+
+    This function and those below return the value of a field of a `described` class. Its default is `default`; a field
+    without one must be given.
+    """
+    required = "default" not in more
+    return Quantity(kind=kind, unit=unit, meaning=meaning, low=low, high=high, required=required, **more)
+
+
+def in_seconds(meaning: str, low: float, high: float, **more: Any) -> Any:
     """Declare a time in seconds; `more` are further fields of the declaration."""
-    return Quantity(kind="time", unit="s", meaning=meaning, low=low, high=high, **more)
+    return quantity(meaning, low, high, "s", "time", **more)
 
 
-def in_bytes(meaning: str, low: float, high: float, **more: Any) -> Quantity:
+def in_bytes(meaning: str, low: float, high: float, **more: Any) -> Any:
     """Declare a whole number of bytes; `more` are further fields of the declaration."""
-    return Quantity(kind="size", unit="bytes", meaning=meaning, low=low, high=high, **more)
+    return quantity(meaning, low, high, "bytes", "size", **more)
 
 
-def number(meaning: str, low: float, high: float, unit: str, **more: Any) -> Quantity:
+def number(meaning: str, low: float, high: float, unit: str, **more: Any) -> Any:
     """Declare a number with a unit of its own; `more` are further fields of the declaration."""
-    return Quantity(kind="number", unit=unit, meaning=meaning, low=low, high=high, **more)
+    return quantity(meaning, low, high, unit, "number", **more)
 
 
-def whole_number(meaning: str, low: int, high: float, **more: Any) -> Quantity:
+def fraction(meaning: str, low: float = 0.0, high: float = 1.0, *, high_excluded: bool = True, **more: Any) -> Any:
+    """Declare a fraction, which is below 1 unless told otherwise; `more` are further fields of the declaration."""
+    return quantity(meaning, low, high, kind="fraction", high_excluded=high_excluded, **more)
+
+
+def whole_number(meaning: str, low: int, high: float, **more: Any) -> Any:
     """Declare a whole number without a unit; `more` are further fields of the declaration."""
     allowed = {"allowed": f"be a whole number from {low} to {high}"}
-    return Quantity(kind="count", unit="", meaning=meaning, low=low, high=high, **allowed | more)
+    return quantity(meaning, low, high, "", "count", **allowed | more)
 
 
-SEED = whole_number(
+SEED: Quantity = whole_number(
     "Seed of all random numbers.", 0, sys.float_info.max, example="1", allowed="be a whole number, 0 or more"
 )
 """Declaration of the seed of a simulation."""
@@ -402,13 +400,9 @@ class Choice(Field):
         """The words, as in a docstring."""
         return f"{{{', '.join(map(repr, self.words))}}}"
 
-    def __iter__(self) -> Iterator[object]:
-        """Yield nothing: pydantic knows the words from the type."""
-        return iter(())
-
     def allows(self, value: object) -> bool:
         """Return whether a value is one of the words."""
-        return value in self.words
+        return isinstance(value, str) and value in self.words
 
     def refusal(self, name: str, value: object) -> InvalidValueError:
         """Return the error for a word that is not allowed."""
@@ -420,10 +414,6 @@ class Flag(Field):
     """Declaration of a switch."""
 
     kind: Kind = "flag"
-
-    def __iter__(self) -> Iterator[object]:
-        """Yield the constraint for pydantic: a number is not allowed as a flag."""
-        yield pydantic.Strict()
 
     def allows(self, value: object) -> bool:
         """Return whether a value is a flag."""
@@ -456,9 +446,9 @@ class Content(Field):
         """The type of the content, as in a docstring."""
         return self.type_name
 
-    def __iter__(self) -> Iterator[object]:
-        """Yield the check for pydantic."""
-        yield PlainValidator(self.check)
+    def require(self, name: str, value: Any) -> Any:
+        """Return the content that the check makes of a value."""
+        return self.check(value)
 
     def allows(self, value: object) -> bool:
         """Return whether the check accepts a value."""
@@ -479,6 +469,26 @@ class Content(Field):
     def read(self, name: str, written: object) -> Value:
         """Refuse a text: the content is given in Python."""
         raise InvalidValueError(name, written, "be given in Python")
+
+
+def choice(meaning: str, **more: Any) -> Any:
+    """Declare a choice among the words of the field's type; `more` are further fields of the declaration."""
+    return Choice(meaning=meaning, required="default" not in more, **more)
+
+
+def flag(meaning: str, **more: Any) -> Any:
+    """Declare a switch; `more` are further fields of the declaration."""
+    return Flag(meaning=meaning, required="default" not in more, **more)
+
+
+def content(meaning: str, check: Callable[[Any], Any], type_name: str = "object", **more: Any) -> Any:
+    """Declare a field whose content a function checks; `more` are further fields of the declaration."""
+    return Content(meaning=meaning, check=check, type_name=type_name, required="default" not in more, **more)
+
+
+def like(declaration: Field, **changes: Any) -> Any:
+    """Declare a field as another declaration has it, but for some changes and the default."""
+    return dataclasses.replace(declaration, required="default" not in changes, **changes)
 
 
 def instance_of(name: str, *classes: type) -> Callable[[object], object]:
@@ -515,70 +525,107 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default if factory is dataclasses.MISSING else factory()
 
 
-def _declared_fields(described: Any) -> Iterator[tuple[str, Field]]:
+def _declared_fields(described: Any, own: Mapping[str, Field]) -> Iterator[tuple[str, Field]]:
     """Yield names and declarations of the fields: fields by position, inherited keywords, then its own keywords."""
-    hints, own = get_type_hints(described, include_extras=True), inspect.get_annotations(described)
+    hints = get_type_hints(described)
     by_order = sorted(dataclasses.fields(described), key=lambda each: (each.kw_only, each.kw_only and each.name in own))
     for field in by_order:
-        hint = hints[field.name]
-        # The type of an optional field is a union of the declared type and None.
-        declared = next((part for part in (hint, *get_args(hint)) if get_origin(part) is Annotated), None)
-        if declared is None:
-            # The field is inherited. The annotations of the base class no longer contain declarations.
-            yield (
-                field.name,
-                next(_DECLARATIONS[base][field.name] for base in described.__mro__ if base in _DECLARATIONS),
-            )
-            continue
-        declaration = next(entry for entry in declared.__metadata__ if isinstance(entry, Field))
+        inherited = (_DECLARATIONS[base] for base in described.__mro__ if base in _DECLARATIONS)
+        declaration = own.get(field.name) or next(found[field.name] for found in inherited)
         if isinstance(declaration, Choice):
-            declaration = dataclasses.replace(declaration, words=get_args(declared.__origin__))
+            literal = next(each for each in alternatives_of(hints[field.name]) if get_origin(each) is Literal)
+            declaration = dataclasses.replace(declaration, words=get_args(literal))
         default = _default(field)
         yield field.name, dataclasses.replace(declaration, default=None if default is dataclasses.MISSING else default)
 
 
-@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+@dataclass_transform(
+    frozen_default=True,
+    field_specifiers=(quantity, in_seconds, in_bytes, number, fraction, whole_number, choice, flag, content, like),
+)
 def described(cls: type[Described]) -> type[Described]:
-    """Make a class a frozen dataclass that pydantic validates and that raises `InvalidValueError`.
+    """Make a class a frozen dataclass whose values are checked: a value that is not allowed raises `InvalidValueError`.
 
-    The annotation of every field must contain its declaration, such as `Annotated[float, Quantity(...)]`.
+    The value of every field in the class is its declaration, such as `in_seconds("Round-trip time.", 1e-6, 60)`.
     """
+    own = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+    for name, declared in own.items():
+        if declared.required:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, declared.default)
     has_repr = "__repr__" in vars(cls)
-    validated: Any = pydantic.dataclasses.dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))(cls)
-    construct = validated.__init__
+    check_together = getattr(cls, "__post_init__", None)
 
-    @functools.wraps(construct)
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        try:
-            construct(self, *args, **kwargs)
-        except ValidationError as error:
-            raise _first_fault(validated, error) from None
+    def __post_init__(self: Any) -> None:  # noqa: N807
+        for name, field, default, optional in checks:
+            value = getattr(self, name)
+            if value is not default and not (optional and value is None):
+                object.__setattr__(self, name, field.require(name, value))
+        if check_together is not None:
+            check_together(self)
 
-    validated.__init__ = __init__
-    _DECLARATIONS[validated] = dict(_declared_fields(validated))
+    cls.__post_init__ = __post_init__  # type: ignore[attr-defined]
+    result: Any = dataclass(frozen=True, slots=True)(cls)
+    _DECLARATIONS[result] = dict(_declared_fields(result, own))
+    hints = get_type_hints(result)
+    checks = [
+        (field.name, declarations(result)[field.name], field.default, NoneType in alternatives_of(hints[field.name]))
+        for field in _ordered_fields(result)
+    ]
     if not has_repr:
-        validated.__repr__ = _repr
-    _show_plainly(validated)
-    _document(validated)
-    result: type[Described] = validated
-    return result
+        result.__repr__ = _repr
+    _show_plainly(result)
+    _document(result)
+    described_class: type[Described] = result
+    return described_class
 
 
 def _document(described: Any) -> None:
     """Describe the fields of a class, and the errors of their values, in its docstring before the other sections."""
-    text = inspect.cleandoc(described.__doc__ or "")
-    lines = ["", "", "Parameters", "----------"]
+    lines = []
     for field in _ordered_fields(described):
         declared = declarations(described)[field.name]
         optional = ", optional" if field.default is None else ""
         default = f"By default {declared.default!r}." if declared.default not in (None, {}) else ""
         sentences = filter(None, (declared.meaning, declared.details, declared.allowed_in_words, default))
         lines += [f"{field.name} : {declared.type_in_words}{optional}", f"    {' '.join(sentences)}"]
-    if "\nRaises\n---" not in text:
+    if "\nRaises\n---" not in inspect.cleandoc(described.__doc__ or ""):
         lines += ["", "Raises", "------", "InvalidValueError", f"    {_FAULTS}"]
+    _add_parameters(described, lines)
+
+
+def _add_parameters(described: Any, lines: list[str]) -> None:
+    """Add a section with the parameters to the docstring of a class, before the other sections."""
+    text = inspect.cleandoc(described.__doc__ or "")
     first = _SECTION.search(text)
     place = len(text) if first is None else first.start()
-    described.__doc__ = text[:place] + "\n".join(lines) + text[place:]
+    described.__doc__ = text[:place] + "\n".join(["", "", "Parameters", "----------", *lines]) + text[place:]
+
+
+def meaning(text: str, **options: Any) -> Any:
+    """Return the value of a field of a `documented` class; `options` are those of `dataclasses.field`."""
+    return dataclasses.field(metadata={"meaning": text}, **options)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(meaning, dataclasses.field))
+def documented(**options: bool) -> Callable[[type[Described]], type[Described]]:
+    """Return a decorator that makes a class a frozen dataclass, whose docstring has the `meaning` of each field.
+
+    `options` are those of `dataclasses.dataclass`.
+    """
+
+    def decorated(cls: type[Described]) -> type[Described]:
+        made: Any = dataclass(frozen=True, **options)(cls)
+        lines = []
+        for field in dataclasses.fields(made):
+            if text := field.metadata.get("meaning"):
+                lines += [f"{field.name} : {field.type}", f"    {text}"]
+        _add_parameters(made, lines)
+        result: type[Described] = made
+        return result
+
+    return decorated
 
 
 def read(described: type[Described], table: Mapping[str, object]) -> Described:
@@ -625,20 +672,6 @@ def _show_plainly(described: Any) -> None:
     ]
     described.__signature__ = inspect.Signature(arguments)
     described.__annotations__ = {field.name: types[field.name] for field in _ordered_fields(described)}
-
-
-def _first_fault(described: type, error: ValidationError) -> Exception:
-    """Return the error to raise for the first fault that pydantic reports."""
-    fault = error.errors(include_url=False)[0]
-    cause = fault.get("ctx", {}).get("error")
-    if isinstance(cause, InvalidValueError) or (isinstance(cause, ValueError) and not fault["loc"]):
-        return cause
-    name = fault["loc"][0] if fault["loc"] else ""
-    if isinstance(name, int):
-        name = list(declarations(described))[name]
-    if str(fault["type"]).startswith(("missing", "unexpected", "multiple")):
-        return TypeError(f"{described.__name__}(): {fault['msg'].lower()}: {name}")
-    return declarations(described)[name].refusal(name, fault["input"])
 
 
 def bounds(described: type, name: str) -> tuple[float, float]:

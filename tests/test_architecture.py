@@ -43,7 +43,7 @@ ORDER = (
 BUDGETS = {
     **{
         "units": 255,
-        "declare": 650,
+        "declare": 685,
         "statistics": 221,
         "drawing": 25,
         "store": 115,
@@ -51,12 +51,12 @@ BUDGETS = {
         "delays": 525,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 1030, "scenario": 3750, "accuracy": 1030, "chain": 10_200, "models": 605},
+    **{"ask": 415, "compiling": 1030, "scenario": 3595, "accuracy": 1030, "chain": 10_200, "models": 605},
     "sim": 14_260,
     **{
-        "quality": 1270,
-        "capture": 5945,
-        "testbed": 6605,
+        "quality": 1220,
+        "capture": 5890,
+        "testbed": 6505,
         "proxy": 800,
         "study": 9346,
         "advice": 1860,

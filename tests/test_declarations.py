@@ -22,10 +22,7 @@ from tcpdelay.testbed.topology import EmulatedPath
 
 PACKAGE = Path(__file__).parents[1] / "tcpdelay"
 ADDED = """
-    queueing: Annotated[
-        float,
-        Quantity(kind="time", meaning="Mean queueing delay.", low=0.0, high=2.0, unit="s", example="3ms"),
-    ] = 0.004
+    queueing: float = in_seconds("Mean queueing delay.", 0.0, 2.0, example="3ms", default=0.004)
 
     def _check_jitter"""
 TOPOLOGY = """

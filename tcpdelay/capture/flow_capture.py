@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.capture.estimate import PathEstimate, PathSample, read_recording, times_between
 from tcpdelay.capture.ss import Connection, recorded_samples
-from tcpdelay.declare import InvalidValueError
+from tcpdelay.declare import InvalidValueError, documented, meaning
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
@@ -125,23 +125,13 @@ class FlowRun:
         return np.where(read > written + delays, read - written, delays)
 
 
-@dataclass(frozen=True)
+@documented()
 class FlowCapture:
-    """The measurements of one experiment.
+    """The measurements of one experiment."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the capture: that in its set, or its file name without the suffix.
-    settings : dict
-        Settings of the experiment, as in `tcpdelay.testbed.experiment.Experiment`.
-    runs : list of FlowRun
-        The measured flows.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    runs: Sequence[FlowRun]
+    name: str = meaning("Name of the capture: that in its set, or its file name without the suffix.")
+    settings: dict[str, Any] = meaning("Settings of the experiment, as in `tcpdelay.testbed.experiment.Experiment`.")
+    runs: Sequence[FlowRun] = meaning("The measured flows.")
 
     @property
     def flow(self) -> Flow:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tcpdelay.declare import InvalidValueError, is_number
+from tcpdelay.declare import InvalidValueError, documented, is_number, meaning
 from tcpdelay.delays import CUMULATION_NOISE, DelayDistribution
 from tcpdelay.quality.emodel import SMALLEST_USABLE_MOS
 from tcpdelay.quality.voice import (
@@ -22,30 +22,22 @@ from tcpdelay.scenario.scenario import Application, Target
 from tcpdelay.scenario.source import Flow
 
 
-@dataclass(frozen=True)
+@documented()
 class VideoPlayout:
-    """How a video plays from a buffer.
+    """How a video plays from a buffer."""
 
-    Parameters
-    ----------
-    startup_delay : float
-        Time from the write of the first packet to the first picture [s].
-    late_packets : float
-        Share of the packets that arrive after they are due; also the share of time in which the picture stands still.
-    late_frames : float
-        Share of the frames that are not complete when they are due.
-    stalls_per_minute : float
-        Upper bound of the mean number of stalls per minute; infinite if no packet arrives in time.
-    mean_stall : float
-        Mean length of a stall [s] for that number of stalls; 0 if there is no stall, infinite if no packet arrives in
-        time.
-    """
-
-    startup_delay: float
-    late_packets: float
-    late_frames: float
-    stalls_per_minute: float
-    mean_stall: float
+    startup_delay: float = meaning("Time from the write of the first packet to the first picture [s].")
+    late_packets: float = meaning(
+        "Share of the packets that arrive after they are due; also the share of time in which the picture stands still."
+    )
+    late_frames: float = meaning("Share of the frames that are not complete when they are due.")
+    stalls_per_minute: float = meaning(
+        "Upper bound of the mean number of stalls per minute; infinite if no packet arrives in time."
+    )
+    mean_stall: float = meaning(
+        "Mean length of a stall [s] for that number of stalls; 0 if there is no stall, infinite if no packet arrives "
+        "in time."
+    )
 
 
 def video_playout(

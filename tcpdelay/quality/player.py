@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.declare import InvalidValueError, Quantity, described
+from tcpdelay.declare import InvalidValueError, described, documented, in_seconds, meaning, quantity
 
 RESOLUTION = 2e-6
 """A frame or a chunk counts as late from this lateness on [s]; simulated times are rounded to 1 us."""
 
 
-def _media_time(meaning: str, default_words: str = "") -> Quantity:
-    return Quantity(
-        kind="time",
-        meaning=meaning,
-        low=0.0,
-        high=3600.0,
-        unit="s",
-        example="2s",
-        hint="the time is given in seconds",
-        default_words=default_words,
-    )
+_IN_SECONDS = "the time is given in seconds"
 
 
 @described
@@ -44,26 +31,28 @@ class Player:
     (2.0, 0.5)
     """
 
-    startup: Annotated[float, _media_time("Media time in the buffer at which the player starts.")]
-    rebuffer: (
-        Annotated[
-            float,
-            _media_time("Media time in the buffer at which the player resumes after a stall.", "as at the start"),
-        ]
-        | None
-    ) = None
-    catch_up: Annotated[
-        float,
-        Quantity(
-            kind="fraction",
-            meaning="Speed above real time while the player is further behind than at its start.",
-            details="0.05 plays 5 % faster than real time. With 0, the player never catches up.",
-            low=0.0,
-            high=10.0,
-            unit="fraction of real time",
-            example="5%",
-        ),
-    ] = 0.0
+    startup: float = in_seconds(
+        "Media time in the buffer at which the player starts.", 0.0, 3600.0, example="2s", hint=_IN_SECONDS
+    )
+    rebuffer: float | None = in_seconds(
+        "Media time in the buffer at which the player resumes after a stall.",
+        0.0,
+        3600.0,
+        example="2s",
+        hint=_IN_SECONDS,
+        default_words="as at the start",
+        default=None,
+    )
+    catch_up: float = quantity(
+        "Speed above real time while the player is further behind than at its start.",
+        0.0,
+        10.0,
+        "fraction of real time",
+        "fraction",
+        details="0.05 plays 5 % faster than real time. With 0, the player never catches up.",
+        example="5%",
+        default=0.0,
+    )
 
     @property
     def resumes_at(self) -> float:
@@ -71,23 +60,17 @@ class Player:
         return self.startup if self.rebuffer is None else self.rebuffer
 
 
-@dataclass(frozen=True)
+@documented()
 class Playback:
-    """How a player showed the frames of several sessions.
+    """How a player showed the frames of several sessions."""
 
-    Attributes
-    ----------
-    startup_delays : ndarray, shape (sessions,)
-        Time from the write of the first frame of a session to its display [s].
-    stall_before : ndarray, shape (frames,)
-        Length of the stall that began when a frame was due [s]; 0 without a stall.
-    behind : ndarray, shape (frames,)
-        Time from the write of a frame to its display [s].
-    """
-
-    startup_delays: NDArray[np.float64]
-    stall_before: NDArray[np.float64]
-    behind: NDArray[np.float64]
+    startup_delays: NDArray[np.float64] = meaning(
+        "Time from the write of the first frame of a session to its display [s]."
+    )
+    stall_before: NDArray[np.float64] = meaning(
+        "Length of the stall that began when a frame was due [s]; 0 without a stall."
+    )
+    behind: NDArray[np.float64] = meaning("Time from the write of a frame to its display [s].")
 
 
 def play(

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tcpdelay.declare import Content, InvalidValueError, Quantity, bounds, described, instance_of, is_number
+from tcpdelay.declare import (
+    InvalidValueError,
+    bounds,
+    content,
+    described,
+    documented,
+    instance_of,
+    is_number,
+    meaning,
+    number,
+)
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.quality.emodel import (
     SCALE,
@@ -30,28 +39,9 @@ SHORTEST_PACKET, LONGEST_PACKET = 0.0025, 1.0
 """Range of the speech in a packet [s] with which a codec can be rated."""
 
 
-@dataclass(frozen=True)
+@documented()
 class Codec:
     """A speech codec with the numbers that the E-model needs.
-
-    Parameters
-    ----------
-    name : str
-        Short name.
-    ie : float
-        Equipment impairment factor without losses, Ie or Ie,WB, from 0 to below 95.
-    bpl : float
-        Packet-loss robustness factor, Bpl or Bpl,WB, above 0.
-    packet_interval : float
-        Duration of the speech in a packet [s], 0.0025 to 1; the packet can be sent only after this time.
-    lookahead : float
-        Duration of the speech after the packet that the encoder needs [s], 0 to 1.
-    wideband : bool
-        Whether the factors are those of the wideband E-model (ITU-T G.107.1).
-    approximate : bool
-        True where a factor is not an ITU-T planning value for exactly this codec.
-    basis : str
-        Source of the numbers.
 
     Raises
     ------
@@ -64,14 +54,20 @@ class Codec:
     0.025
     """
 
-    name: str
-    ie: float
-    bpl: float
-    packet_interval: float
-    lookahead: float = 0.0
-    wideband: bool = False
-    approximate: bool = False
-    basis: str = ""
+    name: str = meaning("Short name.")
+    ie: float = meaning("Equipment impairment factor without losses, Ie or Ie,WB, from 0 to below 95.")
+    bpl: float = meaning("Packet-loss robustness factor, Bpl or Bpl,WB, above 0.")
+    packet_interval: float = meaning(
+        "Duration of the speech in a packet [s], 0.0025 to 1; the packet can be sent only after this time."
+    )
+    lookahead: float = meaning(
+        "Duration of the speech after the packet that the encoder needs [s], 0 to 1.", default=0.0
+    )
+    wideband: bool = meaning("Whether the factors are those of the wideband E-model (ITU-T G.107.1).", default=False)
+    approximate: bool = meaning(
+        "True where a factor is not an ITU-T planning value for exactly this codec.", default=False
+    )
+    basis: str = meaning("Source of the numbers.", default="")
 
     def __post_init__(self) -> None:
         if not 0 <= self.ie < 95:
@@ -132,35 +128,21 @@ def codec_named(name: object) -> Codec:
 DEFAULT_TRANSMISSION = Transmission()
 
 
-@dataclass(frozen=True)
+@documented()
 class VoiceQuality:
-    """The rating of a call at one playout delay.
+    """The rating of a call at one playout delay."""
 
-    Parameters
-    ----------
-    r : float
-        Rating R: 93.2 for a perfect narrowband call, 128.8 for a perfect wideband call, below 0 for a very bad call.
-    mos : float
-        Mean opinion score, 1 to 4.5. Do not compare a narrowband with a wideband score: their scales differ.
-    delay_impairment : float
-        Id, the impairment by delay and echo.
-    loss_impairment : float
-        Ie,eff, the impairment by the codec and late packets.
-    late_fraction : float
-        Share of the packets that arrive after their playout time.
-    playout_delay : float
-        Time from the write of a packet to its playout [s].
-    mouth_to_ear : float
-        Sum of `playout_delay` and the codec's own delay [s].
-    """
-
-    r: float
-    mos: float
-    delay_impairment: float
-    loss_impairment: float
-    late_fraction: float
-    playout_delay: float
-    mouth_to_ear: float
+    r: float = meaning(
+        "Rating R: 93.2 for a perfect narrowband call, 128.8 for a perfect wideband call, below 0 for a very bad call."
+    )
+    mos: float = meaning(
+        "Mean opinion score, 1 to 4.5. Do not compare a narrowband with a wideband score: their scales differ."
+    )
+    delay_impairment: float = meaning("Id, the impairment by delay and echo.")
+    loss_impairment: float = meaning("Ie,eff, the impairment by the codec and late packets.")
+    late_fraction: float = meaning("Share of the packets that arrive after their playout time.")
+    playout_delay: float = meaning("Time from the write of a packet to its playout [s].")
+    mouth_to_ear: float = meaning("Sum of `playout_delay` and the codec's own delay [s].")
 
 
 def _resolved(codec: str | Codec, burst_ratio: float) -> Codec:
@@ -400,29 +382,21 @@ class CallTarget:
     0.04
     """
 
-    codec: Annotated[
-        str | Codec,
-        Content(
-            meaning="A name in `tcpdelay.quality.CODECS`, or your own codec.",
-            details="Each packet is assumed to hold one interval of speech.",
-            check=instance_of("codec", str, Codec),
-            type_name="str or Codec",
-        ),
-    ] = "g711"
-    mos: (
-        Annotated[
-            float,
-            Quantity(
-                kind="number",
-                meaning="Smallest mean opinion score; by default, the best score is searched for.",
-                low=1,
-                high=4.5,
-                unit="",
-                allowed="lie between 1 and 4.5",
-            ),
-        ]
-        | None
-    ) = None
+    codec: str | Codec = content(
+        "A name in `tcpdelay.quality.CODECS`, or your own codec.",
+        instance_of("codec", str, Codec),
+        "str or Codec",
+        details="Each packet is assumed to hold one interval of speech.",
+        default="g711",
+    )
+    mos: float | None = number(
+        "Smallest mean opinion score; by default, the best score is searched for.",
+        1,
+        4.5,
+        "",
+        allowed="lie between 1 and 4.5",
+        default=None,
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.codec, str):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from tcpdelay.declare import InvalidValueError
+from tcpdelay.declare import InvalidValueError, documented, meaning
 from tcpdelay.scenario.media import Speech, Utterances
 from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.source import Flow, Source
@@ -19,20 +19,9 @@ RTMP_CHUNK = 4096
 """Chunk size that encoders commonly announce [bytes]; the default of RTMP is 128."""
 
 
-@dataclass(frozen=True)
+@documented()
 class Layer:
     """One protocol layer: the bytes that it adds to each packet.
-
-    Parameters
-    ----------
-    name : str
-        The added header or trailer, in words.
-    overhead : callable
-        Returns the added bytes for the bytes of the content, 1 or more.
-    source : str
-        Specification of the format.
-    largest : int, optional
-        Largest content [bytes]; unlimited by default.
 
     Examples
     --------
@@ -40,10 +29,10 @@ class Layer:
     6
     """
 
-    name: str
-    overhead: Callable[[int], int]
-    source: str
-    largest: int | None = None
+    name: str = meaning("The added header or trailer, in words.")
+    overhead: Callable[[int], int] = meaning("Returns the added bytes for the bytes of the content, 1 or more.")
+    source: str = meaning("Specification of the format.")
+    largest: int | None = meaning("Largest content [bytes]; unlimited by default.", default=None)
 
 
 def _fixed(size: int) -> Callable[[int], int]:
@@ -95,18 +84,9 @@ RTP_SPLITS = "RTP splits them into packets: describe these as a flow of constant
 """The way round for messages that RTP does not carry as they are."""
 
 
-@dataclass(frozen=True)
+@documented()
 class Encapsulation:
     """The protocols between the application's data and TCP.
-
-    Parameters
-    ----------
-    name, title : str
-        Name on the command line, and title for people.
-    layers : tuple of Layer
-        Protocol layers from the innermost to the outermost; may be empty.
-    whole_frames : bool
-        Whether a message carries a whole video frame, so that its headers come once per frame and not per segment.
 
     Examples
     --------
@@ -115,10 +95,13 @@ class Encapsulation:
     (88, [('RTP header', 12), ('SRTP tag', 10), ('ChannelData header and padding', 6)])
     """
 
-    name: str
-    title: str
-    layers: tuple[Layer, ...]
-    whole_frames: bool = False
+    name: str = meaning("Name on the command line.")
+    title: str = meaning("Title for people.")
+    layers: tuple[Layer, ...] = meaning("Protocol layers from the innermost to the outermost; may be empty.")
+    whole_frames: bool = meaning(
+        "Whether a message carries a whole video frame, so that its headers come once per frame and not per segment.",
+        default=False,
+    )
 
     def parts(self, payload: int) -> list[tuple[str, int]]:
         """Return the name of each layer and the bytes that it adds to `payload` [bytes, 1 or more].

@@ -6,18 +6,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-from tcpdelay.declare import Choice, InvalidValueError, Quantity, described, in_bytes, in_seconds, number
+from tcpdelay.declare import InvalidValueError, choice, described, in_bytes, in_seconds, like, number, quantity
 from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.source import (
     BLOCK,
     TYPICAL_WRITE_JITTER,
+    WRITE_JITTER,
     Blocks,
     Flow,
     Source,
-    WriteJitter,
     message_array,
     whole_bytes,
 )
@@ -32,7 +31,7 @@ BURSTS = 256
 """Bursts that are drawn together."""
 
 
-_time = partial(in_seconds, hint="the time is given in seconds")
+_IN_SECONDS = "the time is given in seconds"
 
 
 class _Bursts(Source):
@@ -132,11 +131,15 @@ class Speech(_Bursts):
     (29914, [0.0, 0.02, 0.04])
     """
 
-    packet_size: Annotated[int, in_bytes("Application bytes per packet of speech.", 1, 10_000_000, example="174")]
-    interval: Annotated[float, _time("Time between two packets of a talk spurt.", 1e-4, 60.0, example="20ms")]
-    talk: Annotated[float, _time("Mean length of a talk spurt.", 0.001, 1000.0, example="1s")] = 1.0
-    silence: Annotated[float, _time("Mean length of a silence.", 0.001, 1000.0, example="1350ms")] = 1.35
-    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
+    packet_size: int = in_bytes("Application bytes per packet of speech.", 1, 10_000_000, example="174")
+    interval: float = in_seconds(
+        "Time between two packets of a talk spurt.", 1e-4, 60.0, example="20ms", hint=_IN_SECONDS
+    )
+    talk: float = in_seconds("Mean length of a talk spurt.", 0.001, 1000.0, example="1s", hint=_IN_SECONDS, default=1.0)
+    silence: float = in_seconds(
+        "Mean length of a silence.", 0.001, 1000.0, example="1350ms", hint=_IN_SECONDS, default=1.35
+    )
+    write_jitter: float = like(WRITE_JITTER, default=TYPICAL_WRITE_JITTER)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -178,17 +181,23 @@ class Utterances(_Bursts):
     [0.0, 0.005, 0.01, 0.015]
     """
 
-    packet_size: Annotated[int, in_bytes("Application bytes per chunk of a reply.", 1, 10_000_000, example="174")]
-    interval: Annotated[float, _time("Audio in a chunk.", 1e-4, 60.0, example="20ms")]
-    speed: Annotated[
-        float,
-        number("Audio written per time, relative to real time.", 1.0, 1000.0, "times", example="3"),
-    ] = 3.0
-    length: Annotated[float, _time("Mean length of the audio of a reply.", 0.001, 1000.0, example="4s")] = 4.0
-    pause: Annotated[
-        float, _time("Mean time from the end of a reply's audio to the next reply.", 0.001, 1000.0, example="4s")
-    ] = 4.0
-    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
+    packet_size: int = in_bytes("Application bytes per chunk of a reply.", 1, 10_000_000, example="174")
+    interval: float = in_seconds("Audio in a chunk.", 1e-4, 60.0, example="20ms", hint=_IN_SECONDS)
+    speed: float = number(
+        "Audio written per time, relative to real time.", 1.0, 1000.0, "times", example="3", default=3.0
+    )
+    length: float = in_seconds(
+        "Mean length of the audio of a reply.", 0.001, 1000.0, example="4s", hint=_IN_SECONDS, default=4.0
+    )
+    pause: float = in_seconds(
+        "Mean time from the end of a reply's audio to the next reply.",
+        0.001,
+        1000.0,
+        example="4s",
+        hint=_IN_SECONDS,
+        default=4.0,
+    )
+    write_jitter: float = like(WRITE_JITTER, default=TYPICAL_WRITE_JITTER)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -252,59 +261,44 @@ class Video(Source):
     'key frame'
     """
 
-    bitrate: Annotated[
-        float,
-        Quantity(
-            kind="rate",
-            meaning="Mean application bits per second of the video.",
-            low=1.0,
-            high=1e11,
-            unit="bit/s",
-            example="2.5Mbit/s",
-        ),
-    ]
-    frame_rate: Annotated[
-        float,
-        number("Frames per second.", 0.1, 1000.0, "1/s", example="30"),
-    ] = 30.0
-    key_interval: Annotated[
-        float,
-        in_seconds(
-            "Time from a key frame to the next.",
-            0.001,
-            3600.0,
-            details="Rounded to a whole number of frames, at least one.",
-            example="2s",
-            hint="the time is given in seconds",
-        ),
-    ] = 2.0
-    key_ratio: Annotated[
-        float,
-        number(
-            "Mean size of a key frame relative to other frames; 1: no key frames.", 1.0, 1000.0, "times", example="8"
-        ),
-    ] = 8.0
-    variation: Annotated[
-        float,
-        number(
-            "Standard deviation of lognormal frame sizes relative to their mean.",
-            0.0,
-            3.0,
-            "times the mean",
-            details="It holds for key frames and for other frames, each about their mean. With Weibull sizes it has "
-            "no effect.",
-            example="0.3",
-        ),
-    ] = 0.3
-    frame_sizes: Annotated[
-        FrameSizes,
-        Choice(
-            meaning="Distribution of the frame sizes: lognormal, or weibull as for IEEE 802.11ax.",
-            details='"weibull" has the shape of the evaluation methodology of IEEE 802.11ax, k = 0.8099, so that '
-            "the standard deviation is 1.24 times the mean.",
-        ),
-    ] = "lognormal"
-    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
+    bitrate: float = quantity(
+        "Mean application bits per second of the video.", 1.0, 1e11, "bit/s", "rate", example="2.5Mbit/s"
+    )
+    frame_rate: float = number("Frames per second.", 0.1, 1000.0, "1/s", example="30", default=30.0)
+    key_interval: float = in_seconds(
+        "Time from a key frame to the next.",
+        0.001,
+        3600.0,
+        details="Rounded to a whole number of frames, at least one.",
+        example="2s",
+        hint="the time is given in seconds",
+        default=2.0,
+    )
+    key_ratio: float = number(
+        "Mean size of a key frame relative to other frames; 1: no key frames.",
+        1.0,
+        1000.0,
+        "times",
+        example="8",
+        default=8.0,
+    )
+    variation: float = number(
+        "Standard deviation of lognormal frame sizes relative to their mean.",
+        0.0,
+        3.0,
+        "times the mean",
+        details="It holds for key frames and for other frames, each about their mean. With Weibull sizes it has "
+        "no effect.",
+        example="0.3",
+        default=0.3,
+    )
+    frame_sizes: FrameSizes = choice(
+        "Distribution of the frame sizes: lognormal, or weibull as for IEEE 802.11ax.",
+        details='"weibull" has the shape of the evaluation methodology of IEEE 802.11ax, k = 0.8099, so that '
+        "the standard deviation is 1.24 times the mean.",
+        default="lognormal",
+    )
+    write_jitter: float = like(WRITE_JITTER, default=TYPICAL_WRITE_JITTER)
 
     def __post_init__(self) -> None:
         smallest = self.mean_sizes[0]

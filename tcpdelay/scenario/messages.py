@@ -8,15 +8,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from tcpdelay.declare import Content, InvalidValueError, as_numbers, described, in_seconds, number, shown
+from tcpdelay.declare import InvalidValueError, as_numbers, content, described, in_seconds, like, number, shown
 from tcpdelay.scenario.source import (
     BLOCK,
     TYPICAL_WRITE_JITTER,
+    WRITE_JITTER,
     Blocks,
     Source,
-    WriteJitter,
     message_array,
     whole_bytes,
 )
@@ -73,11 +73,15 @@ class LognormalSizes(SizeDistribution):
     1000.0
     """
 
-    mean: Annotated[float, number("Mean size of a message.", 1.0, 1e6, "bytes", example="1000")]
-    variation: Annotated[
-        float,
-        number("Standard deviation of the sizes relative to their mean.", 0.0, 3.0, "times the mean", example="0.5"),
-    ] = 0.5
+    mean: float = number("Mean size of a message.", 1.0, 1e6, "bytes", example="1000")
+    variation: float = number(
+        "Standard deviation of the sizes relative to their mean.",
+        0.0,
+        3.0,
+        "times the mean",
+        example="0.5",
+        default=0.5,
+    )
 
     @property
     def mean_size(self) -> float:
@@ -111,20 +115,18 @@ class ParetoSizes(SizeDistribution):
     2905
     """
 
-    smallest: Annotated[float, number("Smallest size of a message.", 1.0, LARGEST_SIZE, "bytes", example="1000")]
-    shape: Annotated[
-        float,
-        number(
-            "Shape of the Pareto distribution.",
-            0.1,
-            10.0,
-            "",
-            details="A smaller shape has more large sizes.",
-            example="1.5",
-        ),
-    ] = 1.5
-    largest: Annotated[float, number("Largest size of a message.", 1.0, LARGEST_SIZE, "bytes", example="1000000")] = (
-        1_000_000.0
+    smallest: float = number("Smallest size of a message.", 1.0, LARGEST_SIZE, "bytes", example="1000")
+    shape: float = number(
+        "Shape of the Pareto distribution.",
+        0.1,
+        10.0,
+        "",
+        details="A smaller shape has more large sizes.",
+        example="1.5",
+        default=1.5,
+    )
+    largest: float = number(
+        "Largest size of a message.", 1.0, LARGEST_SIZE, "bytes", example="1000000", default=1_000_000.0
     )
 
     def __post_init__(self) -> None:
@@ -194,15 +196,12 @@ class EmpiricalSizes(SizeDistribution):
     200.0
     """
 
-    values: Annotated[
-        Any,
-        Content(
-            meaning="Measured sizes of messages.",
-            details="In bytes, 1 to 1e9, in any order; a size that occurs more often has a larger probability.",
-            check=checked_sizes,
-            type_name="array_like of int",
-        ),
-    ]
+    values: Any = content(
+        "Measured sizes of messages.",
+        checked_sizes,
+        "array_like of int",
+        details="In bytes, 1 to 1e9, in any order; a size that occurs more often has a larger probability.",
+    )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, EmpiricalSizes) and self.values.tobytes() == other.values.tobytes()
@@ -248,17 +247,14 @@ class Messages(Source):
     400000.0
     """
 
-    rate: Annotated[float, number("Mean number of messages per second.", 1e-4, 1e6, "1/s", example="50")]
-    sizes: Annotated[
-        Any,
-        Content(
-            meaning="Distribution of the message sizes.",
-            details="A number is the size of all messages in bytes.",
-            check=size_distribution,
-            type_name="LognormalSizes, ParetoSizes, EmpiricalSizes or int",
-        ),
-    ]
-    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
+    rate: float = number("Mean number of messages per second.", 1e-4, 1e6, "1/s", example="50")
+    sizes: Any = content(
+        "Distribution of the message sizes.",
+        size_distribution,
+        "LognormalSizes, ParetoSizes, EmpiricalSizes or int",
+        details="A number is the size of all messages in bytes.",
+    )
+    write_jitter: float = like(WRITE_JITTER, default=TYPICAL_WRITE_JITTER)
 
     @property
     def message_rate(self) -> float:
@@ -365,49 +361,31 @@ class Trace(Source):
     (Trace(3 messages in 0.066 s, period=0.1), 904000.0)
     """
 
-    times: Annotated[
-        Any,
-        Content(
-            meaning="Times of the writes.",
-            details="In seconds, ascending, 0 to 1e9. Messages of the same time are written one after another.",
-            check=checked_times,
-            type_name="array_like of float",
-        ),
-    ]
-    sizes: Annotated[
-        Any,
-        Content(
-            meaning="Size of each message.",
-            details="In bytes, 1 to 1e9.",
-            check=checked_sizes,
-            type_name="array_like of int",
-        ),
-    ]
-    period: (
-        Annotated[
-            float,
-            in_seconds(
-                "Time after which the messages repeat.",
-                0.0,
-                LATEST,
-                low_excluded=True,
-                details="Later than the last time. Without it, the trace ends with its last message.",
-                example="60s",
-                default_words="the trace ends",
-            ),
-        ]
-        | None
-    ) = None
-    labels: Annotated[
-        Any,
-        Content(
-            meaning="Kind of each message.",
-            details='Such as "key frame"; without labels, all messages are of one kind. At most 256 kinds.',
-            check=checked_labels,
-            type_name="array_like of str",
-        ),
-    ] = None
-    write_jitter: WriteJitter = 0.0
+    times: Any = content(
+        "Times of the writes.",
+        checked_times,
+        "array_like of float",
+        details="In seconds, ascending, 0 to 1e9. Messages of the same time are written one after another.",
+    )
+    sizes: Any = content("Size of each message.", checked_sizes, "array_like of int", details="In bytes, 1 to 1e9.")
+    period: float | None = in_seconds(
+        "Time after which the messages repeat.",
+        0.0,
+        LATEST,
+        low_excluded=True,
+        details="Later than the last time. Without it, the trace ends with its last message.",
+        example="60s",
+        default_words="the trace ends",
+        default=None,
+    )
+    labels: Any = content(
+        "Kind of each message.",
+        checked_labels,
+        "array_like of str",
+        details='Such as "key frame"; without labels, all messages are of one kind. At most 256 kinds.',
+        default=None,
+    )
+    write_jitter: float = like(WRITE_JITTER, default=0.0)
 
     def __post_init__(self) -> None:
         counts = {"sizes": self.sizes.size} | ({} if self.labels is None else {"labels": self.labels.codes.size})

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from tcpdelay.declare import (
     Choice,
-    Flag,
     InvalidValueError,
     Quantity,
+    choice,
     declarations,
     described,
+    flag,
+    fraction,
     in_bytes,
     in_seconds,
     number,
@@ -57,7 +58,7 @@ DISCIPLINE = Choice(
     "or those that keep its delay short (codel, fq_codel, pie, cake, dualpi2). A policer has no queue: it drops what "
     "exceeds the token bucket of the burst.",
 )
-QUEUE_TARGET = in_seconds(
+QUEUE_TARGET: Quantity = in_seconds(
     "Queueing delay at which codel, fq_codel, pie, cake and dualpi2 aim.",
     1e-4,
     5,
@@ -65,7 +66,7 @@ QUEUE_TARGET = in_seconds(
     hint="the delay is given in seconds: 5 ms is 0.005",
     default_words="5ms, or 15ms for pie and dualpi2",
 )
-BURST = in_bytes(
+BURST: Quantity = in_bytes(
     "Token bucket of the rate: bytes that leave at once after an idle time.", 0, 1_000_000, example="20000B"
 )
 PEAK_RATE = replace(
@@ -79,53 +80,44 @@ PEAK_RATE = replace(
 
 # How data is lost and delayed.
 
-fraction = partial(Quantity, kind="fraction", low=0.0, high=1.0, high_excluded=True)
-
 
 @described
 class LossBursts:
     """How losses come together: the settings that a path, a shared link and the testbed have alike."""
 
     _: KW_ONLY
-    loss_burst: Annotated[
-        float,
-        number(
-            "Mean number of losses in a row, counted in segments, not in time: netem's Gilbert model. "
-            "For Wi-Fi and cellular links give a bad time instead.",
-            1.0,
-            100.0,
-            "segments",
-            details="Such a burst only ends with further segments: it has no duration, and waits for the next "
-            "retransmission of an idle flow.",
-            example="2",
-        ),
-    ] = 1.0
-    bad_time: Annotated[
-        float,
-        in_seconds(
-            "Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and "
-            "cellular links.",
-            0.0,
-            60.0,
-            details="Above 0 the losses come from a Gilbert model in time: a good state without losses and a bad state "
-            "alternate, each with an exponentially distributed duration. Their mean durations are such that "
-            "`loss` is the mean loss over time.",
-            example="100ms",
-            hint="the duration is given in seconds: 100 ms is 0.100",
-        ),
-    ] = 0.0
-    bad_loss: Annotated[
-        float,
-        fraction(
-            meaning="Probability of a loss in the bad state. The good state loses nothing.",
-            details="It must be above `loss`.",
-            low_excluded=True,
-            high_excluded=False,
-            unit="fraction of segments",
-            example="50%",
-            allowed="be a fraction above 0, up to 1",
-        ),
-    ] = 1.0
+    loss_burst: float = number(
+        "Mean number of losses in a row, counted in segments, not in time: netem's Gilbert model. "
+        "For Wi-Fi and cellular links give a bad time instead.",
+        1.0,
+        100.0,
+        "segments",
+        details="Such a burst only ends with further segments: it has no duration, and waits for the next "
+        "retransmission of an idle flow.",
+        example="2",
+        default=1.0,
+    )
+    bad_time: float = in_seconds(
+        "Mean duration of a bad state, in which all losses occur: fading or interference on Wi-Fi and cellular links.",
+        0.0,
+        60.0,
+        details="Above 0 the losses come from a Gilbert model in time: a good state without losses and a bad state "
+        "alternate, each with an exponentially distributed duration. Their mean durations are such that "
+        "`loss` is the mean loss over time.",
+        example="100ms",
+        hint="the duration is given in seconds: 100 ms is 0.100",
+        default=0.0,
+    )
+    bad_loss: float = fraction(
+        "Probability of a loss in the bad state. The good state loses nothing.",
+        details="It must be above `loss`.",
+        low_excluded=True,
+        high_excluded=False,
+        unit="fraction of segments",
+        example="50%",
+        allowed="be a fraction above 0, up to 1",
+        default=1.0,
+    )
 
     def _check_losses(self, loss: float) -> None:
         """Raise InvalidValueError if the settings, or a probability of losses, contradict each other."""
@@ -149,45 +141,37 @@ class LinkSettings(LossBursts):
     """
 
     _: KW_ONLY
-    jitter: Annotated[
-        float,
-        in_seconds(
-            "Largest additional delay: each delay is drawn uniformly from 0 to this maximum, so the mean is "
-            "half of it, and data may overtake earlier data.",
-            0.0,
-            1.0,
-            details="With another distribution, half of this value is netem's jitter.",
-            example="5ms",
-            hint="the jitter is given in seconds: 5 ms is 0.005",
-        ),
-    ] = 0.0
-    jitter_distribution: Annotated[
-        JitterDistribution,
-        Choice(
-            meaning="Distribution of the additional delay: uniform from 0 to the jitter, or one of netem's tables, "
-            "whose mean and standard deviation are about half of the jitter.",
-            details="A delay from a table is up to 2.3 to 2.5 times the jitter, and a normal one may be negative; a "
-            "delay below 0 is 0.",
-        ),
-    ] = "uniform"
-    jitter_correlation: Annotated[
-        float,
-        fraction(
-            meaning="Correlation between the additional delays of a segment and the segment ahead.",
-            details="Each delay has the same distribution as without correlation. netem's own correlation has no "
-            "effect on delays.",
-            unit="correlation",
-            example="90%",
-            allowed="be a fraction from 0 to below 1",
-        ),
-    ] = 0.0
-    in_order: Annotated[
-        bool,
-        Flag(
-            meaning="Keep the order of segments despite the jitter: a segment waits for the segments ahead, as on "
-            "radio links and in queues."
-        ),
-    ] = False
+    jitter: float = in_seconds(
+        "Largest additional delay: each delay is drawn uniformly from 0 to this maximum, so the mean is "
+        "half of it, and data may overtake earlier data.",
+        0.0,
+        1.0,
+        details="With another distribution, half of this value is netem's jitter.",
+        example="5ms",
+        hint="the jitter is given in seconds: 5 ms is 0.005",
+        default=0.0,
+    )
+    jitter_distribution: JitterDistribution = choice(
+        "Distribution of the additional delay: uniform from 0 to the jitter, or one of netem's tables, "
+        "whose mean and standard deviation are about half of the jitter.",
+        details="A delay from a table is up to 2.3 to 2.5 times the jitter, and a normal one may be negative; a "
+        "delay below 0 is 0.",
+        default="uniform",
+    )
+    jitter_correlation: float = fraction(
+        "Correlation between the additional delays of a segment and the segment ahead.",
+        details="Each delay has the same distribution as without correlation. netem's own correlation has no "
+        "effect on delays.",
+        unit="correlation",
+        example="90%",
+        allowed="be a fraction from 0 to below 1",
+        default=0.0,
+    )
+    in_order: bool = flag(
+        "Keep the order of segments despite the jitter: a segment waits for the segments ahead, as on "
+        "radio links and in queues.",
+        default=False,
+    )
 
     def _check_jitter(self, reordering: float = 0.0) -> None:
         """Raise InvalidValueError if the settings, or a share of reordered segments, contradict each other."""
@@ -322,70 +306,46 @@ class Path(LinkSettings):
     4.9
     """
 
-    rtt: Annotated[
-        float,
-        in_seconds(
-            "Round-trip time.",
-            1e-6,
-            60.0,
-            example="100ms",
-            hint="the round-trip time is given in seconds: 100 ms is 0.100",
-        ),
-    ]
-    loss: Annotated[
-        float,
-        fraction(
-            meaning="Probability that a data segment is lost.",
-            details="With correlated losses, the probability that a segment is lost while no earlier segment of its "
-            "round is lost; the share of lost segments is larger.",
-            unit="fraction of segments",
-            example="2%",
-        ),
-    ]
-    loss_pattern: Annotated[
-        LossPattern,
-        Choice(
-            meaning="Loss pattern: independent (random), or the rest of a round after its first loss (correlated).",
-            details="Correlated losses are the drop-tail losses of Padhye et al. (1998). A round lasts one "
-            "round-trip time from its first segment on.",
-        ),
-    ] = "random"
-    bottleneck: Annotated[
-        Bottleneck,
-        Choice(
-            meaning="Unit of the bottleneck queue's limit: packets or bytes. "
-            "A queue limited in bytes drops small packets less often."
-        ),
-    ] = "packets"
-    one_way_delay: (
-        Annotated[
-            float,
-            in_seconds(
-                "Delay from sender to receiver without TCP.",
-                0.0,
-                60.0,
-                details="At most `rtt`; half of it without a value.",
-                example="40ms",
-                default_words="half the round-trip time",
-            ),
-        ]
-        | None
-    ) = None
+    rtt: float = in_seconds(
+        "Round-trip time.", 1e-6, 60.0, example="100ms", hint="the round-trip time is given in seconds: 100 ms is 0.100"
+    )
+    loss: float = fraction(
+        "Probability that a data segment is lost.",
+        details="With correlated losses, the probability that a segment is lost while no earlier segment of its "
+        "round is lost; the share of lost segments is larger.",
+        unit="fraction of segments",
+        example="2%",
+    )
+    loss_pattern: LossPattern = choice(
+        "Loss pattern: independent (random), or the rest of a round after its first loss (correlated).",
+        details="Correlated losses are the drop-tail losses of Padhye et al. (1998). A round lasts one "
+        "round-trip time from its first segment on.",
+        default="random",
+    )
+    bottleneck: Bottleneck = choice(
+        "Unit of the bottleneck queue's limit: packets or bytes. "
+        "A queue limited in bytes drops small packets less often.",
+        default="packets",
+    )
+    one_way_delay: float | None = in_seconds(
+        "Delay from sender to receiver without TCP.",
+        0.0,
+        60.0,
+        details="At most `rtt`; half of it without a value.",
+        example="40ms",
+        default_words="half the round-trip time",
+        default=None,
+    )
     _: KW_ONLY
-    ack_loss: Annotated[
-        float,
-        fraction(
-            meaning="Probability that an acknowledgement is lost.", unit="fraction of acknowledgements", example="1%"
-        ),
-    ] = 0.0
-    reordering: Annotated[
-        float,
-        fraction(
-            meaning="Share of the data segments that overtake the segment ahead.",
-            unit="fraction of segments",
-            example="1%",
-        ),
-    ] = 0.0
+    ack_loss: float = fraction(
+        "Probability that an acknowledgement is lost.", unit="fraction of acknowledgements", example="1%", default=0.0
+    )
+    reordering: float = fraction(
+        "Share of the data segments that overtake the segment ahead.",
+        unit="fraction of segments",
+        example="1%",
+        default=0.0,
+    )
 
     def __post_init__(self) -> None:
         self._check_losses(self.loss)

@@ -9,23 +9,27 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, overload
 
 from tcpdelay.declare import (
     Choice,
     Content,
     Field,
     InvalidValueError,
+    alternatives_of,
     as_numbers,
     declarations,
     described,
+    documented,
+    fraction,
     in_seconds,
     is_number,
+    meaning,
 )
 from tcpdelay.scenario.encapsulation import encapsulation
 from tcpdelay.scenario.media import Speech, Utterances, Video
 from tcpdelay.scenario.messages import Trace
-from tcpdelay.scenario.path import Path, checked_path, fraction
+from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.source import Flow, Source, with_rate
 from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.scenario.stack import (
@@ -67,29 +71,24 @@ class Target:
     0.95
     """
 
-    limit: Annotated[
-        float,
-        in_seconds(
-            "Latest useful arrival: packets later than this count as late.",
-            0.0,
-            1e300,
-            low_excluded=True,
-            example="200ms",
-            default_words="the limit of --app, or 200ms",
-            allowed="be a number of seconds above 0",
-        ),
-    ]
-    quantile: Annotated[
-        float,
-        fraction(
-            meaning="Share of the packets that must arrive within the limit.",
-            low_excluded=True,
-            unit="fraction of packets",
-            example="95%",
-            default_words="the quantile of --app, or 95%",
-            allowed="lie between 0 and 1",
-        ),
-    ] = 0.95
+    limit: float = in_seconds(
+        "Latest useful arrival: packets later than this count as late.",
+        0.0,
+        1e300,
+        low_excluded=True,
+        example="200ms",
+        default_words="the limit of --app, or 200ms",
+        allowed="be a number of seconds above 0",
+    )
+    quantile: float = fraction(
+        "Share of the packets that must arrive within the limit.",
+        low_excluded=True,
+        unit="fraction of packets",
+        example="95%",
+        default_words="the quantile of --app, or 95%",
+        allowed="lie between 0 and 1",
+        default=0.95,
+    )
 
     def is_met_by(self, delay: float) -> bool:
         """Return whether the quantile of the delay [s] is within the limit.
@@ -259,20 +258,9 @@ def target_of(flow: Source | str, target: Target | None = None) -> Target:
 Part = Literal["flow", "path", "stack", "target"]
 
 
-@dataclass(frozen=True)
+@documented()
 class Scenario:
     """The input of a model.
-
-    Parameters
-    ----------
-    source : Source
-        The source of the messages: a `Flow` of constant rate, or any other `Source`.
-    path : Path
-        The network.
-    stack : Stack
-        The transport: a TCP implementation, by default a current Linux kernel, or QUIC.
-    target : Target, optional
-        The demand on the delay.
 
     Raises
     ------
@@ -285,10 +273,12 @@ class Scenario:
     250
     """
 
-    source: Source
-    path: Path
-    stack: KnownStack = DEFAULT_STACK
-    target: Target | None = None
+    source: Source = meaning("The source of the messages: a `Flow` of constant rate, or any other `Source`.")
+    path: Path = meaning("The network.")
+    stack: KnownStack = meaning(
+        "The transport: a TCP implementation, by default a current Linux kernel, or QUIC.", default=DEFAULT_STACK
+    )
+    target: Target | None = meaning("The demand on the delay.", default=None)
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Source):
@@ -393,11 +383,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 CHECKED_BY_FUNCTION = (int, float, tuple, Path, Source, Stack)
 """Types of arguments with a range or a message of their own; arrays have one too, and texts and mappings alone."""
-
-
-def alternatives_of(declared: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the single type."""
-    return get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
 
 
 def is_of_type(value: object, declared: Any) -> bool:

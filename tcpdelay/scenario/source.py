@@ -10,7 +10,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from tcpdelay.declare import (
     SEED,
@@ -21,6 +21,7 @@ from tcpdelay.declare import (
     in_bytes,
     in_seconds,
     is_number,
+    like,
     number,
     whole_number,
 )
@@ -45,21 +46,20 @@ SHOWN_DURATION = 10.0
 """Duration that a chart shows by default [s]."""
 TYPICAL_WRITE_JITTER = 0.001
 """Largest lateness of the writes of a program that waits in `epoll_wait`, whose timeout is in milliseconds [s]."""
-WriteJitter: TypeAlias = Annotated[
-    float,
-    in_seconds(
-        "Largest lateness of a write: each write is late by a random time up to this.",
-        0.0,
-        1.0,
-        details="See `Source.write_jitter`.",
-        example="1ms",
-        hint="the time is given in seconds",
-        no_effect=0.0,
-    ),
-]
+WRITE_JITTER: Quantity = in_seconds(
+    "Largest lateness of a write: each write is late by a random time up to this.",
+    0.0,
+    1.0,
+    details="See `Source.write_jitter`.",
+    example="1ms",
+    hint="the time is given in seconds",
+    no_effect=0.0,
+)
 """Declaration of `Source.write_jitter`."""
-_DURATION = in_seconds("Time since the start of a source.", 0, 1e9, allowed="lie between 0 and 1e9 s")
-_BLOCK_SIZE = whole_number("Messages of a block.", 1, sys.float_info.max, allowed="be a whole number, 1 or more")
+_DURATION: Quantity = in_seconds("Time since the start of a source.", 0, 1e9, allowed="lie between 0 and 1e9 s")
+_BLOCK_SIZE: Quantity = whole_number(
+    "Messages of a block.", 1, sys.float_info.max, allowed="be a whole number, 1 or more"
+)
 LATENESS = 1 << 20
 """Number of the random stream from which lateness is drawn; a source draws from the streams with smaller numbers."""
 
@@ -308,21 +308,11 @@ class Flow(Source):
     69600.0
     """
 
-    packet_size: Annotated[
-        int,
-        in_bytes("Application bytes per packet.", 1, 10_000_000, example="174"),
-    ]
-    interval: Annotated[
-        float,
-        in_seconds(
-            "Time between two packets.",
-            1e-7,
-            60.0,
-            example="20ms",
-            hint="the interval is given in seconds: 20 ms is 0.020",
-        ),
-    ]
-    write_jitter: WriteJitter = TYPICAL_WRITE_JITTER
+    packet_size: int = in_bytes("Application bytes per packet.", 1, 10_000_000, example="174")
+    interval: float = in_seconds(
+        "Time between two packets.", 1e-7, 60.0, example="20ms", hint="the interval is given in seconds: 20 ms is 0.020"
+    )
+    write_jitter: float = like(WRITE_JITTER, default=TYPICAL_WRITE_JITTER)
 
     @classmethod
     def from_bitrate(cls, bitrate: float, packet_size: int = 1448) -> Flow:
@@ -429,7 +419,7 @@ BITRATE = Quantity(
     example="64kbit/s",
 )
 """Declaration of the bitrate, which can be given instead of a flow's packet size or its interval."""
-FRAME_RATE = number(
+FRAME_RATE: Quantity = number(
     "Frames per second of a video; each packet is then a whole frame.",
     1 / _INTERVAL.high,
     1 / _INTERVAL.low,

@@ -7,24 +7,25 @@ sources that has it, its first version is the one that the kernel's history give
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
-
-from pydantic import BeforeValidator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tcpdelay.declare import (
-    Choice,
     Field,
     Flag,
     InvalidValueError,
     Kind,
     Quantity,
+    choice,
     declarations,
     described,
+    flag,
     in_bytes,
     in_seconds,
+    like,
+    quantity,
 )
 from tcpdelay.store import read_toml
 
@@ -73,15 +74,6 @@ class KernelVersion(Field):
     kind: Kind = "word"
     example: str = "6.12"
 
-    def __iter__(self) -> Iterator[object]:
-        """Yield the check for pydantic."""
-        yield BeforeValidator(self._checked)
-
-    def _checked(self, value: object) -> object:
-        if not self.allows(value):
-            raise self.refusal("kernel", value)
-        return value
-
     def allows(self, value: object) -> bool:
         """Return whether a value is a version that the models describe."""
         return isinstance(value, str) and is_at_least(value, OLDEST)
@@ -90,6 +82,11 @@ class KernelVersion(Field):
         """Return the error for a value that is not such a version."""
         allowed = f'be a version of Linux of at least {OLDEST} in two numbers, such as "{NEWEST_VALIDATED}"'
         return InvalidValueError(name, value, allowed)
+
+
+def kernel_version(meaning: str, **more: Any) -> Any:
+    """Declare a version of the Linux kernel; `more` are further fields of the declaration."""
+    return KernelVersion(meaning=meaning, required="default" not in more, **more)
 
 
 @dataclass(frozen=True)
@@ -177,36 +174,24 @@ QUIC_CONTROLS: Mapping[QuicImplementation, tuple[QuicControl, ...]] = {
 """Congestion controls by implementation: aioquic 1.7 and quic-go 0.59 have no BBR; quinn's is experimental."""
 Delivery = Literal["stream", "stream_per_message", "stream_per_group", "datagram"]
 
-DelayedAck: TypeAlias = Annotated[
-    bool,
-    Flag(
-        meaning="Let the receiver delay acknowledgements by the kernel's rules.",
-        details="If not, it acknowledges each segment at once.",
-    ),
-]
-Hz: TypeAlias = Annotated[
-    int,
-    Quantity(
-        kind="count",
-        meaning="Timer interrupts per second (CONFIG_HZ).",
-        details="A timer expires at one of these interrupts.",
-        low=100,
-        high=1000,
-        unit="interrupts per second",
-        example="1000",
-    ),
-]
-Mss: TypeAlias = Annotated[
-    int,
-    in_bytes("Largest segment payload.", 88, 65495, example="1448B"),
-]
-WindowValidation: TypeAlias = Annotated[
-    bool,
-    Flag(
-        meaning="Reduce the congestion window after idle time (RFC 2861).",
-        details="In Linux the sysctl net.ipv4.tcp_slow_start_after_idle.",
-    ),
-]
+DELAYED_ACK: Flag = flag(
+    "Let the receiver delay acknowledgements by the kernel's rules.",
+    details="If not, it acknowledges each segment at once.",
+)
+HZ: Quantity = quantity(
+    "Timer interrupts per second (CONFIG_HZ).",
+    100,
+    1000,
+    "interrupts per second",
+    "count",
+    details="A timer expires at one of these interrupts.",
+    example="1000",
+)
+MSS: Quantity = in_bytes("Largest segment payload.", 88, 65495, example="1448B")
+WINDOW_VALIDATION: Flag = flag(
+    "Reduce the congestion window after idle time (RFC 2861).",
+    details="In Linux the sysctl net.ipv4.tcp_slow_start_after_idle.",
+)
 _TIMEOUT_HINT = "the timeout is given in seconds"
 _CONTROL_MEANING = (
     "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default), cubic, bbr."
@@ -236,58 +221,48 @@ class Linux(Stack):
     250
     """
 
-    congestion_control: Annotated[
-        CongestionControl,
-        Choice(
-            meaning=_CONTROL_MEANING,
-            details="After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR (version 1) sends at "
-            "the rate that it measures, whatever is lost.",
-        ),
-    ] = "cubic"
-    delayed_ack: DelayedAck = False
-    window_validation: WindowValidation = True
-    hz: Hz = 250
-    rto_min: Annotated[
-        float,
-        in_seconds(
-            "Minimum retransmission timeout beyond the round-trip time (RTO_MIN).",
-            0.001,
-            120.0,
-            example="200ms",
-            hint=_TIMEOUT_HINT,
-        ),
-    ] = 0.2
-    mss: Mss = 1448
-    kernel: Annotated[
-        str,
-        KernelVersion(
-            meaning="Version of Linux at both ends.",
-            details='From 4.18 on, such as "6.12"; the default is the newest version whose captures were compared with '
-            "the models. `tcpdelay.scenario.stack.KERNEL_RULES` lists what differs between versions.",
-        ),
-    ] = NEWEST_VALIDATED
-    rto_max: Annotated[
-        float,
-        in_seconds(
-            "Maximum retransmission timeout (TCP_RTO_MAX_MS).",
-            1.0,
-            120.0,
-            details="The socket option, or the sysctl net.ipv4.tcp_rto_max_ms, of Linux 6.15.",
-            example="5s",
-            hint=_TIMEOUT_HINT,
-        ),
-    ] = 120.0
-    delack_max: Annotated[
-        float,
-        in_seconds(
-            "Largest delay of an ACK (TCP_DELACK_MAX_US), with --delayed-ack.",
-            0.001,
-            0.2,
-            details="More than a tick. The socket option is of Linux 6.15.",
-            example="20ms",
-            hint="the delay is given in seconds",
-        ),
-    ] = 0.2
+    congestion_control: CongestionControl = choice(
+        _CONTROL_MEANING,
+        details="After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR (version 1) sends at "
+        "the rate that it measures, whatever is lost.",
+        default="cubic",
+    )
+    delayed_ack: bool = like(DELAYED_ACK, default=False)
+    window_validation: bool = like(WINDOW_VALIDATION, default=True)
+    hz: int = like(HZ, default=250)
+    rto_min: float = in_seconds(
+        "Minimum retransmission timeout beyond the round-trip time (RTO_MIN).",
+        0.001,
+        120.0,
+        example="200ms",
+        hint=_TIMEOUT_HINT,
+        default=0.2,
+    )
+    mss: int = like(MSS, default=1448)
+    kernel: str = kernel_version(
+        "Version of Linux at both ends.",
+        details='From 4.18 on, such as "6.12"; the default is the newest version whose captures were compared with '
+        "the models. `tcpdelay.scenario.stack.KERNEL_RULES` lists what differs between versions.",
+        default=NEWEST_VALIDATED,
+    )
+    rto_max: float = in_seconds(
+        "Maximum retransmission timeout (TCP_RTO_MAX_MS).",
+        1.0,
+        120.0,
+        details="The socket option, or the sysctl net.ipv4.tcp_rto_max_ms, of Linux 6.15.",
+        example="5s",
+        hint=_TIMEOUT_HINT,
+        default=120.0,
+    )
+    delack_max: float = in_seconds(
+        "Largest delay of an ACK (TCP_DELACK_MAX_US), with --delayed-ack.",
+        0.001,
+        0.2,
+        details="More than a tick. The socket option is of Linux 6.15.",
+        example="20ms",
+        hint="the delay is given in seconds",
+        default=0.2,
+    )
 
     def __post_init__(self) -> None:
         for name, rule in _SETTINGS_SINCE.items():
@@ -316,42 +291,33 @@ class NewReno2008(Stack):
     1448
     """
 
-    variant: Annotated[
-        Variant,
-        Choice(
-            meaning="Loss recovery: newreno, sack or reno.",
-            details="It decides how the sender repairs several losses in one window.",
-        ),
-    ] = "newreno"
-    limited_transmit: Annotated[
-        bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
-    ] = False
-    window_validation: WindowValidation = False
-    initial_timeout: (
-        Annotated[
-            float,
-            in_seconds(
-                "First retransmission timeout.",
-                1e-6,
-                120.0,
-                details="4 round-trip times without a value, as published.",
-                example="1s",
-                hint=_TIMEOUT_HINT,
-                default_words="4 round-trip times",
-            ),
-        ]
-        | None
-    ) = None
-    mss: Mss = 1448
-    backlog_bound: Annotated[
-        BacklogBound,
-        Choice(
-            meaning="Bound of the send buffer: fixed as published, or growing with the backlog.",
-            details='"published" limits the backlog to 16 packets per packet of load, as in the paper; if TCP '
-            'cannot carry the load, the result depends on this limit. "grow" raises the limit until the '
-            "probability beyond it is below 1e-6; if TCP cannot carry the load, all delays are infinite.",
-        ),
-    ] = "published"
+    variant: Variant = choice(
+        "Loss recovery: newreno, sack or reno.",
+        details="It decides how the sender repairs several losses in one window.",
+        default="newreno",
+    )
+    limited_transmit: bool = flag(
+        "Send a new segment on each of the first two duplicate ACKs (RFC 3042).", default=False
+    )
+    window_validation: bool = like(WINDOW_VALIDATION, default=False)
+    initial_timeout: float | None = in_seconds(
+        "First retransmission timeout.",
+        1e-6,
+        120.0,
+        details="4 round-trip times without a value, as published.",
+        example="1s",
+        hint=_TIMEOUT_HINT,
+        default_words="4 round-trip times",
+        default=None,
+    )
+    mss: int = like(MSS, default=1448)
+    backlog_bound: BacklogBound = choice(
+        "Bound of the send buffer: fixed as published, or growing with the backlog.",
+        details='"published" limits the backlog to 16 packets per packet of load, as in the paper; if TCP '
+        'cannot carry the load, the result depends on this limit. "grow" raises the limit until the '
+        "probability beyond it is below 1e-6; if TCP cannot carry the load, all delays are infinite.",
+        default="published",
+    )
 
     def first_timeout(self, rtt: float) -> float:
         """Return the first retransmission timeout [s] on a path of round-trip time `rtt` [s]."""
@@ -370,54 +336,44 @@ class Quic(Stack):
     0.025
     """
 
-    implementation: Annotated[
-        QuicImplementation,
-        Choice(
-            meaning="Implementation of QUIC: rfc9002, aioquic, quic-go or quinn.",
-            details="It decides about loss recovery, congestion control, pacing and acknowledgements: "
-            "`tcpdelay.sim.quic.connection` has the rules.",
-        ),
-    ] = "rfc9002"
-    congestion_control: Annotated[
-        QuicControl,
-        Choice(
-            meaning=_CONTROL_MEANING,
-            details='CUBIC is that of RFC 9438 with "rfc9002", and has its own form with "aioquic" and "quinn", whose '
-            'default it is. BBR is version 1 as in Linux, with "rfc9002" only. quic-go gives no choice.',
-        ),
-    ] = "newreno"
-    delivery: Annotated[
-        Delivery,
-        Choice(
-            meaning="How messages travel over QUIC: stream, stream_per_message, stream_per_group or datagram.",
-            details="In order on one stream; each on a stream of its own, so that none waits for another; in order "
-            "within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM "
-            "frames (RFC 9221), whose losses nobody repairs. A message that is lost has an infinite delay.",
-        ),
-    ] = "stream"
-    max_ack_delay: Annotated[
-        float,
-        in_seconds(
-            "Largest delay of an ACK of QUIC (max_ack_delay).",
-            0.001,
-            1.0,
-            details="RFC 9000, section 18.2.",
-            example="25ms",
-            hint="the delay is given in seconds",
-        ),
-    ] = 0.025
-    group: Annotated[
-        int,
-        Quantity(
-            kind="count",
-            meaning="Messages of a group, with --delivery stream_per_group.",
-            details="A group of a video is one of its groups of pictures.",
-            low=1,
-            high=1_000_000,
-            unit="messages",
-            example="10",
-        ),
-    ] = 10
+    implementation: QuicImplementation = choice(
+        "Implementation of QUIC: rfc9002, aioquic, quic-go or quinn.",
+        details="It decides about loss recovery, congestion control, pacing and acknowledgements: "
+        "`tcpdelay.sim.quic.connection` has the rules.",
+        default="rfc9002",
+    )
+    congestion_control: QuicControl = choice(
+        _CONTROL_MEANING,
+        details='CUBIC is that of RFC 9438 with "rfc9002", and has its own form with "aioquic" and "quinn", whose '
+        'default it is. BBR is version 1 as in Linux, with "rfc9002" only. quic-go gives no choice.',
+        default="newreno",
+    )
+    delivery: Delivery = choice(
+        "How messages travel over QUIC: stream, stream_per_message, stream_per_group or datagram.",
+        details="In order on one stream; each on a stream of its own, so that none waits for another; in order "
+        "within a group, such as a key frame of a video and the frames up to the next; or in DATAGRAM "
+        "frames (RFC 9221), whose losses nobody repairs. A message that is lost has an infinite delay.",
+        default="stream",
+    )
+    max_ack_delay: float = in_seconds(
+        "Largest delay of an ACK of QUIC (max_ack_delay).",
+        0.001,
+        1.0,
+        details="RFC 9000, section 18.2.",
+        example="25ms",
+        hint="the delay is given in seconds",
+        default=0.025,
+    )
+    group: int = quantity(
+        "Messages of a group, with --delivery stream_per_group.",
+        1,
+        1_000_000,
+        "messages",
+        "count",
+        details="A group of a video is one of its groups of pictures.",
+        example="10",
+        default=10,
+    )
 
     def __post_init__(self) -> None:
         known = QUIC_CONTROLS[self.implementation]

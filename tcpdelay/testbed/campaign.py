@@ -19,9 +19,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +44,18 @@ from tcpdelay.capture.flow_capture import (
 from tcpdelay.declare import (
     InvalidValueError,
     Quantity,
+    choice,
+    content,
     declarations,
     described,
+    flag,
+    fraction,
     in_seconds,
+    instance_of,
     read,
     require_keys,
     whole_number,
 )
-from tcpdelay.scenario.path import fraction
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.source_settings import MAX_SEED, SourceSettings
 from tcpdelay.scenario.stack import Stack
@@ -77,67 +82,79 @@ from tcpdelay.testbed.workplaces import workplace
 MAX_EXPERIMENTS = 10_000
 
 
-def _below_1(meaning: str) -> Quantity:
-    """Return the declaration of a share above 0 and below 1."""
-    return fraction(meaning=meaning, low_excluded=True, unit="", allowed="lie between 0 and 1")
-
-
 @described
 class Precision:
     """The precision up to which an experiment is prolonged."""
 
-    half_width: Annotated[
-        float,
-        _below_1("Largest half width of the 95 % interval of the 95th percentile, relative to the percentile."),
-    ]
-    utilization: Annotated[float, _below_1("Largest connection utilization at which the precision is required.")]
+    half_width: float = fraction(
+        "Largest half width of the 95 % interval of the 95th percentile, relative to the percentile.",
+        low_excluded=True,
+        unit="",
+        allowed="lie between 0 and 1",
+    )
+    utilization: float = fraction(
+        "Largest connection utilization at which the precision is required.",
+        low_excluded=True,
+        unit="",
+        allowed="lie between 0 and 1",
+    )
     # A round is at most as long as all earlier rounds, and no round may exceed an experiment's longest duration.
-    max_duration: Annotated[
-        float,
-        in_seconds(
-            "Total time of all runs after which an experiment is not prolonged.", 0, 2 * MAX_DURATION, low_excluded=True
-        ),
-    ]
+    max_duration: float = in_seconds(
+        "Total time of all runs after which an experiment is not prolonged.", 0, 2 * MAX_DURATION, low_excluded=True
+    )
 
 
-@dataclass(frozen=True)
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,60}", name):
+        raise InvalidValueError("name", name, "be up to 61 letters, digits, dots and hyphens")
+    return name
+
+
+def _different(name: str, one: str, several: str, checked: Callable[[Any], Any], given: Any) -> tuple[Any, ...]:
+    """Return the values of a key that takes one value or several different values."""
+    values = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not values or any(values.count(value) > 1 for value in values):
+        raise InvalidValueError(name, values, f"be a {one} or a list of different {several}")
+    return tuple(checked(value) for value in values)
+
+
+_TICK: Quantity = whole_number("", 100, 1000)
+
+
+@described
 class Specification:
-    """A campaign: its experiments, backend and precision.
+    """A campaign: its experiments, backend and precision."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the campaign: letters, digits, dots and hyphens.
-    experiments : tuple of Experiment
-        The experiments; no two are equal.
-    backend : {"uml-virtual", "uml", "host"}
-        The kernel that runs TCP: a guest in virtual time, a guest in real time, or the kernel of this machine.
-    hz : tuple of int
-        Timer interrupts per second of the kernels in virtual time, 100 to 1000; every experiment runs on each kernel.
-    kernel : tuple of str
-        Versions of Linux of the kernels in virtual time, such as "7.3"; every experiment runs on each version.
-    seed : int
-        Seed of all random numbers, 0 to 2147483647.
-    side_by_side : int
-        Number of experiments that share a guest, 1 to 64.
-    pcap : bool
-        Whether to keep packet traces of both ends.
-    qlog : bool
-        Whether to keep the qlogs of both ends of QUIC.
-    precision : Precision, optional
-        The required precision; None: no experiment is prolonged.
-    """
-
-    name: str
-    experiments: tuple[Experiment, ...]
-    backend: BackendName = "uml-virtual"
-    hz: tuple[int, ...] = (250,)
-    seed: int = 1
-    side_by_side: int = 8
-    pcap: bool = False
-    precision: Precision | None = None
-    kernel: tuple[str, ...] = (DEFAULT_KERNEL,)
-    qlog: bool = False
+    name: str = content("Name of the campaign: letters, digits, dots and hyphens.", _checked_name, "str")
+    experiments: tuple[Experiment, ...] = content("The experiments; no two are equal.", tuple, "tuple of Experiment")
+    backend: BackendName = choice(
+        "The kernel that runs TCP: a guest in virtual time, a guest in real time, or the kernel of this machine.",
+        default="uml-virtual",
+    )
+    hz: tuple[int, ...] = content(
+        "Timer interrupts per second of the kernels in virtual time, 100 to 1000.",
+        partial(_different, "hz", "whole number", "whole numbers", partial(_TICK.require, "hz")),
+        "tuple of int",
+        details="Every experiment runs on each kernel.",
+        default=(250,),
+    )
+    seed: int = whole_number("Seed of all random numbers.", 0, MAX_SEED, default=1)
+    side_by_side: int = whole_number("Number of experiments that share a guest.", 1, 64, default=8)
+    pcap: bool = flag("Whether to keep packet traces of both ends.", default=False)
+    precision: Precision | None = content(
+        "The required precision; without it, no experiment is prolonged.",
+        instance_of("precision", Precision),
+        "Precision",
+        default=None,
+    )
+    kernel: tuple[str, ...] = content(
+        'Versions of Linux of the kernels in virtual time, such as "7.3".',
+        partial(_different, "kernel", "version of Linux", "versions of Linux", check_version),
+        "tuple of str",
+        details="Every experiment runs on each version.",
+        default=(DEFAULT_KERNEL,),
+    )
+    qlog: bool = flag("Whether to keep the qlogs of both ends of QUIC.", default=False)
 
 
 def read_specification(file: str | os.PathLike[str]) -> Specification:
@@ -150,48 +167,17 @@ def read_specification(file: str | os.PathLike[str]) -> Specification:
         raise ValueError(f"{path}: {error}") from None
 
 
-_KEYS = sorted(["source", *(field.name for field in fields(Specification))])
-
-
-def _specification(content: dict[str, Any], folder: Path) -> Specification:
-    require_keys(content, _KEYS, "key of a specification")
-    name = content.get("name")
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.-]{0,60}", name):
-        raise InvalidValueError("name", name, "be up to 61 letters, digits, dots and hyphens")
-    backend = content.get("backend", Specification.backend)
-    if backend not in get_args(BackendName):
-        raise InvalidValueError("backend", backend, f"be one of {', '.join(map(repr, get_args(BackendName)))}")
-    for trace in ("pcap", "qlog"):
-        if not isinstance(content.get(trace, False), bool):
-            raise InvalidValueError(trace, content[trace], "be true or false")
-    ticks = _different("hz", content, Specification.hz, "whole number", "whole numbers")
-    kernels = _different("kernel", content, Specification.kernel, "version of Linux", "versions of Linux")
-    for kernel in kernels:
-        check_version(kernel)
-    if backend != "uml-virtual" and "kernel" in content:
-        raise ValueError(f"kernel is for the backend 'uml-virtual', not {backend!r}")
-    source = SourceSettings.from_table(content["source"], folder) if "source" in content else None
-    return Specification(
-        name,
-        tuple(_experiments(content.get("experiments"), source, folder)),
-        backend,
-        tuple(whole_number("", 100, 1000).require("hz", tick) for tick in ticks),
-        whole_number("", 0, MAX_SEED).require("seed", content.get("seed", Specification.seed)),
-        whole_number("", 1, 64).require("side_by_side", content.get("side_by_side", Specification.side_by_side)),
-        content.get("pcap", False),
-        _precision(content["precision"]) if "precision" in content else None,
-        tuple(kernels),
-        content.get("qlog", False),
-    )
-
-
-def _different(name: str, content: dict[str, Any], default: tuple[Any, ...], one: str, several: str) -> list[Any]:
-    """Return the values of a key that takes one value or a list of different values."""
-    values = content.get(name, list(default))
-    values = values if isinstance(values, list) else [values]
-    if not values or any(values.count(value) > 1 for value in values):
-        raise InvalidValueError(name, values, f"be a {one} or a list of different {several}")
-    return values
+def _specification(table: dict[str, Any], folder: Path) -> Specification:
+    require_keys(table, sorted(["source", *declarations(Specification)]), "key of a specification")
+    given = {"name": None, **table}
+    source = SourceSettings.from_table(given.pop("source"), folder) if "source" in given else None
+    given["experiments"] = _experiments(given.get("experiments"), source, folder)
+    if "precision" in given:
+        given["precision"] = _precision(given["precision"])
+    specification = read(Specification, given)
+    if specification.backend != "uml-virtual" and "kernel" in table:
+        raise ValueError(f"kernel is for the backend 'uml-virtual', not {specification.backend!r}")
+    return specification
 
 
 def _precision(table: object) -> Precision:

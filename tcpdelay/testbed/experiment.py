@@ -6,19 +6,21 @@ import hashlib
 import json
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from tcpdelay.declare import (
-    Choice,
-    Content,
-    Flag,
     InvalidValueError,
-    Quantity,
+    choice,
+    content,
     declarations,
     described,
+    flag,
+    fraction,
     in_bytes,
     in_seconds,
     instance_of,
+    like,
+    quantity,
     require_keys,
 )
 from tcpdelay.scenario.media import KEY_FRAME
@@ -28,14 +30,15 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.source_settings import SourceSettings
 from tcpdelay.scenario.stack import Delivery
 from tcpdelay.testbed.topology import (
-    Burst,
-    Ecn,
-    PathRtt,
-    PeakRate,
-    Queue,
-    QueuePackets,
-    QueueTarget,
-    Rate,
+    BOTTLENECK_RATE,
+    BUCKET_PEAK_RATE,
+    KERNEL_QUEUE_TARGET,
+    NEGOTIATE_ECN,
+    PATH_RTT,
+    QUEUE,
+    QUEUE_PACKETS,
+    TOKEN_BUCKET,
+    QueueKind,
     check_buckets,
     refuse_settings,
 )
@@ -56,10 +59,10 @@ MIN_DATAGRAM = 8
 """Size of the number that a datagram carries [bytes]; QUIC's has number and count of parts."""
 
 
-_count = partial(Quantity, kind="count", low=1)
-_sysctl = partial(Quantity, kind="count", low=0, unit="(a sysctl)")
-_share = partial(Quantity, kind="fraction", low=0.0, high=0.5, unit="of the packets")
-_cross_flows = partial(Quantity, kind="count", low=0, high=MAX_CROSS_FLOWS)
+_count = partial(quantity, kind="count", low=1)
+_sysctl = partial(quantity, kind="count", low=0, unit="(a sysctl)")
+_share = partial(fraction, high=0.5, high_excluded=False, unit="of the packets")
+_cross_flows = partial(quantity, kind="count", low=0, high=MAX_CROSS_FLOWS)
 
 
 @described
@@ -79,158 +82,110 @@ class Experiment(LinkSettings):
     """
 
     _: KW_ONLY
-    application: Annotated[
-        Application,
-        Choice(
-            meaning="What writes the packets.",
-            details='"cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket '
-            'accepts it. "udp" sends one datagram per interval. "source" writes the messages of `source`. "quic" '
-            "writes one packet per interval, or the messages of `source`, over QUIC.",
-        ),
-    ] = "cbr"
-    source: (
-        Annotated[
-            SourceSettings,
-            Content(
-                meaning='The source of the messages, for "source" and "quic", in place of `packet_size` and '
-                "`interval`.",
-                check=instance_of("source", SourceSettings),
-                type_name="SourceSettings",
-            ),
-        ]
-        | None
-    ) = None
-    packet_size: Annotated[int, in_bytes("Application bytes per packet.", 1, 65_000)] = 174
-    interval: Annotated[
-        float,
-        in_seconds("Time between two packets; an adaptive source ignores it.", 0.001, 60),
-    ] = 0.020
-    pieces: Annotated[int, _count(meaning="Writes into which a packet is split.", high=16, unit="writes")] = 1
-    connections: Annotated[
-        int,
-        _count(
-            meaning="Parallel connections over which the packets of one flow are spread.", high=16, unit="connections"
-        ),
-    ] = 1
-    scheduling: Annotated[
-        Scheduling,
-        Choice(
-            meaning="Choice of the connection for a packet: round robin, or, among the connections outside a "
-            "retransmission timeout, the connection with the least unacknowledged data."
-        ),
-    ] = "blind"
-    nodelay: Annotated[bool, Flag(meaning="Whether TCP_NODELAY is set, which switches Nagle's algorithm off.")] = True
-    notsent_lowat: (
-        Annotated[
-            int,
-            in_bytes(
-                "TCP_NOTSENT_LOWAT of an adaptive source; without it, the source fills the send buffer.", 1, 10_000_000
-            ),
-        ]
-        | None
-    ) = None
-    implementation: Annotated[
-        Implementation, Choice(meaning='The QUIC implementation of both ends, for the application "quic" only.')
-    ] = "aioquic"
-    delivery: Annotated[
-        Delivery,
-        Choice(
-            meaning="How QUIC carries messages: all on one stream, each on a new stream, each group on a new stream, "
-            "or in DATAGRAM frames (RFC 9221), where a message larger than a datagram is split.",
-        ),
-    ] = "stream"
-    group: Annotated[
-        int,
-        _count(
-            meaning='Messages in a group, for "stream_per_group"; a group of a video begins with a key frame.',
-            high=100_000,
-            unit="messages",
-        ),
-    ] = 10
-    flows: Annotated[
-        int, _count(meaning="Number of measured flows of this kind that share the path.", high=MAX_FLOWS, unit="flows")
-    ] = 1
-    rtt: PathRtt = 0.100
-    loss: Annotated[float, _share(meaning="Probability that a data segment is dropped.")] = 0.0
-    ack_loss: Annotated[
-        float, _share(meaning="Probability that a packet from the receiver to the sender is dropped.")
-    ] = 0.0
-    bottleneck_rate: Rate | None = None
-    queue_packets: QueuePackets | None = None
-    queue_bytes: (
-        Annotated[
-            int,
-            in_bytes(
-                "Limit of the queue in bytes.",
-                1514,
-                100_000_000,
-                details="A fifo needs exactly one of the two limits; the other queues have none in bytes.",
-            ),
-        ]
-        | None
-    ) = None
-    queue: Queue = "fifo"
-    queue_target: QueueTarget | None = None
-    ecn: Ecn = False
-    l4s: Annotated[
-        bool,
-        Flag(
-            meaning='Whether the measured flows use the L4S queue of "dualpi2": datagrams carry ECT(1).',
-            details='TCP must be "dctcp", whose ECT(0) the queue then takes for L4S, because the kernel has no '
-            "congestion control that sends ECT(1).",
-        ),
-    ] = False
-    burst: Burst | None = None
-    peak_rate: PeakRate | None = None
-    congestion_control: Annotated[
-        CongestionControl,
-        Choice(
-            meaning="Congestion control of the TCP connections of the experiment, or of QUIC: reno or, with aioquic "
-            "and quinn, cubic.",
-            details='"dctcp" negotiates ECN also without `ecn`.',
-        ),
-    ] = "cubic"
-    cross_control: (
-        Annotated[
-            CongestionControl,
-            Choice(meaning="Congestion control of the long transfers and web users, if it is another one."),
-        ]
-        | None
-    ) = None
-    delayed_ack: Annotated[
-        bool,
-        Flag(
-            meaning="Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read.",
-            details="Small packets of a constant bit rate are acknowledged one by one in both cases.",
-        ),
-    ] = False
-    sack: Annotated[bool, Flag(meaning="The sysctl net.ipv4.tcp_sack.")] = True
-    slow_start_after_idle: Annotated[bool, Flag(meaning="The sysctl net.ipv4.tcp_slow_start_after_idle.")] = True
-    recovery: Annotated[int, _sysctl(meaning="The sysctl net.ipv4.tcp_recovery (1: RACK; 0: off).", high=7)] = 1
-    early_retrans: Annotated[
-        int, _sysctl(meaning="The sysctl net.ipv4.tcp_early_retrans (3: tail loss probe; 0: off).", high=4)
-    ] = 3
-    rto_min: (
-        Annotated[
-            float,
-            in_seconds(
-                "Smallest time that the retransmission timeout of the measured flows adds to the round-trip "
-                "time; the kernel's default is 0.2.",
-                0.001,
-                10,
-                details="The socket option TCP_RTO_MIN_US, and a "
-                "metric of the route with a kernel that lacks it or "
-                "refuses the value.",
-            ),
-        ]
-        | None
-    ) = None
-    bulk_flows: Annotated[int, _cross_flows(meaning="Long transfers beside the measured flows.", unit="flows")] = 0
-    web_flows: Annotated[int, _cross_flows(meaning="Web users beside the measured flows.", unit="users")] = 0
-    duration: Annotated[
-        float,
-        in_seconds("Time during which packets are written.", 1, MAX_DURATION),
-    ] = 60.0
+    application: Application = choice(
+        "What writes the packets.",
+        details='"cbr" writes one packet per interval. "adaptive" writes the next packet as soon as the socket '
+        'accepts it. "udp" sends one datagram per interval. "source" writes the messages of `source`. "quic" '
+        "writes one packet per interval, or the messages of `source`, over QUIC.",
+        default="cbr",
+    )
+    source: SourceSettings | None = content(
+        'The source of the messages, for "source" and "quic", in place of `packet_size` and `interval`.',
+        instance_of("source", SourceSettings),
+        "SourceSettings",
+        default=None,
+    )
+    packet_size: int = in_bytes("Application bytes per packet.", 1, 65_000, default=174)
+    interval: float = in_seconds("Time between two packets; an adaptive source ignores it.", 0.001, 60, default=0.020)
+    pieces: int = _count("Writes into which a packet is split.", high=16, unit="writes", default=1)
+    connections: int = _count(
+        "Parallel connections over which the packets of one flow are spread.", high=16, unit="connections", default=1
+    )
+    scheduling: Scheduling = choice(
+        "Choice of the connection for a packet: round robin, or, among the connections outside a "
+        "retransmission timeout, the connection with the least unacknowledged data.",
+        default="blind",
+    )
+    nodelay: bool = flag("Whether TCP_NODELAY is set, which switches Nagle's algorithm off.", default=True)
+    notsent_lowat: int | None = in_bytes(
+        "TCP_NOTSENT_LOWAT of an adaptive source; without it, the source fills the send buffer.",
+        1,
+        10_000_000,
+        default=None,
+    )
+    implementation: Implementation = choice(
+        'The QUIC implementation of both ends, for the application "quic" only.', default="aioquic"
+    )
+    delivery: Delivery = choice(
+        "How QUIC carries messages: all on one stream, each on a new stream, each group on a new stream, "
+        "or in DATAGRAM frames (RFC 9221), where a message larger than a datagram is split.",
+        default="stream",
+    )
+    group: int = _count(
+        'Messages in a group, for "stream_per_group"; a group of a video begins with a key frame.',
+        high=100_000,
+        unit="messages",
+        default=10,
+    )
+    flows: int = _count(
+        "Number of measured flows of this kind that share the path.", high=MAX_FLOWS, unit="flows", default=1
+    )
+    rtt: float = like(PATH_RTT, default=0.100)
+    loss: float = _share("Probability that a data segment is dropped.", default=0.0)
+    ack_loss: float = _share("Probability that a packet from the receiver to the sender is dropped.", default=0.0)
+    bottleneck_rate: float | None = like(BOTTLENECK_RATE, default=None)
+    queue_packets: int | None = like(QUEUE_PACKETS, default=None)
+    queue_bytes: int | None = in_bytes(
+        "Limit of the queue in bytes.",
+        1514,
+        100_000_000,
+        details="A fifo needs exactly one of the two limits; the other queues have none in bytes.",
+        default=None,
+    )
+    queue: QueueKind = like(QUEUE, default="fifo")
+    queue_target: float | None = like(KERNEL_QUEUE_TARGET, default=None)
+    ecn: bool = like(NEGOTIATE_ECN, default=False)
+    l4s: bool = flag(
+        'Whether the measured flows use the L4S queue of "dualpi2": datagrams carry ECT(1).',
+        details='TCP must be "dctcp", whose ECT(0) the queue then takes for L4S, because the kernel has no '
+        "congestion control that sends ECT(1).",
+        default=False,
+    )
+    burst: int | None = like(TOKEN_BUCKET, default=None)
+    peak_rate: float | None = like(BUCKET_PEAK_RATE, default=None)
+    congestion_control: CongestionControl = choice(
+        "Congestion control of the TCP connections of the experiment, or of QUIC: reno or, with aioquic "
+        "and quinn, cubic.",
+        details='"dctcp" negotiates ECN also without `ecn`.',
+        default="cubic",
+    )
+    cross_control: CongestionControl | None = choice(
+        "Congestion control of the long transfers and web users, if it is another one.", default=None
+    )
+    delayed_ack: bool = flag(
+        "Whether the receiver may delay acknowledgements; else, it sets TCP_QUICKACK after each read.",
+        details="Small packets of a constant bit rate are acknowledged one by one in both cases.",
+        default=False,
+    )
+    sack: bool = flag("The sysctl net.ipv4.tcp_sack.", default=True)
+    slow_start_after_idle: bool = flag("The sysctl net.ipv4.tcp_slow_start_after_idle.", default=True)
+    recovery: int = _sysctl("The sysctl net.ipv4.tcp_recovery (1: RACK; 0: off).", high=7, default=1)
+    early_retrans: int = _sysctl(
+        "The sysctl net.ipv4.tcp_early_retrans (3: tail loss probe; 0: off).", high=4, default=3
+    )
+    rto_min: float | None = in_seconds(
+        "Smallest time that the retransmission timeout of the measured flows adds to the round-trip "
+        "time; the kernel's default is 0.2.",
+        0.001,
+        10,
+        details="The socket option TCP_RTO_MIN_US, and a "
+        "metric of the route with a kernel that lacks it or "
+        "refuses the value.",
+        default=None,
+    )
+    bulk_flows: int = _cross_flows("Long transfers beside the measured flows.", unit="flows", default=0)
+    web_flows: int = _cross_flows("Web users beside the measured flows.", unit="users", default=0)
+    duration: float = in_seconds("Time during which packets are written.", 1, MAX_DURATION, default=60.0)
 
     def __post_init__(self) -> None:
         refuse_settings(self)

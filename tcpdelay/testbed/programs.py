@@ -9,14 +9,13 @@ import shutil
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dpkt import pcapng
 
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.declare import InvalidValueError
+from tcpdelay.declare import InvalidValueError, documented, meaning
 from tcpdelay.testbed.backends import UmlBackend
 from tcpdelay.testbed.network import ECN, SNAP_LENGTH
 from tcpdelay.testbed.program_session import (
@@ -73,43 +72,36 @@ SHORTEST, LONGEST = 0.1, 86_400.0
 CONGESTION_CONTROL = "net.ipv4.tcp_congestion_control"
 
 
-@dataclass(frozen=True)
+@documented()
 class ProgramRun:
-    """What a run of programs left behind.
+    """What a run of programs left behind."""
 
-    Attributes
-    ----------
-    directory : Path
-        Directory with the results: `NAME.stdout` and `NAME.stderr` of each program, `HOST.pcapng` of each host, the
-        lines of all output with their times in `output.jsonl`, the directory `scratch`, into which all programs wrote,
-        and `result.json`. In a run of two programs, "client" and "server" are the programs and the hosts.
-    status : dict
-        Exit status of each program by name; negative: the number of the signal that ended it; None: it still ran at
-        the end of the duration, or had not started.
-    ended : dict
-        Time at which a program ended, since the start of the client [s]; without programs that did not end.
-    counters : dict
-        The kernel's TCP counters at each host that are not zero, as in `nstat`.
-    packets : dict
-        Numbers of packets that each queue has sent, dropped and marked, by names such as "data_dropped": "data" and
-        "bottleneck" are on the way from the client to the server, "ack" and "bottleneck_back" on the way back. In a
-        topology, the name of the link is in front, such as "laptop-router_data_dropped".
-    addresses : dict
-        Address of each host.
-    clients : list of str
-        The programs for which no other waited.
-    left_out : list of str
-        Files of the programs that could not be copied, each with the reason; `scratch` lacks them.
-    """
-
-    directory: Path
-    status: dict[str, int | None]
-    ended: dict[str, float]
-    counters: dict[str, dict[str, int]]
-    packets: dict[str, int]
-    addresses: dict[str, str] = field(default_factory=dict)
-    clients: list[str] = field(default_factory=lambda: [CLIENT])
-    left_out: list[str] = field(default_factory=list)
+    directory: Path = meaning(
+        "Directory with the results: `NAME.stdout` and `NAME.stderr` of each program, `HOST.pcapng` of each host, the "
+        "lines of all output with their times in `output.jsonl`, the directory `scratch`, into which all programs "
+        'wrote, and `result.json`. In a run of two programs, "client" and "server" are the programs and the hosts.'
+    )
+    status: dict[str, int | None] = meaning(
+        "Exit status of each program by name; negative: the number of the signal that ended it; None: it still ran at "
+        "the end of the duration, or had not started."
+    )
+    ended: dict[str, float] = meaning(
+        "Time at which a program ended, since the start of the client [s]; without programs that did not end."
+    )
+    counters: dict[str, dict[str, int]] = meaning(
+        "The kernel's TCP counters at each host that are not zero, as in `nstat`."
+    )
+    packets: dict[str, int] = meaning(
+        'Numbers of packets that each queue has sent, dropped and marked, by names such as "data_dropped": "data" and '
+        '"bottleneck" are on the way from the client to the server, "ack" and "bottleneck_back" on the way back. In a '
+        'topology, the name of the link is in front, such as "laptop-router_data_dropped".'
+    )
+    addresses: dict[str, str] = meaning("Address of each host.", default_factory=dict)
+    clients: list[str] = meaning("The programs for which no other waited.", default_factory=lambda: [CLIENT])
+    left_out: list[str] = meaning(
+        "Files of the programs that could not be copied, each with the reason; `scratch` lacks them.",
+        default_factory=list,
+    )
 
     @property
     def traces(self) -> tuple[Path, ...]:

@@ -9,17 +9,24 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tcpdelay.declare import (
     Choice,
-    Content,
     Flag,
     InvalidValueError,
     Quantity,
+    choice,
+    content,
     declarations,
     described,
+    documented,
+    flag,
+    fraction,
     in_seconds,
+    like,
+    meaning,
+    quantity,
     require_keys,
     whole_number,
 )
@@ -106,64 +113,48 @@ def _checked_trace(value: object) -> LinkTrace | None:
     return value
 
 
-PathRtt: TypeAlias = Annotated[
-    float,
-    in_seconds(
-        "Round-trip time.",
-        1e-6,
-        10.0,
-        details="Each direction has half of this delay, and the queues add to it.",
-        example="100ms",
-        hint="the round-trip time is given in seconds: 100 ms is 0.100",
-    ),
-]
-Rate: TypeAlias = Annotated[float, replace(RATE, meaning="Rate of a bottleneck.", low=1e4, high=1e9, example="5Mbit/s")]
-Queue: TypeAlias = Annotated[
-    QueueKind,
-    Choice(
-        meaning="Queue discipline at the bottleneck: fifo, or a discipline that keeps the queue short.",
-        details="A policer has no queue: it drops what exceeds its token bucket of `burst` bytes.",
-    ),
-]
-QueuePackets: TypeAlias = Annotated[
-    int,
-    Quantity(
-        kind="count",
-        meaning="Limit of this queue in packets.",
-        details="Without it, a fifo and red have 1000, and the other queues have the kernel's limit. red counts "
-        "packets of 1514 B. cake has a limit of its own.",
-        low=1,
-        high=100_000,
-        unit="packets",
-        example="100",
-        default_words="1000 for a fifo and red, or the kernel's",
-    ),
-]
-QueueTarget: TypeAlias = Annotated[
-    float, replace(QUEUE_TARGET, meaning="Queueing delay at which the queue aims; not for a fifo.", low=0.001, high=1.0)
-]
-Ecn: TypeAlias = Annotated[
-    bool, Flag(meaning="Negotiate ECN: the queue marks packets instead of dropping them. Not with fifo.")
-]
-Burst: TypeAlias = Annotated[
-    int,
-    replace(
-        BURST,
-        details="One packet without it (net/sched/sch_tbf.c). Not with cake, which has no token bucket.",
-        low=2000,
-        default_words="one packet",
-    ),
-]
-PeakRate: TypeAlias = Annotated[
-    float, replace(PEAK_RATE, details=f"{PEAK_RATE.details} Its own bucket holds one packet.", low=1e4, high=1e10)
-]
+PATH_RTT: Quantity = in_seconds(
+    "Round-trip time.",
+    1e-6,
+    10.0,
+    details="Each direction has half of this delay, and the queues add to it.",
+    example="100ms",
+    hint="the round-trip time is given in seconds: 100 ms is 0.100",
+)
+BOTTLENECK_RATE = replace(RATE, meaning="Rate of a bottleneck.", low=1e4, high=1e9, example="5Mbit/s")
+QUEUE: Choice = choice(
+    "Queue discipline at the bottleneck: fifo, or a discipline that keeps the queue short.",
+    details="A policer has no queue: it drops what exceeds its token bucket of `burst` bytes.",
+)
+QUEUE_PACKETS: Quantity = quantity(
+    "Limit of this queue in packets.",
+    1,
+    100_000,
+    "packets",
+    "count",
+    details="Without it, a fifo and red have 1000, and the other queues have the kernel's limit. red counts packets of "
+    "1514 B. cake has a limit of its own.",
+    example="100",
+    default_words="1000 for a fifo and red, or the kernel's",
+)
+KERNEL_QUEUE_TARGET = replace(
+    QUEUE_TARGET, meaning="Queueing delay at which the queue aims; not for a fifo.", low=0.001, high=1.0
+)
+NEGOTIATE_ECN: Flag = flag("Negotiate ECN: the queue marks packets instead of dropping them. Not with fifo.")
+TOKEN_BUCKET = replace(
+    BURST,
+    details="One packet without it (net/sched/sch_tbf.c). Not with cake, which has no token bucket.",
+    low=2000,
+    default_words="one packet",
+)
+BUCKET_PEAK_RATE = replace(
+    PEAK_RATE, details=f"{PEAK_RATE.details} Its own bucket holds one packet.", low=1e4, high=1e10
+)
 _loss = partial(
-    Quantity,
-    kind="fraction",
-    low=0.0,
+    fraction,
     high=0.5,
+    high_excluded=False,
     unit="fraction of packets",
-    example="1%",
     allowed="be a fraction from 0 to 0.5",
 )
 
@@ -191,44 +182,36 @@ class EmulatedPath(LinkSettings):
     (0.01, 0.0, 0.05)
     """
 
-    rtt: PathRtt
-    loss: Annotated[float, _loss(meaning="Probability that a packet is lost, in each direction.")] = 0.0
-    server_loss: (
-        Annotated[
-            float,
-            _loss(
-                meaning="Probability that a packet from the server is lost.",
-                details="`loss` without it.",
-                example="0%",
-                default_words="that of --loss",
-            ),
-        ]
-        | None
-    ) = None
+    rtt: float = like(PATH_RTT)
+    loss: float = _loss("Probability that a packet is lost, in each direction.", example="1%", default=0.0)
+    server_loss: float | None = _loss(
+        "Probability that a packet from the server is lost.",
+        details="`loss` without it.",
+        example="0%",
+        default_words="that of --loss",
+        default=None,
+    )
     _: KW_ONLY
-    reordering: Annotated[
-        float,
-        _loss(
-            meaning="Share of the packets that pass without the delay of the path, and overtake the packets in flight."
-        ),
-    ] = 0.0
-    rate: Rate | None = None
-    burst: Burst | None = None
-    peak_rate: PeakRate | None = None
-    trace: Annotated[
-        Any,
-        Content(
-            meaning="What the bottleneck carries over time, in place of a rate.",
-            details="It begins with the run and repeats, and its queue is a fifo. "
-            "`tcpdelay.sim.network.link_trace.read_link_trace` reads one.",
-            check=_checked_trace,
-            type_name="LinkTrace",
-        ),
-    ] = None
-    queue: Queue = "fifo"
-    queue_packets: QueuePackets | None = None
-    queue_target: QueueTarget | None = None
-    ecn: Ecn = False
+    reordering: float = _loss(
+        "Share of the packets that pass without the delay of the path, and overtake the packets in flight.",
+        example="1%",
+        default=0.0,
+    )
+    rate: float | None = like(BOTTLENECK_RATE, default=None)
+    burst: int | None = like(TOKEN_BUCKET, default=None)
+    peak_rate: float | None = like(BUCKET_PEAK_RATE, default=None)
+    trace: Any = content(
+        "What the bottleneck carries over time, in place of a rate.",
+        _checked_trace,
+        "LinkTrace",
+        details="It begins with the run and repeats, and its queue is a fifo. "
+        "`tcpdelay.sim.network.link_trace.read_link_trace` reads one.",
+        default=None,
+    )
+    queue: QueueKind = like(QUEUE, default="fifo")
+    queue_packets: int | None = like(QUEUE_PACKETS, default=None)
+    queue_target: float | None = like(KERNEL_QUEUE_TARGET, default=None)
+    ecn: bool = like(NEGOTIATE_ECN, default=False)
 
     def __post_init__(self) -> None:
         refuse_settings(self)
@@ -326,47 +309,28 @@ _OPTIONAL_KEYS = (
 """Keys of a link that may be absent in one direction."""
 
 
-@dataclass(frozen=True)
+@documented()
 class Program:
-    """A program on a host.
+    """A program on a host."""
 
-    Attributes
-    ----------
-    name : str
-        Name of the program in the output.
-    command : list of str
-        The program, then its arguments.
-    host : str
-        Host on which it runs.
-    after : list of str
-        Programs that must be ready before this one starts.
-    port : int, optional
-        The program is ready when its host listens on this TCP port, or receives on this UDP port; by default, a second
-        after its start.
-    start : float
-        Time from the moment at which all programs of `after` are ready, or from the start of the run [s].
-    """
-
-    name: str
-    command: list[str]
-    host: str
-    after: list[str]
-    port: int | None = None
-    start: float = 0.0
+    name: str = meaning("Name of the program in the output.")
+    command: list[str] = meaning("The program, then its arguments.")
+    host: str = meaning("Host on which it runs.")
+    after: list[str] = meaning("Programs that must be ready before this one starts.")
+    port: int | None = meaning(
+        "The program is ready when its host listens on this TCP port, or receives on this UDP port; by default, a "
+        "second after its start.",
+        default=None,
+    )
+    start: float = meaning(
+        "Time from the moment at which all programs of `after` are ready, or from the start of the run [s].",
+        default=0.0,
+    )
 
 
-@dataclass(frozen=True)
+@documented()
 class Topology:
     """Programs on hosts, and links between hosts and routers.
-
-    Parameters
-    ----------
-    programs : sequence of Program
-        The programs. Those for which no other waits are clients: the run is over when all of them have ended.
-    links : sequence of DuplexLink
-        The links. A host has one link, a router two or more.
-    ecn : bool
-        Whether the hosts negotiate ECN.
 
     Raises
     ------
@@ -380,9 +344,11 @@ class Topology:
     ['client']
     """
 
-    programs: Sequence[Program]
-    links: Sequence[DuplexLink]
-    ecn: bool = False
+    programs: Sequence[Program] = meaning(
+        "The programs. Those for which no other waits are clients: the run is over when all of them have ended."
+    )
+    links: Sequence[DuplexLink] = meaning("The links. A host has one link, a router two or more.")
+    ecn: bool = meaning("Whether the hosts negotiate ECN.", default=False)
 
     def __post_init__(self) -> None:
         names = [program.name for program in self.programs]

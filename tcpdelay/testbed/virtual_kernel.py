@@ -199,10 +199,11 @@ def kernel_path(hz: int, kernel: str = DEFAULT_KERNEL) -> Path:
     return cache_directory() / f"linux-{kernel}-hz{hz:d}-{_hash_of_changes(kernel)}"
 
 
-def check_version(kernel: object) -> None:
-    """Raise an InvalidValueError if `kernel` is no version of Linux that can be built."""
+def check_version(kernel: object) -> str:
+    """Return a version of Linux that can be built; raise InvalidValueError if it is none."""
     if not (isinstance(kernel, str) and is_at_least(kernel, OLDEST)):
         raise InvalidValueError("kernel", kernel, 'be a version of Linux of at least 5.15, such as "6.1"')
+    return kernel
 
 
 def find_kernel(hz: int, kernel: str = DEFAULT_KERNEL) -> Path | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.capture.pcap.round_trips import ClockFit, Side
 from tcpdelay.capture.pcap.trace import NANOSECONDS, Integers
-from tcpdelay.declare import bounds
+from tcpdelay.declare import bounds, documented, meaning
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.messages import Trace as MessageTrace
 from tcpdelay.scenario.source import Flow, Source
@@ -186,96 +186,9 @@ class Table:
         self._file.close()
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@documented(eq=False, kw_only=True)
 class ConnectionAnalysis:
     """One direction of a TCP connection, measured in one or two captures.
-
-    Parameters
-    ----------
-    sender, receiver : str
-        Address and port of the end that sent the payload, and of the other end.
-    captured_at : tuple of {"sender", "receiver"}
-        The ends at which the captures were made.
-    duration : float
-        Time from the first to the last segment [s].
-    payload : int
-        Bytes of the stream, without retransmissions.
-    data_segments, acknowledgements : int
-        Numbers of segments with payload and of segments of the other direction in the first capture.
-    rtt_times, rtt_samples : ndarray of float
-        Times since the first segment and round-trip times [s], by ascending time. A capture at the sender shows the
-        time from data to acknowledgement; a capture at the receiver alone shows upper bounds. Of more than 2^17
-        samples, means of equally many consecutive samples, at most 2^17 means.
-    rtt_count : int
-        Number of samples of the round-trip time.
-    rtt_base, rtt_mean, rtt_max, rtt_deviation : float
-        Smallest round-trip time, and mean, largest value and standard deviation of all samples [s].
-    rtt_kind : {"mean", "smallest", "upper bound"}
-        The figure that is the round-trip time `rtt`: the mean of the samples, the smallest round-trip time, or an upper
-        bound of it, because each sample may contain a time for which an end waited.
-    rtt_measured : str
-        A description of the measurement of the round-trip time.
-    sent, lost : int
-        Number of packets on the wire with payload, and number of lost packets.
-    loss_counted : str
-        A description of the way in which the losses were counted.
-    retransmissions, spurious_retransmissions : int
-        Numbers of retransmitted packets and of spurious retransmissions. A capture at the receiver shows only packets
-        that arrived.
-    reordered, duplicates : int or None
-        Numbers of overtaken segments and of segments without new data; None without a capture at the receiver.
-    duplicate_acks : int
-        Number of duplicate ACKs while data were outstanding.
-    mss : int
-        Largest payload of a packet [bytes].
-    mss_known : bool
-        Whether `mss` is from the handshake, and not the largest payload seen.
-    sack, timestamps : bool
-        Whether both ends used the option.
-    window_scale : tuple of int, optional
-        Logarithms (base 2) of the scales of the sender's and the receiver's window; None if the handshake was not
-        captured.
-    several_acknowledged : float
-        Share of ACKs of two or more segments among the ACKs of new data that cover no retransmission.
-    delayed_ack : bool
-        Whether this share shows that acknowledgements are delayed.
-    carried_acks : float
-        Share of the same ACKs that are carried on data of the other end.
-    window : ndarray of WINDOW
-        Bytes in flight and the receiver's window at each transmission. Of more than 2^17 transmissions, the largest
-        flight and the smallest window of equally many consecutive transmissions, at most 2^17 rows.
-    packet_size : float
-        Size of the application's messages [bytes], including the headers of their framing; the mean if it varies.
-    interval : float
-        Time between two messages [s]; the mean if it varies.
-    fixed_size, fixed_interval : bool
-        Whether all messages have one size, and whether they follow a fixed interval.
-    messages, unfinished : int
-        Number of messages in the stream, and number of messages whose delivery is not in the capture.
-    message_times : ndarray of float
-        Time of each message's write since the first [s], as the fixed interval places it. Without a fixed interval it
-        is the time at which the last byte was first sent, or arrived in a capture at the receiver alone. Empty if the
-        connection carried more than 2^20 messages.
-    message_sizes : ndarray of int64
-        Size of these messages [bytes].
-    one_way_delay : float
-        Smallest delay from sender to receiver [s]; half the smallest round-trip time by assumption.
-    clocks : ClockFit, optional
-        Offset and skew of the two captures' clocks.
-    delay_kind : {"write to read", "transmission to read"}, optional
-        Begin and end of each delay. It begins with the write, at a time that follows from the fixed interval, or with
-        the first transmission of the last byte of the message. It ends when this byte and all earlier bytes have
-        arrived. None if no delays could be measured.
-    delay_measured : str
-        A description of the measurement of the delays.
-    delay_samples : ndarray of float
-        The delay of each message [s]. Of more than 2^17 messages, the largest delay of equally many consecutive
-        messages, at most 2^17 values.
-    delays : DelayDistribution or None
-        The distribution of all delays, of the kind `delay_kind`. If there are more than 2^17 different delays, each is
-        rounded to within 0.02 %. None if no delays could be measured.
-    notes : tuple of str
-        Limitations of the measurement.
 
     Examples
     --------
@@ -285,54 +198,96 @@ class ConnectionAnalysis:
     (Flow(packet_size=174, interval=0.02), True, 0.1)
     """
 
-    sender: str
-    receiver: str
-    captured_at: tuple[Side, ...]
-    duration: float
-    payload: int
-    data_segments: int
-    acknowledgements: int
-    rtt_times: NDArray[np.float64] = field(repr=False)
-    rtt_samples: NDArray[np.float64] = field(repr=False)
-    rtt_count: int
-    rtt_base: float
-    rtt_mean: float
-    rtt_max: float
-    rtt_deviation: float
-    rtt_kind: RoundTripKind
-    rtt_measured: str
-    sent: int
-    lost: int
-    loss_counted: str
-    retransmissions: int
-    spurious_retransmissions: int
-    reordered: int | None
-    duplicates: int | None
-    duplicate_acks: int
-    mss: int
-    mss_known: bool
-    sack: bool
-    timestamps: bool
-    window_scale: tuple[int, int] | None
-    several_acknowledged: float
-    delayed_ack: bool
-    carried_acks: float
-    window: NDArray[np.void] = field(repr=False)
-    packet_size: float
-    interval: float
-    fixed_size: bool
-    fixed_interval: bool
-    messages: int
-    unfinished: int
-    message_times: NDArray[np.float64] = field(repr=False)
-    message_sizes: NDArray[np.int64] = field(repr=False)
-    one_way_delay: float
-    clocks: ClockFit | None
-    delay_kind: DelayKind | None
-    delay_measured: str
-    delay_samples: NDArray[np.float64] = field(repr=False)
-    delays: DelayDistribution | None = field(repr=False)
-    notes: tuple[str, ...] = ()
+    sender: str = meaning("Address and port of the end that sent the payload.")
+    receiver: str = meaning("Address and port of the other end.")
+    captured_at: tuple[Side, ...] = meaning("The ends at which the captures were made.")
+    duration: float = meaning("Time from the first to the last segment [s].")
+    payload: int = meaning("Bytes of the stream, without retransmissions.")
+    data_segments: int = meaning("Number of segments with payload in the first capture.")
+    acknowledgements: int = meaning("Number of segments of the other direction in the first capture.")
+    rtt_times: NDArray[np.float64] = meaning(
+        "Times since the first segment at which the round-trip times were sampled [s], ascending.", repr=False
+    )
+    rtt_samples: NDArray[np.float64] = meaning(
+        "Round-trip times [s]. A capture at the sender shows the time from data to acknowledgement; a capture at the "
+        "receiver alone shows upper bounds. Of more than 2^17 samples, means of equally many consecutive samples, at "
+        "most 2^17 means.",
+        repr=False,
+    )
+    rtt_count: int = meaning("Number of samples of the round-trip time.")
+    rtt_base: float = meaning("Smallest round-trip time [s].")
+    rtt_mean: float = meaning("Mean of all samples [s].")
+    rtt_max: float = meaning("Largest of all samples [s].")
+    rtt_deviation: float = meaning("Standard deviation of all samples [s].")
+    rtt_kind: RoundTripKind = meaning(
+        "The figure that is the round-trip time `rtt`: the mean of the samples, the smallest round-trip time, or an "
+        "upper bound of it, because each sample may contain a time for which an end waited."
+    )
+    rtt_measured: str = meaning("A description of the measurement of the round-trip time.")
+    sent: int = meaning("Number of packets on the wire with payload.")
+    lost: int = meaning("Number of lost packets.")
+    loss_counted: str = meaning("A description of the way in which the losses were counted.")
+    retransmissions: int = meaning(
+        "Number of retransmitted packets. A capture at the receiver shows only packets that arrived."
+    )
+    spurious_retransmissions: int = meaning("Number of spurious retransmissions.")
+    reordered: int | None = meaning("Number of overtaken segments; None without a capture at the receiver.")
+    duplicates: int | None = meaning("Number of segments without new data; None without a capture at the receiver.")
+    duplicate_acks: int = meaning("Number of duplicate ACKs while data were outstanding.")
+    mss: int = meaning("Largest payload of a packet [bytes].")
+    mss_known: bool = meaning("Whether `mss` is from the handshake, and not the largest payload seen.")
+    sack: bool = meaning("Whether both ends used selective acknowledgements.")
+    timestamps: bool = meaning("Whether both ends used timestamps.")
+    window_scale: tuple[int, int] | None = meaning(
+        "Logarithms (base 2) of the scales of the sender's and the receiver's window; None if the handshake was not "
+        "captured."
+    )
+    several_acknowledged: float = meaning(
+        "Share of ACKs of two or more segments among the ACKs of new data that cover no retransmission."
+    )
+    delayed_ack: bool = meaning("Whether this share shows that acknowledgements are delayed.")
+    carried_acks: float = meaning("Share of the same ACKs that are carried on data of the other end.")
+    window: NDArray[np.void] = meaning(
+        "Bytes in flight and the receiver's window at each transmission. Of more than 2^17 transmissions, the largest "
+        "flight and the smallest window of equally many consecutive transmissions, at most 2^17 rows.",
+        repr=False,
+    )
+    packet_size: float = meaning(
+        "Size of the application's messages [bytes], including the headers of their framing; the mean if it varies."
+    )
+    interval: float = meaning("Time between two messages [s]; the mean if it varies.")
+    fixed_size: bool = meaning("Whether all messages have one size.")
+    fixed_interval: bool = meaning("Whether the messages follow a fixed interval.")
+    messages: int = meaning("Number of messages in the stream.")
+    unfinished: int = meaning("Number of messages whose delivery is not in the capture.")
+    message_times: NDArray[np.float64] = meaning(
+        "Time of each message's write since the first [s], as the fixed interval places it. Without a fixed interval "
+        "it is the time at which the last byte was first sent, or arrived in a capture at the receiver alone. Empty "
+        "if the connection carried more than 2^20 messages.",
+        repr=False,
+    )
+    message_sizes: NDArray[np.int64] = meaning("Size of these messages [bytes].", repr=False)
+    one_way_delay: float = meaning(
+        "Smallest delay from sender to receiver [s]; half the smallest round-trip time by assumption."
+    )
+    clocks: ClockFit | None = meaning("Offset and skew of the two captures' clocks.")
+    delay_kind: DelayKind | None = meaning(
+        "Begin and end of each delay. It begins with the write, at a time that follows from the fixed interval, or "
+        "with the first transmission of the last byte of the message. It ends when this byte and all earlier bytes "
+        "have arrived. None if no delays could be measured."
+    )
+    delay_measured: str = meaning("A description of the measurement of the delays.")
+    delay_samples: NDArray[np.float64] = meaning(
+        "The delay of each message [s]. Of more than 2^17 messages, the largest delay of equally many consecutive "
+        "messages, at most 2^17 values.",
+        repr=False,
+    )
+    delays: DelayDistribution | None = meaning(
+        "The distribution of all delays, of the kind `delay_kind`. If there are more than 2^17 different delays, each "
+        "is rounded to within 0.02 %. None if no delays could be measured.",
+        repr=False,
+    )
+    notes: tuple[str, ...] = meaning("Limitations of the measurement.", default=())
 
     @property
     def rtt(self) -> float:

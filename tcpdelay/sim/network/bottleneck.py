@@ -16,22 +16,25 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, replace
 from functools import partial
-from typing import Annotated, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import numpy as np
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.compiling.random_numbers import generator_addresses, uniform
 from tcpdelay.declare import (
-    Choice,
-    Content,
-    Flag,
     InvalidValueError,
     Quantity,
+    choice,
+    content,
     described,
+    flag,
+    fraction,
     in_bytes,
     in_seconds,
     instance_of,
+    like,
+    quantity,
 )
 from tcpdelay.scenario.path import (
     BURST,
@@ -44,7 +47,6 @@ from tcpdelay.scenario.path import (
     SMALLEST_PACKET,
     Discipline,
     LossBursts,
-    fraction,
 )
 from tcpdelay.sim.network.link_trace import LinkTrace, trace_departure
 from tcpdelay.sim.network.queue_disciplines import (
@@ -200,7 +202,7 @@ def _mark_beyond_threshold(link: Link) -> int:
 Unit = Literal["packets", "bytes"]
 _share = partial(fraction, unit="", low_excluded=True, high_excluded=False, allowed="be a fraction above 0, up to 1")
 _LENGTH = replace(CAPACITY, kind="number", details="In `unit`.", low=0, default_words="")
-_DELAY = in_seconds("Constant delay before the link.", 0, 60, example="50ms")
+_DELAY: Quantity = in_seconds("Constant delay before the link.", 0, 60, example="50ms")
 
 
 @described
@@ -238,96 +240,71 @@ class Bottleneck:
     0.015
     """
 
-    rate: Annotated[float, replace(RATE, default_words="")]
-    capacity: Annotated[int, CAPACITY] | None = None
-    unit: Annotated[Unit, Choice(meaning="Unit of the queue length.")] = "packets"
-    discipline: Annotated[Discipline, DISCIPLINE] = "drop-tail"
-    min_th: Annotated[float, replace(_LENGTH, meaning="RED: average length above which packets are marked.")] = 5.0
-    max_th: Annotated[float, replace(_LENGTH, meaning="RED: average length above which packets are dropped.")] = 15.0
-    max_p: Annotated[
-        float, _share(meaning="RED: share of the packets that are marked when the average reaches `max_th`.")
-    ] = 0.02
-    w_q: Annotated[float, _share(meaning="RED: weight of the present queue length in the average.")] = 0.002
-    gentle: Annotated[
-        bool, Flag(meaning="RED: above `max_th` the share rises linearly to 1 at twice `max_th`, instead of at once.")
-    ] = True
-    mean_packet_size: Annotated[
-        int,
-        in_bytes(
-            "RED: size of a typical packet.",
-            SMALLEST_PACKET,
-            65_535,
-            details="It sets the decay of the average while the link is idle. With a queue in bytes, packets of this "
-            "size are marked with the share `max_p`.",
-        ),
-    ] = 1000
-    bandwidth_delay_product: (
-        Annotated[
-            float,
-            replace(
-                _LENGTH,
-                meaning="Dred: one bandwidth-delay product.",
-                low_excluded=True,
-                high=1e15,
-                allowed="be above 0",
-            ),
-        ]
-        | None
-    ) = None
-    burst: Annotated[int, replace(BURST, details="0 with cake, and at least 1 with a policer.")] = 0
-    peak_rate: (
-        Annotated[float, replace(PEAK_RATE, details=f"{PEAK_RATE.details} Linux has it as `tbf ... peakrate`.")] | None
-    ) = None
-    peak_burst: Annotated[
-        int,
-        replace(
-            BURST,
-            meaning="Token bucket of the peak rate: the `minburst` of `tbf`, by default one packet.",
-            low=FULL_PACKET,
-            example="2000B",
-        ),
-    ] = 2000
-    trace: (
-        Annotated[
-            LinkTrace,
-            Content(
-                meaning="A rate that varies (`tcpdelay.sim.network.link_trace`); `rate` is then its mean.",
-                details="Not with a `burst`.",
-                check=instance_of("trace", LinkTrace),
-                type_name="LinkTrace",
-            ),
-        ]
-        | None
-    ) = None
-    target: (
-        Annotated[
-            float,
-            replace(QUEUE_TARGET, details='"cake" aims at the time of one and a half full packets if this is longer.'),
-        ]
-        | None
-    ) = None
-    interval: (
-        Annotated[
-            float,
-            in_seconds(
-                "Time within which a sender reacts, for codel, fq_codel and cake.",
-                1e-3,
-                100,
-                details="By default 20 times `target`, which is 100 ms. For pie and dualpi2 the time between two "
-                "updates of the probability, by default 15 ms and 16 ms.",
-            ),
-        ]
-        | None
-    ) = None
-    quantum: Annotated[
-        int, in_bytes("Bytes that a queue of fq_codel may send per turn; cake derives them from the rate.", 256, 65_535)
-    ] = FULL_PACKET
-    flows: Annotated[
-        int,
-        Quantity(
-            kind="count", meaning="Number of queues of fq_codel and cake.", low=1, high=MOST_QUEUES, unit="queues"
-        ),
-    ] = MOST_QUEUES
+    rate: float = like(RATE, default_words="")
+    capacity: int | None = like(CAPACITY, default=None)
+    unit: Unit = choice("Unit of the queue length.", default="packets")
+    discipline: Discipline = like(DISCIPLINE, default="drop-tail")
+    min_th: float = like(_LENGTH, meaning="RED: average length above which packets are marked.", default=5.0)
+    max_th: float = like(_LENGTH, meaning="RED: average length above which packets are dropped.", default=15.0)
+    max_p: float = _share("RED: share of the packets that are marked when the average reaches `max_th`.", default=0.02)
+    w_q: float = _share("RED: weight of the present queue length in the average.", default=0.002)
+    gentle: bool = flag(
+        "RED: above `max_th` the share rises linearly to 1 at twice `max_th`, instead of at once.", default=True
+    )
+    mean_packet_size: int = in_bytes(
+        "RED: size of a typical packet.",
+        SMALLEST_PACKET,
+        65_535,
+        details="It sets the decay of the average while the link is idle. With a queue in bytes, packets of this "
+        "size are marked with the share `max_p`.",
+        default=1000,
+    )
+    bandwidth_delay_product: float | None = like(
+        _LENGTH,
+        meaning="Dred: one bandwidth-delay product.",
+        low_excluded=True,
+        high=1e15,
+        allowed="be above 0",
+        default=None,
+    )
+    burst: int = like(BURST, details="0 with cake, and at least 1 with a policer.", default=0)
+    peak_rate: float | None = like(
+        PEAK_RATE, details=f"{PEAK_RATE.details} Linux has it as `tbf ... peakrate`.", default=None
+    )
+    peak_burst: int = like(
+        BURST,
+        meaning="Token bucket of the peak rate: the `minburst` of `tbf`, by default one packet.",
+        low=FULL_PACKET,
+        example="2000B",
+        default=2000,
+    )
+    trace: LinkTrace | None = content(
+        "A rate that varies (`tcpdelay.sim.network.link_trace`); `rate` is then its mean.",
+        instance_of("trace", LinkTrace),
+        "LinkTrace",
+        details="Not with a `burst`.",
+        default=None,
+    )
+    target: float | None = like(
+        QUEUE_TARGET, details='"cake" aims at the time of one and a half full packets if this is longer.', default=None
+    )
+    interval: float | None = in_seconds(
+        "Time within which a sender reacts, for codel, fq_codel and cake.",
+        1e-3,
+        100,
+        details="By default 20 times `target`, which is 100 ms. For pie and dualpi2 the time between two "
+        "updates of the probability, by default 15 ms and 16 ms.",
+        default=None,
+    )
+    quantum: int = in_bytes(
+        "Bytes that a queue of fq_codel may send per turn; cake derives them from the rate.",
+        256,
+        65_535,
+        default=FULL_PACKET,
+    )
+    flows: int = quantity(
+        "Number of queues of fq_codel and cake.", 1, MOST_QUEUES, "queues", "count", default=MOST_QUEUES
+    )
 
     def __post_init__(self) -> None:
         if self.managed:
@@ -403,45 +380,35 @@ class SharedPath(LossBursts):
     0.05
     """
 
-    access_delay: Annotated[float, _DELAY]
-    exit_delay: Annotated[float, replace(_DELAY, meaning="Constant delay after the link.")] = 0.0
-    return_delay: (
-        Annotated[
-            float,
-            replace(
-                _DELAY, meaning="Constant delay of the acknowledgements; by default `access_delay` + `exit_delay`."
-            ),
-        ]
-        | None
-    ) = None
-    return_jitter: Annotated[
-        float,
-        in_seconds(
-            "Largest random delay of an acknowledgement beyond `return_delay`.",
-            0,
-            1,
-            details="The random delay is uniformly distributed from 0 to this value, and the order of "
-            "acknowledgements is kept. A small value prevents the phase effects of flows on exactly periodic paths.",
-        ),
-    ] = 0.0
-    loss: Annotated[
-        float,
-        fraction(
-            meaning="Probability that a packet is lost before it reaches the link.",
-            high=0.999,
-            high_excluded=False,
-            unit="of the packets",
-        ),
-    ] = 0.0
+    access_delay: float = like(_DELAY)
+    exit_delay: float = like(_DELAY, meaning="Constant delay after the link.", default=0.0)
+    return_delay: float | None = like(
+        _DELAY,
+        meaning="Constant delay of the acknowledgements; by default `access_delay` + `exit_delay`.",
+        default=None,
+    )
+    return_jitter: float = in_seconds(
+        "Largest random delay of an acknowledgement beyond `return_delay`.",
+        0,
+        1,
+        details="The random delay is uniformly distributed from 0 to this value, and the order of "
+        "acknowledgements is kept. A small value prevents the phase effects of flows on exactly periodic paths.",
+        default=0.0,
+    )
+    loss: float = fraction(
+        "Probability that a packet is lost before it reaches the link.",
+        high=0.999,
+        high_excluded=False,
+        unit="of the packets",
+        default=0.0,
+    )
     _: KW_ONLY
-    in_host: Annotated[
-        bool,
-        Flag(
-            meaning="Whether packets spend the access delay in a queue of the sender's host, as in the testbed.",
-            details="`Linux` does not retransmit a segment that has not left the host, not even as a tail loss probe "
-            "(`skb_still_in_host_queue`).",
-        ),
-    ] = False
+    in_host: bool = flag(
+        "Whether packets spend the access delay in a queue of the sender's host, as in the testbed.",
+        details="`Linux` does not retransmit a segment that has not left the host, not even as a tail loss probe "
+        "(`skb_still_in_host_queue`).",
+        default=False,
+    )
 
     def __post_init__(self) -> None:
         _DELAY.require("return_delay", self.back)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.declare import InvalidValueError, Quantity, described
+from tcpdelay.declare import InvalidValueError, described, quantity
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
@@ -170,30 +169,26 @@ class MinBuf:
     (13, 4, 24)
     """
 
-    multiple: Annotated[
-        int,
-        Quantity(
-            kind="count",
-            meaning="Congestion windows that the send buffer holds.",
-            details="A of the paper.",
-            low=1,
-            high=LARGEST_MULTIPLE,
-            unit="windows",
-            example="1",
-        ),
-    ] = 1
-    extra: Annotated[
-        int,
-        Quantity(
-            kind="count",
-            meaning="Packets that the send buffer holds beyond these windows.",
-            details="B of the paper; at most one window counts.",
-            low=0,
-            high=LARGEST_EXTRA,
-            unit="packets",
-            example="3",
-        ),
-    ] = 0
+    multiple: int = quantity(
+        "Congestion windows that the send buffer holds.",
+        1,
+        LARGEST_MULTIPLE,
+        "windows",
+        "count",
+        details="A of the paper.",
+        example="1",
+        default=1,
+    )
+    extra: int = quantity(
+        "Packets that the send buffer holds beyond these windows.",
+        0,
+        LARGEST_EXTRA,
+        "packets",
+        "count",
+        details="B of the paper; at most one window counts.",
+        example="3",
+        default=0,
+    )
 
     def limit(self, cwnd: int, sacked_out: int = 0) -> int:
         """Return the largest number of packets in the send buffer, including packets sent but not acknowledged."""

@@ -11,21 +11,25 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import KW_ONLY, field
 from functools import partial
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from tcpdelay.declare import (
-    Choice,
     Content,
-    Flag,
     InvalidValueError,
     Quantity,
+    choice,
+    content,
     declarations,
     described,
+    flag,
     in_bytes,
     in_seconds,
     instance_of,
+    like,
+    number,
+    quantity,
 )
 from tcpdelay.scenario.source import BLOCK, TYPICAL_WRITE_JITTER, Flow
 from tcpdelay.scenario.source import Source as MessageSource
@@ -76,34 +80,30 @@ Scheduling = Literal["blind", "intelligent"]
 
 LARGEST_MESSAGE = 1_000_000
 MOST_PIECES = 64
-_count = partial(Quantity, kind="count", low=1)
-_MinBuf: TypeAlias = Annotated[
-    MinBuf,
-    Content(
-        meaning="Limit of the send buffer that follows the window.",
-        details="A packet of a constant rate is not written, and counts as lost, if no segment fits; the rest of a "
-        "packet of several segments follows as the buffer drains.",
-        check=instance_of("min_buf", MinBuf),
-        type_name="MinBuf",
-    ),
-]
-_FILE_SIZE = in_bytes("Mean size of a file.", 1, 1e6)
-_SHAPE = Quantity(
-    kind="number",
-    meaning="Shape of the Pareto distribution of the sizes; without it all files have the mean size.",
-    low=1,
+_count = partial(quantity, kind="count", low=1)
+_MIN_BUF: Content = content(
+    "Limit of the send buffer that follows the window.",
+    instance_of("min_buf", MinBuf),
+    "MinBuf",
+    details="A packet of a constant rate is not written, and counts as lost, if no segment fits; the rest of a packet "
+    "of several segments follows as the buffer drains.",
+)
+_FILE_SIZE: Quantity = in_bytes("Mean size of a file.", 1, 1e6)
+_SHAPE: Quantity = number(
+    "Shape of the Pareto distribution of the sizes; without it all files have the mean size.",
+    1,
+    10,
+    "",
     low_excluded=True,
-    high=10,
-    unit="",
     allowed="be above 1 and at most 10",
 )
-_PAUSE = in_seconds("Mean of the exponentially distributed pause between two files.", 0, 1e5)
-
-
-def _state(name: str) -> Quantity:
-    """Return the declaration of the mean length of talk or silence."""
-    details = "Exponentially distributed. Packets are written during talk only; by default there is no silence."
-    return in_seconds(f"Mean length of {name}.", 0.001, 1000, details=details)
+_PAUSE: Quantity = in_seconds("Mean of the exponentially distributed pause between two files.", 0, 1e5)
+_state = partial(
+    in_seconds,
+    low=0.001,
+    high=1000,
+    details="Exponentially distributed. Packets are written during talk only; by default there is no silence.",
+)
 
 
 @described
@@ -114,62 +114,44 @@ class Source:
     """What a transport must be able to carry."""
 
     _: KW_ONLY
-    path: Annotated[
-        SharedPath,
-        Content(
-            meaning="Path of its packets over the shared link.",
-            check=instance_of("path", SharedPath),
-            type_name="SharedPath",
-        ),
-    ]
-    stack: Annotated[
-        Stack,
-        Content(
-            meaning="Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, "
-            "`Udp`, or a stack given to `tcpdelay.sim.network.sources.register`.",
-            details="`Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and `Scp` do not carry "
-            "transfers.",
-            check=instance_of("stack", Stack),
-            type_name="Stack",
-        ),
-    ]
-    start: Annotated[float, in_seconds("Time of the first write.", 0, 1e7)] = 0.0
-    stop: Annotated[
-        float,
-        in_seconds(
-            "Time after which nothing is written.", 0, math.inf, allowed="be a number of seconds later than start"
-        ),
-    ] = math.inf
-    header: (
-        Annotated[
-            int, in_bytes("Bytes of all headers of a packet on the link; by default the headers from IP on.", 0, 1000)
-        ]
-        | None
-    ) = None
-    ecn: Annotated[
-        bool,
-        Flag(
-            meaning="Whether the queue may mark its packets instead of dropping them, and the sender reduces its "
-            "window then."
-        ),
-    ] = False
-    l4s: Annotated[
-        bool,
-        Flag(
-            meaning="Whether its packets are those of an L4S sender (ECT(1)): `ecn`, and dualpi2 puts them into its "
-            "L4S queue.",
-            details="`Dctcp` and `Udp` have it.",
-        ),
-    ] = False
-    forging: Annotated[
-        bool,
-        Flag(
-            meaning="Whether the receiver is that of TCP-RC (McCreary et al. 2005).",
-            details="When later segments have overtaken a segment by three mean times between arrivals, it hands a "
-            "forged segment to the application and goes on; each message with a byte of the segment counts as lost. "
-            "Only with a `Classic` that acknowledges at once, and a single connection.",
-        ),
-    ] = False
+    path: SharedPath = content(
+        "Path of its packets over the shared link.", instance_of("path", SharedPath), "SharedPath"
+    )
+    stack: Stack = content(
+        "Settings of the transport that carries it: `Linux`, `Dctcp`, `Classic`, `TimeLined`, `Scp`, "
+        "`Udp`, or a stack given to `tcpdelay.sim.network.sources.register`.",
+        instance_of("stack", Stack),
+        "Stack",
+        details="`Udp` and `TimeLined` do not carry bulk data, and `Udp`, `TimeLined` and `Scp` do not carry "
+        "transfers.",
+    )
+    start: float = in_seconds("Time of the first write.", 0, 1e7, default=0.0)
+    stop: float = in_seconds(
+        "Time after which nothing is written.",
+        0,
+        math.inf,
+        allowed="be a number of seconds later than start",
+        default=math.inf,
+    )
+    header: int | None = in_bytes(
+        "Bytes of all headers of a packet on the link; by default the headers from IP on.", 0, 1000, default=None
+    )
+    ecn: bool = flag(
+        "Whether the queue may mark its packets instead of dropping them, and the sender reduces its window then.",
+        default=False,
+    )
+    l4s: bool = flag(
+        "Whether its packets are those of an L4S sender (ECT(1)): `ecn`, and dualpi2 puts them into its L4S queue.",
+        details="`Dctcp` and `Udp` have it.",
+        default=False,
+    )
+    forging: bool = flag(
+        "Whether the receiver is that of TCP-RC (McCreary et al. 2005).",
+        details="When later segments have overtaken a segment by three mean times between arrivals, it hands a "
+        "forged segment to the application and goes on; each message with a byte of the segment counts as lost. "
+        "Only with a `Classic` that acknowledges at once, and a single connection.",
+        default=False,
+    )
 
     def __post_init__(self) -> None:
         transport = transport_of(self.stack)
@@ -231,82 +213,59 @@ class ConstantRate(Source):
     feature: ClassVar[Feature | None] = "constant rate"
 
     _: KW_ONLY
-    flow: Annotated[
-        MessageSource,
-        Content(
-            meaning="The messages, from the time `start` on.",
-            details="With a source that is no `Flow`, or with a `write_jitter` above 1 ms, the parameters below, "
-            "except `deadlines`, have no meaning, and are refused; `Scp` then refuses the source. With any of these "
-            "parameters, and with `Scp`, a `write_jitter` up to 1 ms is ignored.",
-            check=instance_of("flow", MessageSource),
-            type_name="Flow, Video, Speech, Utterances, Messages, Trace or another source",
-        ),
-    ]
-    pieces: Annotated[
-        int,
-        _count(
-            meaning="Number of writes of equal size into which each packet is split.",
-            details="All pieces are written at once, and the packet is read with its last piece.",
-            high=MOST_PIECES,
-            unit="writes",
-        ),
-    ] = 1
-    connections: Annotated[
-        int,
-        _count(
-            meaning="Number of parallel connections.",
-            details="Each packet is written to one of them; the packets are read in the order of writing.",
-            high=MOST_CONNECTIONS,
-            unit="connections",
-        ),
-    ] = 1
-    scheduling: Annotated[
-        Scheduling,
-        Choice(
-            meaning="How the connection of a packet is chosen.",
-            details='"blind": the connections take turns. "intelligent": the connection with the fewest bytes not '
-            "acknowledged; a connection in a timeout is used only if all are.",
-        ),
-    ] = "blind"
-    discard_after: (
-        Annotated[
-            float,
-            in_seconds(
-                "Playout delay: a packet with a larger expected delay is not written, and counts as lost.",
-                0,
-                60,
-                details="See `tcpdelay.sim.network.dispatching.expected_delay`. A connection without unacknowledged "
-                "data gets the packet in any case: its window and its round-trip time change only if it sends.",
-            ),
-        ]
-        | None
-    ) = None
-    min_buf: _MinBuf | None = None
-    talk: Annotated[float, _state("talk")] | None = None
-    silence: Annotated[float, _state("silence")] | None = None
-    keepalive_size: (
-        Annotated[
-            int,
-            in_bytes(
-                "Bytes written in place of a packet during silence, up to the packet's size, so that the "
-                "window stays in use.",
-                1,
-                LARGEST_MESSAGE,
-                details="They are not counted as messages. Without it nothing is written.",
-            ),
-        ]
-        | None
-    ) = None
-    deadlines: Annotated[
-        Mapping[str, float],
-        Content(
-            meaning="Time after its write until which a message of a kind may be sent, by the kinds of `flow`.",
-            details="In seconds, 0.001 to 1e5, with `TimeLined` only. The deadline of the stack applies to other "
-            "kinds.",
-            check=instance_of("deadlines", Mapping),
-            type_name="mapping of str to float",
-        ),
-    ] = field(default_factory=dict)
+    flow: MessageSource = content(
+        "The messages, from the time `start` on.",
+        instance_of("flow", MessageSource),
+        "Flow, Video, Speech, Utterances, Messages, Trace or another source",
+        details="With a source that is no `Flow`, or with a `write_jitter` above 1 ms, the parameters below, "
+        "except `deadlines`, have no meaning, and are refused; `Scp` then refuses the source. With any of these "
+        "parameters, and with `Scp`, a `write_jitter` up to 1 ms is ignored.",
+    )
+    pieces: int = _count(
+        "Number of writes of equal size into which each packet is split.",
+        details="All pieces are written at once, and the packet is read with its last piece.",
+        high=MOST_PIECES,
+        unit="writes",
+        default=1,
+    )
+    connections: int = _count(
+        "Number of parallel connections.",
+        details="Each packet is written to one of them; the packets are read in the order of writing.",
+        high=MOST_CONNECTIONS,
+        unit="connections",
+        default=1,
+    )
+    scheduling: Scheduling = choice(
+        "How the connection of a packet is chosen.",
+        details='"blind": the connections take turns. "intelligent": the connection with the fewest bytes not '
+        "acknowledged; a connection in a timeout is used only if all are.",
+        default="blind",
+    )
+    discard_after: float | None = in_seconds(
+        "Playout delay: a packet with a larger expected delay is not written, and counts as lost.",
+        0,
+        60,
+        details="See `tcpdelay.sim.network.dispatching.expected_delay`. A connection without unacknowledged "
+        "data gets the packet in any case: its window and its round-trip time change only if it sends.",
+        default=None,
+    )
+    min_buf: MinBuf | None = like(_MIN_BUF, default=None)
+    talk: float | None = _state("Mean length of talk.", default=None)
+    silence: float | None = _state("Mean length of silence.", default=None)
+    keepalive_size: int | None = in_bytes(
+        "Bytes written in place of a packet during silence, up to the packet's size, so that the window stays in use.",
+        1,
+        LARGEST_MESSAGE,
+        details="They are not counted as messages. Without it nothing is written.",
+        default=None,
+    )
+    deadlines: Mapping[str, float] = content(
+        "Time after its write until which a message of a kind may be sent, by the kinds of `flow`.",
+        instance_of("deadlines", Mapping),
+        "mapping of str to float",
+        details="In seconds, 0.001 to 1e5, with `TimeLined` only. The deadline of the stack applies to other kinds.",
+        default=field(default_factory=dict),
+    )
 
     def __post_init__(self) -> None:
         # `super()` without arguments does not work in a dataclass with slots.
@@ -390,8 +349,8 @@ class Sections(Source):
     feature: ClassVar[Feature | None] = "sections"
 
     _: KW_ONLY
-    size: Annotated[int, in_bytes("Size of a section.", 1, 1e8)]
-    interval: Annotated[float, in_seconds("Time between two sections.", 0.001, 1e5)]
+    size: int = in_bytes("Size of a section.", 1, 1e8)
+    interval: float = in_seconds("Time between two sections.", 0.001, 1e5)
 
     @property
     def packets(self) -> int:
@@ -414,40 +373,30 @@ class Bulk(Source):
     feature: ClassVar[Feature | None] = "bulk"
 
     _: KW_ONLY
-    packet_size: Annotated[int, in_bytes("Bytes of a write; a full segment by default.", 500, 65_495)] | None = None
-    send_buffer: (
-        Annotated[
-            int,
-            in_bytes(
-                "Size of the send buffer: the largest amount written and not acknowledged.",
-                1000,
-                4 << 20,
-                details="By default `Linux` makes it twice the window, `Classic` two receiver windows, and with "
-                "`min_buf` it is as large as possible. `Scp` has no send buffer: a packet is written when it is sent. "
-                "With `Linux` the source waits for `poll` before each packet, which reports room while a third of the "
-                "buffer is free.",
-            ),
-        ]
-        | None
-    ) = None
-    min_buf: _MinBuf | None = None
-    notsent_lowat: (
-        Annotated[
-            int,
-            in_bytes(
-                "TCP_NOTSENT_LOWAT, with `Linux` only: `poll` also requires that less than half of this is unsent.",
-                1,
-                4 << 20,
-            ),
-        ]
-        | None
-    ) = None
-    wake_up: Annotated[
-        float,
-        in_seconds(
-            "Time until the process of the source is scheduled and writes, after the send buffer has room.", 0, 1
-        ),
-    ] = 0.0
+    packet_size: int | None = in_bytes("Bytes of a write; a full segment by default.", 500, 65_495, default=None)
+    send_buffer: int | None = in_bytes(
+        "Size of the send buffer: the largest amount written and not acknowledged.",
+        1000,
+        4 << 20,
+        details="By default `Linux` makes it twice the window, `Classic` two receiver windows, and with "
+        "`min_buf` it is as large as possible. `Scp` has no send buffer: a packet is written when it is sent. "
+        "With `Linux` the source waits for `poll` before each packet, which reports room while a third of the "
+        "buffer is free.",
+        default=None,
+    )
+    min_buf: MinBuf | None = like(_MIN_BUF, default=None)
+    notsent_lowat: int | None = in_bytes(
+        "TCP_NOTSENT_LOWAT, with `Linux` only: `poll` also requires that less than half of this is unsent.",
+        1,
+        4 << 20,
+        default=None,
+    )
+    wake_up: float = in_seconds(
+        "Time until the process of the source is scheduled and writes, after the send buffer has room.",
+        0,
+        1,
+        default=0.0,
+    )
 
     def __post_init__(self) -> None:
         Source.__post_init__(self)
@@ -477,20 +426,16 @@ class Transfers(Source):
     feature: ClassVar[Feature | None] = "transfers"
 
     _: KW_ONLY
-    mean_size: Annotated[int, _FILE_SIZE] = 20_000
-    shape: Annotated[float, _SHAPE] | None = None
-    largest_size: Annotated[
-        float, Quantity(kind="number", meaning="Upper limit of this distribution.", low=1, high=2e6, unit="bytes")
-    ] = 1_000_000
-    mean_pause: Annotated[float, _PAUSE] = 0.0
-    opened_by: Annotated[
-        Opener,
-        Choice(
-            meaning="Which host opens the connection.",
-            details="If the receiver does, the sender's SYN-ACK crosses the link; if the sender does, its SYN and its "
-            "ACK cross the link.",
-        ),
-    ] = "receiver"
+    mean_size: int = like(_FILE_SIZE, default=20_000)
+    shape: float | None = like(_SHAPE, default=None)
+    largest_size: float = number("Upper limit of this distribution.", 1, 2e6, "bytes", default=1_000_000)
+    mean_pause: float = like(_PAUSE, default=0.0)
+    opened_by: Opener = choice(
+        "Which host opens the connection.",
+        details="If the receiver does, the sender's SYN-ACK crosses the link; if the sender does, its SYN and its "
+        "ACK cross the link.",
+        default="receiver",
+    )
 
 
 @described
@@ -503,9 +448,9 @@ class Web(Transfers):
     """
 
     _: KW_ONLY
-    mean_size: Annotated[int, _FILE_SIZE] = 12_000
-    shape: Annotated[float, _SHAPE] | None = 1.2
-    mean_pause: Annotated[float, _PAUSE] = 1.0
+    mean_size: int = like(_FILE_SIZE, default=12_000)
+    shape: float | None = like(_SHAPE, default=1.2)
+    mean_pause: float = like(_PAUSE, default=1.0)
 
 
 def checked_sources(name: str, sources: object) -> tuple[Source, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from functools import partial
+from typing import Any, Literal, Self
 
-from tcpdelay.declare import Choice, Flag, Quantity, described, in_bytes, in_seconds
+from tcpdelay.declare import Quantity, choice, described, flag, in_bytes, in_seconds, like, number, quantity
 from tcpdelay.scenario.path import SMALLEST_PACKET
-from tcpdelay.scenario.stack import DelayedAck, Hz, Mss, Stack
+from tcpdelay.scenario.stack import DELAYED_ACK, HZ, MSS, Stack
 
 Recovery = Literal["reno", "newreno", "sack"]
 
@@ -25,23 +26,12 @@ LARGEST_DATAGRAM = 65_507
 LEAST_DEADLINE, LARGEST_DEADLINE = 0.001, 1e5
 
 
-def _time(meaning: str, low: float, high: float, example: str) -> Quantity:
-    """Return the declaration of a time."""
-    return in_seconds(meaning, low, high, example=example)
-
-
-def _segments(meaning: str, high: int, example: str) -> Quantity:
-    """Return the declaration of a number of segments."""
-    return Quantity(kind="count", meaning=meaning, low=1, high=high, unit="segments", example=example)
-
-
-SegmentSize: TypeAlias = Annotated[
-    int, in_bytes("Size of a segment.", SMALLEST_PACKET, LARGEST_SEGMENT, example="1460B")
-]
-MinimumTimeout: TypeAlias = Annotated[float, _time("Minimum retransmission timeout.", 0.001, 120, "1s")]
-FirstTimeout: TypeAlias = Annotated[
-    float, _time("Retransmission timeout before the round-trip time is measured.", 0.001, 120, "3s")
-]
+_segments = partial(quantity, low=1, unit="segments", kind="count")
+SEGMENT_SIZE: Quantity = in_bytes("Size of a segment.", SMALLEST_PACKET, LARGEST_SEGMENT, example="1460B")
+MINIMUM_TIMEOUT: Quantity = in_seconds("Minimum retransmission timeout.", 0.001, 120, example="1s")
+FIRST_TIMEOUT: Quantity = in_seconds(
+    "Retransmission timeout before the round-trip time is measured.", 0.001, 120, example="3s"
+)
 
 
 @described
@@ -58,36 +48,34 @@ class Classic(Stack):
     1460
     """
 
-    recovery: Annotated[Recovery, Choice(meaning="How lost segments are repaired.")] = "newreno"
-    mss: SegmentSize = 1460
-    receiver_window: Annotated[
-        int, _segments("Largest number of outstanding segments.", LARGEST_CLASSIC_WINDOW, "64")
-    ] = 64
-    initial_window: Annotated[int, _segments("Initial congestion window.", 10, "2")] = 2
-    limited_transmit: Annotated[
-        bool, Flag(meaning="Send a new segment on each of the first two duplicate ACKs (RFC 3042).")
-    ] = False
-    tick: Annotated[float, _time("Granularity of all timers.", 0.001, 1, "100ms")] = 0.1
-    rto_min: MinimumTimeout = 1.0
-    first_timeout: FirstTimeout = 3.0
-    ack_delay: Annotated[float, _time("Longest delay of an acknowledgement by the receiver.", 0, 1, "200ms")] = 0.0
-    byte_counting: Annotated[
-        bool,
-        Flag(
-            meaning="Let the window grow by acknowledged bytes (RFC 3465).",
-            details="The window counts segments of any size, and grows by the acknowledged bytes in full segments. An "
-            "ACK of n segments of b bytes counts as n b / `mss` ACKs; in slow start as at most 2, after a timeout as "
-            "at most 1. The window therefore grows slowly where packets are smaller than `mss`.",
-        ),
-    ] = False
-    window_validation: Annotated[
-        bool,
-        Flag(
-            meaning="Reduce the window after idle time, and let only a full window grow (RFC 2861).",
-            details="The window grows only if it was full before the ACK. It is halved, down to one segment, for each "
-            "retransmission timeout in which no segment was sent or outstanding.",
-        ),
-    ] = False
+    recovery: Recovery = choice("How lost segments are repaired.", default="newreno")
+    mss: int = like(SEGMENT_SIZE, default=1460)
+    receiver_window: int = _segments(
+        "Largest number of outstanding segments.", high=LARGEST_CLASSIC_WINDOW, example="64", default=64
+    )
+    initial_window: int = _segments("Initial congestion window.", high=10, example="2", default=2)
+    limited_transmit: bool = flag(
+        "Send a new segment on each of the first two duplicate ACKs (RFC 3042).", default=False
+    )
+    tick: float = in_seconds("Granularity of all timers.", 0.001, 1, example="100ms", default=0.1)
+    rto_min: float = like(MINIMUM_TIMEOUT, default=1.0)
+    first_timeout: float = like(FIRST_TIMEOUT, default=3.0)
+    ack_delay: float = in_seconds(
+        "Longest delay of an acknowledgement by the receiver.", 0, 1, example="200ms", default=0.0
+    )
+    byte_counting: bool = flag(
+        "Let the window grow by acknowledged bytes (RFC 3465).",
+        details="The window counts segments of any size, and grows by the acknowledged bytes in full segments. An "
+        "ACK of n segments of b bytes counts as n b / `mss` ACKs; in slow start as at most 2, after a timeout as "
+        "at most 1. The window therefore grows slowly where packets are smaller than `mss`.",
+        default=False,
+    )
+    window_validation: bool = flag(
+        "Reduce the window after idle time, and let only a full window grow (RFC 2861).",
+        details="The window grows only if it was full before the ACK. It is halved, down to one segment, for each "
+        "retransmission timeout in which no segment was sent or outstanding.",
+        default=False,
+    )
 
     @classmethod
     def of_2008(cls, **changes: Any) -> Self:
@@ -135,10 +123,14 @@ class TimeLined(Classic):
     'reno'
     """
 
-    recovery: Annotated[Literal["reno"], Choice(meaning="How lost segments are repaired.")] = "reno"
-    deadline: Annotated[
-        float, _time("Time after its write until which a section may be sent.", LEAST_DEADLINE, LARGEST_DEADLINE, "5s")
-    ] = 5.0
+    recovery: Literal["reno"] = choice("How lost segments are repaired.", default="reno")
+    deadline: float = in_seconds(
+        "Time after its write until which a section may be sent.",
+        LEAST_DEADLINE,
+        LARGEST_DEADLINE,
+        example="5s",
+        default=5.0,
+    )
 
 
 @described
@@ -158,9 +150,9 @@ class Dctcp(Stack):
     1448
     """
 
-    delayed_ack: DelayedAck = False
-    hz: Hz = 250
-    mss: Mss = 1448
+    delayed_ack: bool = like(DELAYED_ACK, default=False)
+    hz: int = like(HZ, default=250)
+    mss: int = like(MSS, default=1448)
 
 
 @described
@@ -176,29 +168,25 @@ class Udp(Stack):
     1472
     """
 
-    largest_payload: Annotated[
-        int,
-        in_bytes(
-            "Largest payload of a datagram.",
-            SMALLEST_PACKET,
-            LARGEST_DATAGRAM,
-            details="The default is that of an MTU of 1500 bytes.",
-            example="1472B",
-        ),
-    ] = 1472
-    parity: Annotated[
-        int,
-        Quantity(
-            kind="count",
-            meaning="Parity datagrams that are sent after each message.",
-            details="With an erasure code (RFC 5510), the receiver recovers a message of n datagrams from any n of "
-            "the n + `parity` datagrams.",
-            low=0,
-            high=255,
-            unit="datagrams",
-            example="2",
-        ),
-    ] = 0
+    largest_payload: int = in_bytes(
+        "Largest payload of a datagram.",
+        SMALLEST_PACKET,
+        LARGEST_DATAGRAM,
+        details="The default is that of an MTU of 1500 bytes.",
+        example="1472B",
+        default=1472,
+    )
+    parity: int = quantity(
+        "Parity datagrams that are sent after each message.",
+        0,
+        255,
+        "datagrams",
+        "count",
+        details="With an erasure code (RFC 5510), the receiver recovers a message of n datagrams from any n of "
+        "the n + `parity` datagrams.",
+        example="2",
+        default=0,
+    )
 
 
 @described
@@ -222,33 +210,27 @@ class Scp(Stack):
     3.0
     """
 
-    mss: SegmentSize = 1468
-    backlog: Annotated[
-        float,
-        Quantity(
-            kind="number",
-            meaning="Window beyond the bandwidth-delay product.",
-            details="W_D of the paper.",
-            low=0.1,
-            high=100,
-            unit="packets",
-            example="3",
-        ),
-    ] = 3.0
-    rate_gain: Annotated[
-        float,
-        Quantity(
-            kind="number",
-            meaning="Weight of the latest rate of acknowledgements in their mean rate.",
-            details="A low-pass filter of r, for which the paper prints no coefficient.",
-            low=1e-3,
-            high=1,
-            unit="of the new rate",
-            example="0.25",
-        ),
-    ] = 0.25
-    rto_min: MinimumTimeout = 1.0
-    first_timeout: FirstTimeout = 3.0
-    reset_interval: Annotated[float, _time("Time between two resets of the connection.", 0.001, 1e7, "60s")] | None = (
-        None
+    mss: int = like(SEGMENT_SIZE, default=1468)
+    backlog: float = number(
+        "Window beyond the bandwidth-delay product.",
+        0.1,
+        100,
+        "packets",
+        details="W_D of the paper.",
+        example="3",
+        default=3.0,
+    )
+    rate_gain: float = number(
+        "Weight of the latest rate of acknowledgements in their mean rate.",
+        1e-3,
+        1,
+        "of the new rate",
+        details="A low-pass filter of r, for which the paper prints no coefficient.",
+        example="0.25",
+        default=0.25,
+    )
+    rto_min: float = like(MINIMUM_TIMEOUT, default=1.0)
+    first_timeout: float = like(FIRST_TIMEOUT, default=3.0)
+    reset_interval: float | None = in_seconds(
+        "Time between two resets of the connection.", 0.001, 1e7, example="60s", default=None
     )

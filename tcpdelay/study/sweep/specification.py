@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,9 +26,12 @@ from tcpdelay.declare import (
     InvalidValueError,
     Quantity,
     Value,
+    choice,
+    content,
     declarations,
     described,
     is_number,
+    like,
     read,
     whole_number,
 )
@@ -195,25 +198,22 @@ def _several(name: str, parse: Callable[..., float], below: float, values: objec
 class Evaluation:
     """The figures that are predicted at each point, and the method."""
 
-    method: Annotated[Method, Choice(meaning="The model.")] = "chain"
-    quantiles: Annotated[
-        tuple[float, ...],
-        Content(meaning="Quantiles of the delay.", check=partial(_several, "quantiles", parse_fraction, 1.0)),
-    ] = (0.5, 0.95, 0.99)
-    late_after: Annotated[
-        tuple[float, ...],
-        Content(
-            meaning="Delays [s] beyond which packets count as late.",
-            check=partial(_several, "late_after", parse_time, math.inf),
-        ),
-    ] = (0.2,)
-    packets: Annotated[int, whole_number("Number of packets of a simulation.", 1000, 10**9)] = 100_000
-    seed: Annotated[int, whole_number("Seed from which the seeds of all simulations are derived.", 0, 2**63 - 1)] = 0
-    replications: Annotated[
-        int, whole_number("Number of simulations at each point, each with its own seed.", 1, 10_000)
-    ] = 1
-    max_seconds: Annotated[float, TIME] = MOST_SECONDS
-    max_memory: Annotated[float, MEMORY] | None = None
+    method: Method = choice("The model.", default="chain")
+    quantiles: tuple[float, ...] = content(
+        "Quantiles of the delay.", partial(_several, "quantiles", parse_fraction, 1.0), default=(0.5, 0.95, 0.99)
+    )
+    late_after: tuple[float, ...] = content(
+        "Delays [s] beyond which packets count as late.",
+        partial(_several, "late_after", parse_time, math.inf),
+        default=(0.2,),
+    )
+    packets: int = whole_number("Number of packets of a simulation.", 1000, 10**9, default=100_000)
+    seed: int = whole_number("Seed from which the seeds of all simulations are derived.", 0, 2**63 - 1, default=0)
+    replications: int = whole_number(
+        "Number of simulations at each point, each with its own seed.", 1, 10_000, default=1
+    )
+    max_seconds: float = like(TIME, default=MOST_SECONDS)
+    max_memory: float | None = like(MEMORY, default=None)
 
 
 HOMES: Mapping[str, str] = {
