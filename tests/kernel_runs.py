@@ -37,7 +37,7 @@ from tcpdelay import (
 from tcpdelay.accuracy.errors import linux_table
 from tcpdelay.ask import Requested
 from tcpdelay.chain.chains import LinuxChain, PublishedChain
-from tcpdelay.chain.quic.message_chain import quic_delays
+from tcpdelay.chain.quic_chain import QuicChain
 from tcpdelay.compiling import stored_kernels
 from tcpdelay.quality.player import Player, play
 from tcpdelay.scenario.scenario import Scenario, Target
@@ -150,9 +150,12 @@ def figures():
         "correlated": chain_figures(EXACT, Path(rtt=0.04, loss=0.02, loss_pattern="correlated"), Stack.linux()),
         "simulation": [[found.values.tolist(), found.weights.tolist(), found.counts] for found in (simulated, video)],
         "quic chain": [
-            quic_delays(
-                Flow(size, 0.020), Path(rtt=0.1, loss=0.01), Stack.quic(name, delivery="stream_per_message")
-            ).mean
+            QuicChain()
+            .answer(
+                Scenario(Flow(size, 0.020), Path(rtt=0.1, loss=0.01), Stack.quic(name, delivery="stream_per_message")),
+                Requested(),
+            )
+            .mean
             for size, name in (
                 (700, "rfc9002"),
                 (700, "aioquic"),
@@ -210,7 +213,7 @@ def call_all_kernels():
         simulate(VOICE, path, stack, packets=2000)
     LinuxChain().answer(Scenario(VOICE, path, bbr), Requested())
     expected_errors()
-    quic_delays(VOICE, path, Stack.quic(delivery="stream_per_message"))
+    QuicChain().answer(Scenario(VOICE, path, Stack.quic(delivery="stream_per_message")), Requested())
     play(np.arange(3.0), np.arange(3.0), Player(startup=0.2))
     simulate_relay(VOICE, (path, Udp()), (bursts, Stack.linux()), buffer=1000, packets=1000)
     live_figures()

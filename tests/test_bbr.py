@@ -17,7 +17,7 @@ from bbr import error_of
 from tcpdelay.accuracy.errors import BBR_ERROR
 from tcpdelay.capture.flow_capture import read_capture
 from tcpdelay.chain.linux.parameters import linux_parameters
-from tcpdelay.chain.linux.recoveries import STARTUP, ascending, held_back
+from tcpdelay.chain.linux.rtt_probes import STARTUP, ascending, held_back
 from tcpdelay.cli.program import main
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import predict, supports

@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 from chain_structure import assert_complete, assert_solution, profile_of, solved_rows
 from tcpdelay import simulate
 from tcpdelay.chain.delay_model import DelayModel
-from tcpdelay.chain.linux.delays import sums
+from tcpdelay.chain.linux.delays import sums, times_after_loss
 from tcpdelay.chain.linux.detection import detection_wait, mean_detection_wait, timeout_chance
 from tcpdelay.chain.linux.parameters import is_sparse, linux_parameters, timeout_ticks
+from tcpdelay.chain.linux.phases import SENDING
 from tcpdelay.chain.linux.windows import (
     FAST_CONVERGED,
     ack_offsets,
+    ack_time,
     fast_converged,
     growing_windows,
-    opening_time,
-    opening_times,
     reduced_window,
-    round_openings,
+    round_clock,
     stored_window,
-    times_after_loss,
     window_before,
 )
+from tcpdelay.compiling.compilation import records
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -447,18 +447,20 @@ def test_a_timeout_takes_that_nothing_gets_through():
 
 
 @given(st.floats(0.005, 0.4), st.integers(60, 15_000), st.integers(2, 40), st.integers(2, 40), st.booleans())
-def test_the_openings_of_a_round_fill_it(rtt, size, window, reduced, all_in_run):
+def test_the_acks_of_a_round_fill_it(rtt, size, window, reduced, all_in_run):
     p = scenario(rtt, size=size)
     window, reduced = max(window, reduced), min(window, reduced)
-    run, near, far = round_openings(p, window, reduced, all_in_run)
-    assert 0 <= run <= window
-    times = np.zeros(window)
-    opening_times(window, run, near, far, times)
+    clock = round_clock(p, window, reduced, all_in_run)
+    assert 0 <= clock.run <= window
+    times = np.array([ack_time(clock, place + 1) for place in range(window)])
     assert times[-1] == pytest.approx(p.load)
     assert np.all(np.diff(times) >= -1e-9)
-    assert times.tolist() == [opening_time(place + 1, run, near, far) for place in range(window)]
+    phase = records(1, SENDING)[0]
+    phase.run, phase.spacing_in_run, phase.spacing_after_run = clock
+    phase.duration = p.load
     for in_run in (True, False):
-        times_after_loss(p, window, run, near, far, in_run, p.load, times)
+        phase.in_run = in_run
+        times_after_loss(p, phase, window, times)
         assert np.all(np.diff(times) >= -1e-9)
         assert 0 <= times[0] <= times[-1] <= p.load * (1 + 1e-9)
 

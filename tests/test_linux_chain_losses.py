@@ -297,8 +297,8 @@ def test_a_timeout_follows_if_the_first_retransmission_of_a_round_trip_is_lost()
 
 def test_segments_leave_with_the_acks_of_both_rounds_until_the_place_of_the_loss():
     p = linux_parameters(td.Flow(1448, 0.020), correlated(0.2, 0.01), LINUX)
-    _, _, sending, _ = linux_transitions(p)
-    phases = [phase for phase in sending if phase["place"] > 1]
+    _, _, layout = linux_transitions(p)
+    phases = [phase for phase in layout.sending if phase["place"] > 1]
     assert len(phases) > 100
     for s in phases:
         count, window = int(s["openings"]), s["place"] + s["lost"] - 1

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.chain.linux.detection import detection_wait, mean_detection_wait
-from tcpdelay.chain.linux.open_transitions import open_window
+from tcpdelay.chain.linux.losses import detection_in_round, last_ack, open_window, sacks_before
 from tcpdelay.chain.linux.parameters import linux_parameters
-from tcpdelay.chain.linux.recoveries import detection_in_round, last_ack, sacks_before
-from tcpdelay.chain.linux.windows import window_before
+from tcpdelay.chain.linux.windows import AckClock, window_before
 from tcpdelay.models.predict import predict, predict_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -331,9 +330,9 @@ def test_detection_is_the_mean_over_the_places_of_the_lost_segment(run, others, 
             waits.append(mean_detection_wait(p, wait, near if close else far))
             sacks.append(sacks_before(wait, close, near, far))
         if waits:
-            found = detection_in_round(p, in_run, window, run, near, far)
+            found = detection_in_round(p, in_run, window, AckClock(run, near, far))
             assert found == pytest.approx((np.mean(waits), np.mean(sacks)))
-            assert found == detection_in_round.py_func(p, in_run, window, run, near, far)
+            assert found == detection_in_round.py_func(p, in_run, window, AckClock(run, near, far))
 
 
 def test_the_last_ack_before_the_detection_has_the_clock_of_the_window_before():
@@ -349,7 +348,7 @@ def test_a_loss_in_the_run_is_detected_at_once():
     p = parameters()
     # Three segments of the run follow the first of four: the third SACK comes at the due time.
     assert detection_wait(p, 3, 0.0, 1.0) == 0
-    wait, sacks = detection_in_round(p, True, 40, 30, 0.0, 1.0)
+    wait, sacks = detection_in_round(p, True, 40, AckClock(30, 0.0, 1.0))
     assert wait < detection_wait(p, 0, 1.0, 1.0)
     assert sacks > 1.8
 

@@ -13,7 +13,7 @@ import pytest
 from chain_structure import profile_of, rows_within
 from tcpdelay.chain.linux.bursts import burst_chance, more_lost, outage_chance, repair_rounds, repair_segments
 from tcpdelay.chain.linux.detection import rest_chance, retransmission_times
-from tcpdelay.chain.linux.open_transitions import open_window
+from tcpdelay.chain.linux.losses import open_window
 from tcpdelay.chain.linux.parameters import linux_parameters
 from tcpdelay.chain.linux.phases import KIND_NAMES
 from tcpdelay.chain.linux.transitions import linux_transitions
@@ -115,7 +115,8 @@ class Chain:
         self.scenario = replace(flow, write_jitter=0.0), path, stack
         self.p = linux_parameters(*self.scenario)
         self.o = open_window(self.p)
-        self.phases, self.transitions, self.sending, _ = linux_transitions(self.p)
+        self.phases, self.transitions, layout = linux_transitions(self.p)
+        self.sending = layout.sending
         profile = profile_of(*self.scenario)
         rows = rows_within(profile, profile.first_bound)
         self.reached = [phase for phase in range(len(self.phases) - 1) if rows["low"][phase] <= rows["high"][phase]]

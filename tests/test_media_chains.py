@@ -14,7 +14,7 @@ from tcpdelay.chain.linux.delays import delay_bins
 from tcpdelay.chain.linux.departures import WEIGHT
 from tcpdelay.chain.linux.parameters import linux_parameters
 from tcpdelay.chain.linux.phases import make_layout, start_phase
-from tcpdelay.chain.linux.transitions import beyond_backlog, first_bound
+from tcpdelay.chain.linux.transitions import beyond_backlog, first_bound, linux_transitions
 from tcpdelay.chain.solver.state_space import reachable_rows
 from tcpdelay.chain.solver.stationary import MAX_SWEEPS, solve_by_sweeps
 from tcpdelay.chain.speech import Alternation, first_packets, speech_chain
@@ -47,7 +47,7 @@ def chain_of(speech, path, stack):
     p = p._replace(continuation=math.exp(-speech.interval / speech.talk))
     rates = speech.interval / speech.talk, speech.interval / speech.silence
     source = Alternation(rates[1] / sum(rates), sum(rates))
-    return p, source, speech_chain(p, source)
+    return p, source, speech_chain(p, source, *linux_transitions(p))
 
 
 def test_one_loss_delays_the_packets_that_the_talk_spurt_still_writes():

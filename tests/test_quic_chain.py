@@ -14,20 +14,17 @@ import tcpdelay as td
 from tcpdelay.accuracy.errors import LARGEST_TOOTH, SIMULATOR_ERROR, WRONG_CALL, is_near_capacity, no_less_than_teeth
 from tcpdelay.accuracy.validity import QUIC_CHAIN_RANGE, QUIC_RANGE, ValidityWarning, beyond_validation, validated_range
 from tcpdelay.ask import Requested, UnsupportedError
-from tcpdelay.budget import Budget, TooLargeError
-from tcpdelay.chain.quic.message_chain import (
+from tcpdelay.budget import TooLargeError
+from tcpdelay.chain.quic_chain import (
     ERRORS,
+    OPEN,
+    RECOVERING,
     error_group,
+    grown,
+    held,
     largest_rate,
     loss_recovery,
     message_repairs,
-    quic_delays,
-)
-from tcpdelay.chain.quic.window_chain import (
-    OPEN,
-    RECOVERING,
-    grown,
-    held,
     served,
     usable,
     window_chain,
@@ -50,6 +47,12 @@ TIE = 1e-6
 
 def stack(implementation="rfc9002", delivery="stream_per_message", **settings):
     return td.Stack.quic(implementation=implementation, delivery=delivery, **settings)
+
+
+def quic_delays(flow, path, quic, max_seconds=10.0, max_memory=None):
+    """Return the delays of the chain."""
+    requested = Requested(max_seconds=max_seconds, max_memory=max_memory)
+    return predict(Scenario(flow, path, quic), requested, "chain").require()
 
 
 def parameters(implementation, flow=FLOW, path=PATH):
@@ -153,7 +156,7 @@ def test_delays_are_a_distribution_and_grow_with_the_loss(size, interval, rtt, l
     assert sums == pytest.approx(np.ones(sums.size))
     try:
         found = [
-            quic_delays(flow, td.Path(rtt=rtt, loss=share * loss), stack(implementation), Budget(2.0, 2e8))
+            quic_delays(flow, td.Path(rtt=rtt, loss=share * loss), stack(implementation), 2.0, 2e8)
             for share in (0.3, 1.0)
         ]
     except TooLargeError:

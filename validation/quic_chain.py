@@ -23,8 +23,11 @@ import tcpdelay as td
 from scoring.spreads import spread_of
 from tcpdelay.accuracy.errors import WRONG_CALL
 from tcpdelay.budget import TooLargeError
-from tcpdelay.chain.quic.message_chain import QuicDelays, error_group, largest_rate, quic_delays
+from tcpdelay.chain.chains import SourceDelays
+from tcpdelay.chain.quic_chain import error_group, largest_rate
 from tcpdelay.delays import DelayDistribution
+from tcpdelay.models.predict import predict
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Delivery
 from tcpdelay.sim.quic.connection import IMPLEMENTATIONS
@@ -69,11 +72,13 @@ def figures(delays: DelayDistribution) -> dict[str, float]:
     return {name: mean if name == "mean" else delays.quantile(QUANTILES[name]) for name in QUANTITIES}
 
 
-def solved(flow: Flow, path: td.Path, stack: td.Stack) -> tuple[QuicDelays | None, float]:
+def solved(flow: Flow, path: td.Path, stack: td.Stack) -> tuple[SourceDelays | None, float]:
     """Return the delays by the chain, None if it is too large, and the time that it took [s]."""
     began = time.process_time()
     try:
-        return quic_delays(flow, path, stack), time.process_time() - began
+        found = predict(Scenario(flow, path, stack), method="chain").require()
+        assert isinstance(found, SourceDelays)
+        return found, time.process_time() - began
     except TooLargeError:
         return None, time.process_time() - began
 
@@ -112,7 +117,8 @@ def compared(flow: Flow, path: td.Path, implementation: str, delivery: Delivery)
     }
     if not carried or chain is None or not chain.sustainable:
         return found
-    found["chain_waiting"] = chain.waiting / path.rtt
+    assert chain.parts is not None
+    found["chain_waiting"] = chain.parts.backlog / path.rtt
     each, predicted = pd.DataFrame([figures(run) for run in runs]), figures(chain)
     for name in QUANTITIES:
         found |= {f"{name}_{key}".rstrip("_"): value for key, value in beyond(predicted[name], each[name]).items()}

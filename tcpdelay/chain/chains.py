@@ -1,7 +1,8 @@
-"""The Markov chains behind the interface of a model: published, Linux, and what chains of other sources share."""
+"""The Markov chains behind the interface of a model: what all of them share, and those of a flow of constant rate."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import expected_error, no_less_than_teeth, source_error
 from tcpdelay.accuracy.throughput import connection_utilization
@@ -31,51 +33,90 @@ from tcpdelay.chain import published
 from tcpdelay.chain.delay_model import DelayModel, DelaySummary, budget_for, summary
 from tcpdelay.chain.linux import parameters as linux
 from tcpdelay.chain.linux.delays import JITTER_FIELDS, constant_paths, filled_bins, jitter_refusals, with_jitter
-from tcpdelay.chain.linux.parameters import PATH_FIELDS, linux_refusals
 from tcpdelay.chain.linux.transitions import compile_kernels
 from tcpdelay.chain.published import merge_lattices
-from tcpdelay.chain.solver.stationary import NEGLIGIBLE_TRUNCATION, RequestedFigures
+from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions, reachable_rows
+from tcpdelay.chain.solver.stationary import (
+    BYTES_PER_CELL,
+    NEGLIGIBLE_TRUNCATION,
+    WORTH_FINISHING,
+    RequestedFigures,
+    from_start,
+    probability_at_bound,
+    solve_within,
+)
 from tcpdelay.compiling.compilation import interpreted_first, single_prediction
 from tcpdelay.declare import declarations
 from tcpdelay.delays import DelayDistribution, ExpectedError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow, Source
-from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Stack
+from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Quic, Stack
 
 
-class _ChainModel(ABC):
-    """The common part of both chains."""
+@dataclass(frozen=True, repr=False)
+class SourceDelays(DelayDistribution):
+    """The delays of the messages of a source.
 
-    name = "chain"
-    stack: ClassVar[type[KnownStack]]
+    Attributes
+    ----------
+    by_kind : mapping of str to DelayDistribution
+        Delays of the messages of each kind.
+    parts : DelayParts or None
+        Parts of the mean delay, if the chain tells them apart.
+    backlogged : float
+        Share of the time in which data wait in the send buffer, 0 to 1; NaN if it is not known.
+    """
+
+    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
+    parts: DelayParts | None = field(default=None, repr=False, compare=False)
+    backlogged: float = math.nan
+
+
+class Chain(ABC):
+    """A Markov chain behind the interface of a model: what it refuses, its delays, and their errors."""
+
+    name: ClassVar[str] = "chain"
+    stack: ClassVar[type[KnownStack | Quic]]
+    source: ClassVar[type[Source]] = Flow
     path_fields: ClassVar[frozenset[str]]
     """Fields of the path that the chain knows."""
     assumed: ClassVar[Mapping[str, Any]] = {}
     """Fields of the stack that the chain ignores, with the values that it assumes."""
+    compilation: ClassVar[tuple[Callable[..., Any], Callable[[], object] | None] | None] = None
+    """The kernel that is compiled last, and a function that compiles the large ones; None to compile at once."""
 
     def __init__(self) -> None:
-        fields = {name for part in (Flow, self.stack) for name in declarations(part)}
+        fields = {name for part in (self.source, self.stack) for name in declarations(part)}
         self._honoured = frozenset(fields - set(self.assumed)) | self.path_fields
 
+    def _mismatches(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        """Yield an error if the chain is not made for the stack or the source."""
+        if not isinstance(scenario.stack, self.stack):
+            yield UnsupportedError("stack", scenario.stack, f"be a {self.stack.__name__}")
+        elif not isinstance(scenario.source, self.source):
+            allowed = "a Flow, which has a constant rate, in the chain" if self.source is Flow else self.source.__name__
+            yield UnsupportedError("source", scenario.source, f"be {allowed}", SIMULATED)
+
     @abstractmethod
-    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+    def refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         """Yield the fields of a scenario whose values the chain refuses."""
+
+    def lateness(self, scenario: Scenario) -> float:
+        """Return the lateness of writes that the chain assumes [s]."""
+        return 0.0
 
     def supports(self, scenario: Scenario) -> Support:
         """Return which fields the chain honours, ignores and refuses."""
-        if not isinstance(scenario.stack, self.stack):
-            refused = UnsupportedError("stack", scenario.stack, f"be a {self.stack.__name__}")
+        for refused in self._mismatches(scenario):
             return Support(frozenset(), refused=(refused,))
-        if not isinstance(scenario.source, Flow):
-            allowed = "be a Flow, which has a constant rate, in the chain"
-            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
-        ignored = ignored_settings(scenario.stack, self.assumed) | self._ignored_lateness(scenario)
-        return Support(self._honoured, ignored, tuple(self._refusals(scenario)))
-
-    def _ignored_lateness(self, scenario: Scenario) -> dict[str, str]:
-        """Return the lateness of writes that the chain assumes, if it is not that of the scenario."""
-        return ignored_lateness(scenario.source)
+        ignored = {
+            name: declarations(self.stack)[name].written(value)
+            for name, value in self.assumed.items()
+            if getattr(scenario.stack, name) != value
+        }
+        ignored |= ignored_lateness(scenario.source, self.lateness(scenario))
+        return Support(self._honoured, ignored, tuple(self.refusals(scenario)))
 
     def answer(self, scenario: Scenario, requested: Requested) -> Answer:
         """Return the chain's answer."""
@@ -83,10 +124,68 @@ class _ChainModel(ABC):
         answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
         if support.refused:
             return answered("unsupported", refusal=support.refused[0])
-        solve = partial(self._solve, scenario, requested, answered, support.ignored)
-        return interpreted_first(solve, *_compilation(scenario.stack))
 
-    def _solve(
+        def solve() -> Answer:
+            try:
+                return self.solve(scenario, requested, answered, support.ignored)
+            except TooLargeError as error:
+                refusal = error
+            except MemoryError:
+                refusal = TooLargeError("the chain needs more memory than there is")
+            return answered("too large", refusal=refusal, look_up_error=self.error_unsolved(scenario))
+
+        # The first call is repeated in compiled kernels if it takes long in plain Python: each with the whole budget.
+        return solve() if self.compilation is None else interpreted_first(solve, *self.compilation)
+
+    @abstractmethod
+    def solve(
+        self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
+    ) -> Answer:
+        """Return the answer to a scenario that the chain supports; TooLargeError where it would be too large."""
+
+    def error_unsolved(self, scenario: Scenario) -> Callable[[float], ExpectedError] | None:
+        """Return how the error of a chain that is too large is looked up, if it is known."""
+        return None
+
+    def capacity(self, scenario: Scenario) -> float:
+        """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is unknown."""
+        return math.nan
+
+
+class DistributionChain(Chain):
+    """A chain that always computes the whole distribution."""
+
+    def solve(
+        self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
+    ) -> Answer:
+        """Return the answer from the whole distribution."""
+        solved = self.delays(scenario, budget_for(requested.max_seconds, requested.max_memory))
+        parts = (scenario.source, scenario.path, scenario.stack)
+        found = solved.described(parts, ignored, partial(self.error, solved, scenario))
+        return answered(
+            "exact" if found.sustainable else "not carried",
+            mean=found.mean,
+            sustainable=found.sustainable,
+            truncated_mass=found.truncated_mass,
+            distribution=found,
+            parts=found.parts if requested.parts else None,
+            backlogged_time_fraction=found.backlogged,
+            **requested_figures(found, requested),
+        )
+
+    @abstractmethod
+    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+        """Return the delays; TooLargeError where the chain would be too large."""
+
+    @abstractmethod
+    def error(self, delays: SourceDelays, scenario: Scenario, quantile: float) -> ExpectedError:
+        """Return the expected error of a quantile."""
+
+
+class _FlowChain(Chain):
+    """What both chains of a flow of constant rate share: `DelayModel` solves them, as far as figures are requested."""
+
+    def solve(
         self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
     ) -> Answer:
         """Return the answer to a scenario that the chain supports."""
@@ -95,18 +194,12 @@ class _ChainModel(ABC):
         decided = target if requested.precision == "decision" else None
         if decided is not None and not decided.is_met_by(scenario.path.forward_delay):
             return answered("bound", lateness=1.0)
-        try:
-            model = DelayModel(*parts, budget_for(requested.max_seconds, requested.max_memory))
-            if decided is not None:
-                late = model.lateness(decided.latest, decided.quantile)
-                error = partial(_expected_error, *parts, requested, late < 1, model.known_capacity)
-                return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
-            return self._figures(model, answered, requested, ignored)
-        except TooLargeError as error:
-            refusal = error
-        except MemoryError:
-            refusal = TooLargeError("the chain needs more memory than there is")
-        return answered("too large", refusal=refusal, look_up_error=partial(_error_unsolved, *parts))
+        model = DelayModel(*parts, budget_for(requested.max_seconds, requested.max_memory))
+        if decided is not None:
+            late = model.lateness(decided.latest, decided.quantile)
+            error = partial(_expected_error, *parts, requested, late < 1, model.known_capacity)
+            return answered("bound", lateness=late, sustainable=late < 1, look_up_error=error)
+        return self._figures(model, answered, requested, ignored)
 
     def _figures(self, model: DelayModel, answered: Any, requested: Requested, ignored: Mapping[str, str]) -> Answer:
         """Return the answer with the requested figures."""
@@ -136,25 +229,15 @@ class _ChainModel(ABC):
         )
         return answer
 
+    def error_unsolved(self, scenario: Scenario) -> Callable[[float], ExpectedError]:
+        """Return how the error of a chain that is too large is looked up: as if TCP did not carry the flow."""
+        return partial(expected_error, scenario.flow, scenario.path, scenario.stack, False, np.nan)
+
     def capacity(self, scenario: Scenario) -> float:
         """Return the largest packet rate [1/s] that TCP carries; infinite without loss, NaN where it is unknown."""
         if self.supports(scenario).refused:
             return np.nan
         return _capacity(scenario.flow, scenario.path, scenario.stack, Requested())
-
-
-def ignored_settings(stack: Stack, assumed: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings of a stack that differ from what a chain assumes, with the assumed values as text."""
-    return {
-        name: declarations(type(stack))[name].written(value)
-        for name, value in assumed.items()
-        if getattr(stack, name) != value
-    }
-
-
-def _compilation(stack: Stack) -> tuple[Callable[..., Any], Callable[[], object] | None]:
-    """Return the kernel that is compiled last for a distribution, and the function that compiles the large kernels."""
-    return (filled_bins, compile_kernels) if isinstance(stack, Linux) else (merge_lattices, None)
 
 
 def _capacity(flow: Flow, path: Path, stack: Stack, requested: Requested) -> float:
@@ -166,7 +249,8 @@ def _capacity(flow: Flow, path: Path, stack: Stack, requested: Requested) -> flo
         return min(DelayModel(flow, steady, stack, own).capacity for steady, own in zip(paths, budgets, strict=True))
 
     try:
-        return interpreted_first(smallest, *_compilation(stack))
+        chain = LinuxChain if isinstance(stack, Linux) else PublishedChain
+        return interpreted_first(smallest, *chain.compilation)
     except TooLargeError:
         return np.nan
 
@@ -205,11 +289,6 @@ def _expected_error(
         return expected_error(flow, path, stack, carried, capacity, quantile)
 
 
-def _error_unsolved(flow: Flow, path: Path, stack: Stack, quantile: float) -> ExpectedError:
-    """Return the expected error of a chain that is too large, as if TCP did not carry the flow."""
-    return expected_error(flow, path, stack, carried=False, quantile=quantile)
-
-
 def _predicted(
     solved: DelayDistribution, model: DelayModel, requested: Requested, ignored: Mapping[str, str]
 ) -> DelayDistribution:
@@ -226,14 +305,16 @@ RFC 9438, Equation 6: with a loss of 0.01 % and a round-trip time of 0.5 s, CUBI
 """
 
 
-class LinuxChain(_ChainModel):
+class LinuxChain(_FlowChain):
     """The Markov chain of a current Linux kernel; with jitter, the mean of chains with constant round-trip times."""
 
     stack = Linux
     path_fields = linux.PATH_FIELDS | JITTER_FIELDS
     assumed: ClassVar[Mapping[str, Any]] = {"window_validation": True, "delayed_ack": False}
+    compilation = filled_bins, compile_kernels
 
-    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+    def refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        """Yield the fields of a scenario whose values the chain refuses."""
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Linux)
         beyond_window = tuple(linux.refused_beyond_initial_window(flow, stack))
@@ -242,28 +323,30 @@ class LinuxChain(_ChainModel):
         yield from linux.linux_refusals(flow, path.without_jitter() if path.jitter > 0 else path, stack)
         yield from jitter_refusals(flow, path, stack)
 
-    def _ignored_lateness(self, scenario: Scenario) -> dict[str, str]:
-        return ignored_lateness(scenario.source, linux.lateness(scenario.flow, scenario.path))
+    def lateness(self, scenario: Scenario) -> float:
+        """Return the lateness of writes that the chain assumes [s]."""
+        return linux.lateness(scenario.flow, scenario.path)
 
-    def _solve(
+    def solve(
         self, scenario: Scenario, requested: Requested, answered: Callable[..., Answer], ignored: Mapping[str, str]
     ) -> Answer:
+        """Return the answer to a scenario that the chain supports; with jitter, from several chains."""
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Linux)
         if path.jitter == 0:
             refused = (*linux.refused_beyond_initial_window(flow, stack), linux.refusal_if_carried(flow, path, stack))
             if refused[0] is not None and _is_carried(flow, path, stack, requested):
                 return answered("unsupported", refusal=refused[0])
-            return super()._solve(scenario, requested, answered, ignored)
+            return super().solve(scenario, requested, answered, ignored)
         paths, found = constant_paths(path), []
         exact = Requested(
             parts=requested.parts, max_seconds=requested.max_seconds / len(paths), max_memory=requested.max_memory
         )
         for steady in paths:
             one = replace(scenario, source=replace(flow, write_jitter=0.0), path=steady)
-            found.append(self._solve(one, exact, partial(Answer, one, exact, self.name), ignored))
+            found.append(self.solve(one, exact, partial(Answer, one, exact, self.name), ignored))
             if found[-1].refusal is not None:
-                error = partial(_error_unsolved, flow, path, stack)
+                error = self.error_unsolved(scenario)
                 return answered(found[-1].status, refusal=found[-1].refusal, look_up_error=error)
         carried = all(one.sustainable for one in found)
         distribution = _jittery_delays([one.require() for one in found], scenario, requested, carried, ignored)
@@ -329,74 +412,42 @@ def _mean_parts(parts: Sequence[DelayParts], path: Path) -> DelayParts:
     return DelayParts(path.forward_delay + path.jitter / 2, backlog, head_of_line, timeouts)
 
 
-class PublishedChain(_ChainModel):
+class PublishedChain(_FlowChain):
     """The Markov chain of Brosh et al. (2010)."""
 
     stack = NewReno2008
     path_fields = published.PATH_FIELDS
+    compilation = merge_lattices, None
 
-    def _refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+    def refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        """Yield the fields of a scenario whose values the chain refuses."""
         assert isinstance(scenario.stack, NewReno2008)
         return published.published_refusals(scenario.flow, scenario.path, scenario.stack)
 
 
-# What the chains of sources that are no constant rate share: the interface of a model, refusals, delays by kind.
+class SourceChain(DistributionChain):
+    """The Markov chain of a Linux kernel for sources that are no constant rate."""
 
-
-@dataclass(frozen=True, repr=False)
-class SourceDelays(DelayDistribution):
-    """The delays of the messages of a source.
-
-    Attributes
-    ----------
-    by_kind : mapping of str to DelayDistribution
-        Delays of the messages of each kind.
-    """
-
-    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
-
-
-class SourceChain(ABC):
-    """The Markov chain of a Linux kernel for one class of sources."""
-
-    name = "chain"
-    source: type[Source]  # The class
-    subject: str  # The name of its sources in refusals
-    busy: str  # The part of such a source whose rate is compared with the fair rate of TCP
-    largest_utilization: float  # Largest rate of this part, relative to the fair rate of TCP
-    table: str  # File with the errors of the chain
-    averages_lateness: (
-        bool  # Whether late writes are taken into account; else a lateness up to the usual one is ignored
-    )
+    stack = Linux
+    path_fields = linux.PATH_FIELDS
+    assumed = LinuxChain.assumed
+    subject: ClassVar[str]  # The name of its sources in refusals
+    busy: ClassVar[str]  # The part of such a source whose rate is compared with the fair rate of TCP
+    largest_utilization: ClassVar[float]  # Largest rate of this part, relative to the fair rate of TCP
+    table: ClassVar[str]  # File with the errors of the chain
 
     def busiest(self, source: Any, stack: Linux) -> Flow:
         """Return the flow whose rate is compared with the fair rate of TCP."""
         return compared_flow(source)
 
     @abstractmethod
-    def refusals(self, source: Any, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    def own_refusals(self, source: Any, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only this chain refuses."""
 
-    @abstractmethod
-    def solve(self, source: Any, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget) -> SourceDelays:
-        """Solve the chain; TooLargeError if it would be too large."""
-
-    def supports(self, scenario: Scenario) -> Support:
-        """Return which fields the chain honours, ignores and refuses."""
-        if not isinstance(scenario.source, self.source) or not isinstance(scenario.stack, Linux):
-            allowed = f"be {self.source.__name__}"
-            return Support(frozenset(), refused=(UnsupportedError("source", scenario.source, allowed, SIMULATED),))
-        assumed = LinuxChain.assumed
-        fields = {name for part in (self.source, Linux) for name in declarations(part)}
-        refused = tuple(self._refused(scenario.source, scenario.path, scenario.stack))
-        ignored = ignored_settings(scenario.stack, assumed)
-        if not self.averages_lateness:
-            ignored |= ignored_lateness(scenario.source)
-        return Support(frozenset(fields - set(assumed)) | PATH_FIELDS, ignored, refused)
-
-    def _refused(self, source: Source, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    def refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
         """Yield an error for each field of a scenario that the chain refuses."""
-        where = f"in the chain of {self.subject}"
+        source, path, stack, where = scenario.source, scenario.path, scenario.stack, f"in the chain of {self.subject}"
+        assert isinstance(stack, Linux)
         if stack.congestion_control == "bbr":
             yield UnsupportedError("congestion_control", "bbr", f"be cubic or reno {where}", SIMULATED)
             return
@@ -405,47 +456,37 @@ class SourceChain(ABC):
             if getattr(path, name) != value:
                 yield UnsupportedError(name, getattr(path, name), f"be {value!r} {where}", SIMULATED)
                 return
-        if not self.averages_lateness:
+        if self.lateness(scenario) != source.write_jitter:
             yield from refused_lateness(source, where)
-        yield from linux_refusals(compared_flow(source), path, stack)
-        yield from self.refusals(source, path, stack)
-        if (
-            path.loss > 0
-            and connection_utilization(self.busiest(source, stack), path, stack) > self.largest_utilization
-        ):
+        yield from linux.linux_refusals(compared_flow(source), path, stack)
+        yield from self.own_refusals(source, path, stack)
+        utilization = connection_utilization(self.busiest(source, stack), path, stack) if path.loss > 0 else 0.0
+        if utilization > self.largest_utilization:
             limit = f"{self.largest_utilization:.0%} of the fair rate of TCP"
             yield UnsupportedError("loss", path.loss, f"be smaller {where}: {self.busy} exceed {limit}", SIMULATED)
 
-    def answer(self, scenario: Scenario, requested: Requested) -> Answer:
-        """Return the chain's answer."""
-        support = self.supports(scenario)
-        answered = partial(Answer, scenario, requested, self.name, ignored=support.ignored)
-        if support.refused:
-            return answered("unsupported", refusal=support.refused[0])
-        assert isinstance(scenario.stack, Linux)
-        try:
-            budget = budget_for(requested.max_seconds, requested.max_memory)
-            solved = self.solve(scenario.source, scenario.path, scenario.stack, support.ignored, budget)
-        except TooLargeError as error:
-            return answered("too large", refusal=error)
-        found = replace(solved, look_up_error=partial(self._expected_error, solved))
-        return answered(
-            "exact",
-            mean=found.mean,
-            sustainable=True,
-            truncated_mass=found.truncated_mass,
-            distribution=found,
-            **requested_figures(found, requested),
-        )
-
-    def capacity(self, scenario: Scenario) -> float:
-        """Return NaN: the chain answers only far below the capacity."""
-        return np.nan
-
-    def _expected_error(self, delays: SourceDelays, quantile: float) -> ExpectedError:
+    def error(self, delays: SourceDelays, scenario: Scenario, quantile: float) -> ExpectedError:
         """Return the expected error of a quantile."""
-        assert delays.scenario is not None
-        source, path, stack = delays.scenario
-        assert isinstance(stack, Linux)
-        found = source_error(self.table, compared_flow(source), path, stack, quantile)
+        assert isinstance(scenario.stack, Linux)
+        flow = compared_flow(scenario.source)
+        found = source_error(self.table, flow, scenario.path, scenario.stack, quantile)
         return no_less_than_teeth(found, delays, quantile)
+
+
+def solved_within(
+    budget: Budget, phases: Phases, transitions: Transitions, start: int, bound: int, most: int = 40
+) -> tuple[Rows, NDArray[np.float64], float]:
+    """Return rows, probabilities, and that at the bound of the backlog, which doubles until it is negligible.
+
+    TooLargeError after `most` bounds, or where the budget does not suffice.
+    """
+    for _ in range(most):
+        rows = reachable_rows(phases, transitions, start, bound)
+        budget.require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
+        inflow = from_start(rows, start)
+        solved = solve_within(budget, phases, transitions, rows, start, inflow, WORTH_FINISHING)
+        cut = float(probability_at_bound(phases, rows, solved.probability))
+        if cut < NEGLIGIBLE_TRUNCATION:
+            return rows, solved.probability, cut
+        bound *= 2
+    raise TooLargeError(f"the backlogs may be larger than {bound // 2} packets, the largest bound of this chain")

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from tcpdelay.ask import SIMULATED, UnsupportedError, refused_lateness, unknown_fields
 from tcpdelay.budget import SECONDS_PER_UPDATE
+from tcpdelay.chain.events import Events, begin, finished, new_events, put
 from tcpdelay.chain.solver.aggregation import geometric_groups, within_bound
 from tcpdelay.chain.solver.state_space import (
     HEAD_OF_LINE,
     NO_PACKETS,
-    PHASE,
     QUEUED,
-    TRANSITION,
     Phases,
     Rows,
     Transitions,
@@ -37,7 +36,7 @@ from tcpdelay.chain.solver.stationary import (
     updates_per_sweep,
 )
 from tcpdelay.chain.solver.sweeps import copy, scale, total
-from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
@@ -285,25 +284,24 @@ def _grown_window(p: Parameters, window: int) -> int:
     return min(grown, WINDOW_PER_LOAD * p.load)
 
 
-@kernel()
-def _put(
-    t: Transitions, row: int, target: int, target_when_empty: int, shift: int, probability: float, duration: float
-) -> int:
-    """Append a transition with which no packet leaves: the other fields of the record are 0."""
-    t.target[row] = target
-    t.target_when_empty[row] = target_when_empty
-    t.shift[row] = shift
-    t.probability[row] = probability
-    t.duration[row] = duration
-    return row + 1
-
-
-@kernel()
-def _send(t: Transitions, row: int, packets: int, packets_when_empty: int, pattern: int) -> None:
-    """Set how many packets leave with a transition, and the pattern of their delays."""
-    t.packets[row] = packets
-    t.packets_when_empty[row] = packets_when_empty
-    t.pattern[row] = pattern
+@allocation_free()
+def _put_sending(
+    e: Events,
+    target: int,
+    when_empty: int,
+    shift: int,
+    probability: float,
+    duration: float,
+    packets: int,
+    packets_when_empty: int,
+    pattern: int,
+) -> None:
+    """Put a transition with which packets leave: at most `packets`, with a pattern of their delays."""
+    before = e.put[0]
+    put(e, target, when_empty, float(shift), probability, duration)
+    for event in range(before, e.put[0]):
+        sent = e.transitions[event]
+        sent.packets, sent.packets_when_empty, sent.pattern = packets, packets_when_empty, pattern
 
 
 @kernel()
@@ -311,63 +309,45 @@ def published_transitions(p: Parameters) -> tuple[Phases, Transitions]:
     """Return the phases and transitions of the published chain."""
     r, f = p.load, 1.0 / p.interval
     largest_window = WINDOW_PER_LOAD * r
-    phases_total = phase_count(r)
-    rows = 2 * BACKOFF_STAGES + 7 * largest_window
-    phases: Phases = records(phases_total + 1, PHASE)
-    t: Transitions = records(rows, TRANSITION)
+    e = new_events(phase_count(r), 2 * BACKOFF_STAGES + 7 * largest_window)
     round_events = loss_events(largest_window, p.loss, False, p.variant, p.correlated, p.limited_transmit)
     packet_events = loss_events(largest_window, p.loss_of_one_packet, True, p.variant, p.correlated, p.limited_transmit)
-    first_timeout_packets = round_half_up(p.initial_timeout * f)
-    row = 0
+    first_timeout_packets = float(round_half_up(p.initial_timeout * f))
 
     for stage in range(1, BACKOFF_STAGES + 1):
-        phase = stage - 1
-        phases.recovery[phase] = stage
-        phases.first_transition[phase] = row
-        row = _put(t, row, backlogged_phase(1), _empty(1, r), _shift(p, 1), 1 - p.loss, p.rtt)
-        _send(t, row - 1, p.mss // p.packet_size, 0, QUEUED)
+        begin(e, stage - 1, 0, stage)
+        sent = p.mss // p.packet_size
+        _put_sending(e, backlogged_phase(1), _empty(1, r), _shift(p, 1), 1 - p.loss, p.rtt, sent, 0, QUEUED)
         next_stage = min(stage + 1, BACKOFF_STAGES) - 1
         timeout = 2.0**stage * p.initial_timeout
-        row = _put(t, row, next_stage, next_stage, round_half_up(timeout * f), p.loss, timeout)
+        put(e, next_stage, next_stage, float(round_half_up(timeout * f)), p.loss, timeout)
 
     for window in range(1, largest_window + 1):
-        sent = window * p.mss // p.packet_size
-        sent_in_recovery = (window + DUPLICATE_THRESHOLD) * p.mss // p.packet_size
-        recovering = _recovering((window + DUPLICATE_THRESHOLD) // 2)
+        sent, at_once = window * p.mss // p.packet_size, min(r, window)
+        begin(e, _recovering(window), window, 1)
+        same, empty = backlogged_phase(window), _empty(window, r)
+        _put_sending(e, same, empty, _shift(p, window), 1.0, p.rtt, sent, at_once, QUEUED)
 
-        phase = _recovering(window)
-        phases.window[phase] = window
-        phases.recovery[phase] = 1
-        phases.first_transition[phase] = row
-        row = _put(t, row, backlogged_phase(window), _empty(window, r), _shift(p, window), 1.0, p.rtt)
-        _send(t, row - 1, sent, min(r, window), QUEUED)
-
-        phase = backlogged_phase(window)
-        phases.window[phase] = window
-        phases.first_transition[phase] = row
+        begin(e, same, window, 0)
         grown = _grown_window(p, window)
-        empty_window = grown if window < r else (r if p.window_validation else window)
+        empty = _empty(grown if window < r else (r if p.window_validation else window), r)
         chance = round_events.success[window]
-        row = _put(t, row, backlogged_phase(grown), _empty(empty_window, r), _shift(p, window), chance, p.rtt)
-        _send(t, row - 1, sent, min(r, window), QUEUED)
+        _put_sending(e, backlogged_phase(grown), empty, _shift(p, window), chance, p.rtt, sent, at_once, QUEUED)
+        sent = (window + DUPLICATE_THRESHOLD) * p.mss // p.packet_size
+        recovering = _recovering((window + DUPLICATE_THRESHOLD) // 2)
         chance, shift = round_events.fast_retransmit[window], _shift(p, window + DUPLICATE_THRESHOLD)
-        row = _put(t, row, recovering, recovering, shift, chance, p.rtt)
-        _send(t, row - 1, sent_in_recovery, min(r, window), HEAD_OF_LINE)
-        row = _put(t, row, 0, 0, first_timeout_packets, round_events.timeout[window], p.initial_timeout)
+        _put_sending(e, recovering, recovering, shift, chance, p.rtt, sent, at_once, HEAD_OF_LINE)
+        put(e, 0, 0, first_timeout_packets, round_events.timeout[window], p.initial_timeout)
 
         phase = _application_limited(window)
-        phases.window[phase] = window
-        phases.first_transition[phase] = row
+        begin(e, phase, window, 0)
         if window >= r:
-            row = _put(t, row, phase, phase, 0, packet_events.success[window], p.interval)
-            _send(t, row - 1, 1, 1, QUEUED)
+            _put_sending(e, phase, phase, 0, packet_events.success[window], p.interval, 1, 1, QUEUED)
             recovering = _recovering((r + DUPLICATE_THRESHOLD) // 2)
-            chance, duration = packet_events.fast_retransmit[window], p.rtt + DUPLICATE_THRESHOLD * p.interval
-            row = _put(t, row, recovering, recovering, DUPLICATE_THRESHOLD, chance, duration)
-            _send(t, row - 1, r, r, HEAD_OF_LINE)
-            row = _put(t, row, 0, 0, first_timeout_packets, packet_events.timeout[window], p.initial_timeout)
-    phases.first_transition[phases_total] = row
-    return phases, t
+            chance, time = packet_events.fast_retransmit[window], p.rtt + DUPLICATE_THRESHOLD * p.interval
+            _put_sending(e, recovering, recovering, DUPLICATE_THRESHOLD, chance, time, r, r, HEAD_OF_LINE)
+            put(e, 0, 0, first_timeout_packets, packet_events.timeout[window], p.initial_timeout)
+    return finished(e)
 
 
 @kernel()

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import SPEECH_TABLE
 from tcpdelay.ask import SIMULATED, UnsupportedError
-from tcpdelay.budget import SECONDS_PER_UPDATE, Budget, TooLargeError
-from tcpdelay.chain.chains import SourceChain, SourceDelays
+from tcpdelay.budget import SECONDS_PER_UPDATE, Budget
+from tcpdelay.chain.chains import LinuxChain, SourceChain, SourceDelays, solved_within
+from tcpdelay.chain.events import Events, begin, finished, new_events, put
 from tcpdelay.chain.linux.delays import cost_of_bins, delay_bins, filled_bins
 from tcpdelay.chain.linux.departures import WEIGHT, last_packet_repaired
-from tcpdelay.chain.linux.open_transitions import open_window
+from tcpdelay.chain.linux.losses import OpenWindow, open_window
 from tcpdelay.chain.linux.parameters import SMALLEST_WINDOW, LinuxParameters, linux_parameters
 from tcpdelay.chain.linux.phases import (
     LOST,
@@ -32,7 +32,6 @@ from tcpdelay.chain.linux.phases import (
     TIMEOUT,
     Layout,
     Sending,
-    make_layout,
     open_phase,
     repair_phase,
     round_phase,
@@ -40,24 +39,17 @@ from tcpdelay.chain.linux.phases import (
 )
 from tcpdelay.chain.linux.transitions import (
     beyond_backlog,
-    compile_kernels,
     first_bound,
     linux_transitions,
     seconds_of_phases,
 )
 from tcpdelay.chain.linux.windows import reduced_window
-from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, Phases, Rows, Transitions, reachable_rows
-from tcpdelay.chain.solver.stationary import (
-    BYTES_PER_CELL,
-    NEGLIGIBLE_TRUNCATION,
-    from_start,
-    probability_at_bound,
-    solve_within,
-)
-from tcpdelay.compiling.compilation import interpreted_first, records
+from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions
+from tcpdelay.compiling.compilation import allocation_free, kernel, records
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.media import Speech
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp.constants import INITIAL_WINDOW
 
@@ -67,7 +59,7 @@ BLOCKED = (LOST, LOST_OPEN, LOST_TWO, LOST_REPAIRING, REPAIR_MORE, REPAIR_AGAIN,
 """Kinds of phases in which a lost segment keeps all later packets from being read."""
 SHOWN_LATER = (LOST_OPEN, LOST_TWO)
 """Kinds of phases that begin with a loss in an open window, which the next packet shows."""
-EMPTIED = -1 << 40
+EMPTIED = -float(1 << 40)
 """Shift of an event that leaves no backlog: in a silence the ACKs release all packets that wait."""
 
 
@@ -78,16 +70,6 @@ class Alternation(NamedTuple):
     # Rate at which the chain forgets its state: the rate at which talk spurts end plus the rate at which silences end
     # [1/slot].
     rate: float
-
-    @property
-    def ending(self) -> float:
-        """Rate at which a talk spurt ends [1/slot]."""
-        return self.rate * (1 - self.talking)
-
-    @property
-    def beginning(self) -> float:
-        """Rate at which a silence ends [1/slot]."""
-        return self.rate * self.talking
 
 
 class SpeechChain(NamedTuple):
@@ -105,170 +87,179 @@ class SpeechChain(NamedTuple):
     blocked: NDArray[np.bool_]  # Whether a lost segment blocks the receiver in a phase
 
 
-EVENT_FIELDS = ("target", "target_when_empty", "shift", "probability", "duration")
-"""Fields of a transition that the chain of speech sets."""
-
-
-class _Events:
-    """Transitions, appended as columns, and the phase that each of them leaves."""
-
-    def __init__(self) -> None:
-        self._columns: list[NDArray[np.float64]] = []
-
-    def put(
-        self,
-        phase: ArrayLike,
-        target: ArrayLike,
-        when_empty: ArrayLike,
-        shift: ArrayLike,
-        probability: ArrayLike,
-        duration: ArrayLike,
-    ) -> None:
-        """Append events; those that never occur are left out."""
-        given = np.broadcast_arrays(*map(np.atleast_1d, (phase, target, when_empty, shift, probability, duration)))
-        columns = np.array(given, np.float64)
-        self._columns.append(columns[:, columns[4] > 0])
-
-    def sorted(self, phases: int) -> tuple[Transitions, NDArray[np.int64]]:
-        """Return all events in the order of their phases, and the first event of each phase."""
-        columns = np.concatenate(self._columns, axis=1)
-        columns = columns[:, np.argsort(columns[0], kind="stable")]
-        transitions: Transitions = records(columns.shape[1], TRANSITION)
-        for name, column in zip(EVENT_FIELDS, columns[1:], strict=True):
-            transitions[name] = column
-        return transitions, np.searchsorted(columns[0], np.arange(phases + 1))
-
-
+@kernel()
 def _restarts(
-    p: LinuxParameters, phases: Phases, sending: Sending, layout: Layout
+    p: LinuxParameters, base: Phases, layout: Layout, needed: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the phases with which talk spurts go on after a silence, and the place of each phase's own among them.
 
     The window outlasts the silence. An idle time longer than the RTO reduces a window of more than ten segments to ten
     at least (`tcp_cwnd_restart`, TCP_INIT_CWND; RFC 5681, 4.1). That is enough for at most ten packets per RTT.
     """
-    windows = np.maximum(phases["window"][:-1], SMALLEST_WINDOW)
-    rounds = sending["kind"] == ROUND
-    # Kernels take a thousand times as long as their arithmetic when Python calls them: once for each window.
-    after_open = layout.first_rounds["after_open"]
-    opened, begun = np.zeros((2, p.largest_window + 1), np.int64)
-    for window in range(SMALLEST_WINDOW, p.largest_window + 1):
-        opened[window] = open_phase(layout, window, OPEN)
-        begun[window] = round_phase(layout, int(after_open[window]))
-    limiting = np.where(rounds, np.arange(windows.size), begun[windows])
-    goes_on = np.where(windows >= open_window(p).needed, opened[windows], limiting)
-    found, numbers = np.unique(goes_on, return_inverse=True)
-    return found, numbers
+    count = base.size - 1
+    goes_on, place = np.zeros(count, np.int64), np.full(count, -1)
+    for phase in range(count):
+        window = max(base.window[phase], SMALLEST_WINDOW)
+        if window >= needed:
+            goes_on[phase] = open_phase(layout, window, OPEN)
+        elif layout.sending[phase].kind == ROUND:
+            goes_on[phase] = phase
+        else:
+            goes_on[phase] = round_phase(layout, layout.first_rounds[window].after_open)
+        place[goes_on[phase]] = 0
+    restarts = np.flatnonzero(place == 0)
+    for number in range(restarts.size):
+        place[restarts[number]] = number
+    return restarts, place[goes_on]
 
 
-def speech_chain(p: LinuxParameters, source: Alternation) -> SpeechChain:
+class _Silences(NamedTuple):
+    """What the chain of speech needs of the chain of a flow, and the numbers of the phases that it adds."""
+
+    source: Alternation
+    blocked: NDArray[np.bool_]  # Whether a lost segment blocks the receiver in a phase
+    shown_later: NDArray[np.bool_]  # Whether the next packet shows the loss with which the phase begins
+    restarts: NDArray[np.int64]  # The phases with which talk goes on
+    restart_of: NDArray[np.int64]  # The place of the phase's own among them
+    tails: int  # First phase of the losses of last packets, one for each window
+    silences: int  # First phase of the silences without a loss
+
+
+@allocation_free()
+def _put_talk(p: LinuxParameters, e: Events, base: Phases, t: Transitions, to: _Silences, phase: int) -> None:
+    """Put talk while nothing is lost: it goes on, or a silence begins in which every packet leaves."""
+    ending, ends = to.source.rate * (1 - to.source.talking), 0.0
+    begin(e, phase, base.window[phase], 0)
+    for number in range(base.first_transition[phase], base.first_transition[phase + 1]):
+        event = t[number]
+        goes_on = event.probability * math.exp(-ending * event.duration)
+        ends += event.probability - goes_on
+        if to.shown_later[event.target]:
+            # The last packet of a talk spurt may be lost. Then no later packet shows the loss.
+            tail = to.tails + base.window[phase]
+            put(e, tail, tail, EMPTIED, (1 - p.continuation) * goes_on, event.duration)
+            goes_on *= p.continuation
+        put(e, event.target, event.target_when_empty, float(event.shift), goes_on, event.duration)
+    silence = to.silences + to.restart_of[phase]
+    put(e, silence, silence, EMPTIED, ends, 0.0)
+
+
+@allocation_free()
+def _put_repair(e: Events, base: Phases, t: Transitions, to: _Silences, phase: int, silent: bool) -> None:
+    """Put talk or silence while a loss is repaired. Speech may also fall silent and begin again in the meantime."""
+    count, talking = base.size - 1, to.source.talking
+    begin(e, phase + count if silent else phase, base.window[phase], 0)
+    for number in range(base.first_transition[phase], base.first_transition[phase + 1]):
+        event, empty = t[number], t[number].target_when_empty
+        # One interval after a loss that a later packet shows, this packet is written.
+        since = event.duration - (1.0 if to.shown_later[phase] and not silent else 0.0)
+        faded = math.exp(-to.source.rate * since)
+        talks = talking * (1 - faded) if silent else talking + (1 - talking) * faded
+        target, shift = (empty, EMPTIED) if silent else (event.target, float(event.shift))
+        put(e, target, empty, shift, event.probability * talks, event.duration)
+        later = count + empty if to.blocked[empty] else to.silences + to.restart_of[empty]
+        put(e, later, later, EMPTIED, event.probability * (1 - talks), event.duration)
+
+
+@allocation_free()
+def _put_first_slots(
+    p: LinuxParameters, o: OpenWindow, e: Events, layout: Layout, to: _Silences, number: int, first: int
+) -> None:
+    """Put the first slots of a talk spurt with a window below the load: packets leave until the window is full."""
+    phase, silence = to.restarts[number], to.silences + number
+    window, shown = e.phases.window[phase], o.loss * p.continuation
+    lost_one, lost_two = open_phase(layout, window, LOST_OPEN), open_phase(layout, window, LOST_TWO)
+    for place in range(1, window + 1):
+        slot, following, waiting, lasts = first + place - 1, first + place, 0, 1.0
+        if place == window:
+            following, waiting, lasts = phase, math.floor(p.load) - window, p.load - window
+        on = math.exp(-to.source.rate * (1 - to.source.talking) * lasts)
+        begin(e, slot, window, 0)
+        put(e, lost_one, lost_one, 0.0, shown * (1 - o.next_lost), 0.0)
+        put(e, lost_two, lost_two, 0.0, shown * o.next_lost, 0.0)
+        put(e, to.tails + window, to.tails + window, EMPTIED, o.loss - shown, 0.0)
+        put(e, following, following, float(waiting), (1 - o.loss) * on, lasts)
+        put(e, silence, silence, EMPTIED, (1 - o.loss) * (1 - on), lasts)
+
+
+@kernel()
+def speech_chain(p: LinuxParameters, source: Alternation, base: Phases, t: Transitions, layout: Layout) -> SpeechChain:
     """Return the chain of speech, from the chain of a flow with the packets of its talk spurts."""
     o = open_window(p)
-    base, t, talk_sending, layout = linux_transitions(p)
-    count = len(base) - 1
-    windows = p.largest_window + 1
-    left = np.repeat(np.arange(count), np.diff(base["first_transition"]))
-    blocked = np.isin(talk_sending["kind"], BLOCKED)
-    restarts, restart_of = _restarts(p, base, talk_sending, layout)
-    tails = 2 * count
-    silences = tails + windows
-    after_silence = np.where(blocked, count + np.arange(count), silences + restart_of)
-    events = _Events()
-
-    target, empty, shift, chance, time = (
-        t[name] for name in ("target", "target_when_empty", "shift", "probability", "duration")
-    )
-    # Talk while nothing is lost: the talk goes on, or a silence begins in which every packet leaves.
-    goes_on = np.exp(-source.ending * time)
-    # The last packet of a talk spurt may be lost. Then no later packet shows the loss.
-    shown_later = np.isin(talk_sending["kind"], SHOWN_LATER)
-    last = shown_later[target]
-    tail = tails + base["window"][left[last]]
-    events.put(left[last], tail, tail, EMPTIED, ((1 - p.continuation) * chance * goes_on)[last], time[last])
-    followed = np.where(last, p.continuation, 1.0)
-    free = ~blocked[left]
-    events.put(left[free], target[free], empty[free], shift[free], (chance * goes_on * followed)[free], time[free])
-    ends = np.bincount(left[free], (chance * (1 - goes_on))[free], minlength=count).astype(np.float64)
-    events.put(np.arange(count), silences + restart_of, silences + restart_of, EMPTIED, ends, 0.0)
-
-    # Talk or silence while a loss is repaired. Speech may also fall silent and begin again in the meantime.
-    lost = blocked[left]
-    for silent in (0, 1):
-        # One interval after a loss that a later packet shows, this packet is written.
-        since = time[lost] - (shown_later[left[lost]] if not silent else 0.0)
-        faded = np.exp(-source.rate * since)
-        talks = source.talking * (1 - faded) if silent else source.talking + (1 - source.talking) * faded
-        phase, kept = left[lost] + count * silent, EMPTIED if silent else shift[lost]
-        events.put(phase, empty[lost] if silent else target[lost], empty[lost], kept, chance[lost] * talks, time[lost])
-        later = after_silence[empty[lost]]
-        events.put(phase, later, later, EMPTIED, chance[lost] * (1 - talks), time[lost])
-
+    count, windows = base.size - 1, p.largest_window + 1
+    blocked, shown_later = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    for phase in range(count):
+        blocked[phase] = layout.sending[phase].kind in BLOCKED
+        shown_later[phase] = layout.sending[phase].kind in SHOWN_LATER
+    restarts, restart_of = _restarts(p, base, layout, o.needed)
+    silences = 2 * count + windows
+    to = _Silences(source, blocked, shown_later, restarts, restart_of, 2 * count, silences)
+    # A talk spurt begins with its first slots, where the window is below the load.
+    begun, size = restarts.copy(), silences + restarts.size
+    for number in range(restarts.size):
+        if layout.sending[restarts[number]].kind == ROUND:
+            begun[number] = size
+            size += base.window[restarts[number]]
+    e = new_events(size, 4 * t.size + count + 2 * windows + 6 * (size - silences))
+    for phase in range(count):
+        if blocked[phase]:
+            _put_repair(e, base, t, to, phase, False)
+        else:
+            _put_talk(p, e, base, t, to, phase)
+    for phase in range(count):
+        if blocked[phase]:
+            _put_repair(e, base, t, to, phase, True)
+        else:
+            begin(e, count + phase, base.window[phase], 0)
     # The tail loss probe repairs the loss of the last packet, in the silence or in the next talk spurt.
     probed = last_packet_repaired(p)
     talks = source.talking * (1 - math.exp(-source.rate * probed))
-    after_loss = range(SMALLEST_WINDOW, windows)
-    lost_tail = tails + np.array(after_loss)
-    reduced = [repair_phase(layout, reduced_window(p, window), REPAIR) for window in after_loss]
-    in_talk, in_silence = restarts[restart_of[reduced]], silences + restart_of[reduced]
-    events.put(lost_tail, in_talk, in_talk, EMPTIED, talks, probed)
-    events.put(lost_tail, in_silence, in_silence, EMPTIED, 1 - talks, probed)
-
-    # A talk spurt begins. With a window below the load its packets leave at once until the window is full.
-    begun = restarts.copy()
-    first_slot = silences + restarts.size
-    slots: list[tuple[int, int]] = []
-    of_slots: list[tuple[float, ...]] = []
-    shown = o.loss * p.continuation
-    for number, phase in enumerate(restarts.tolist()):
-        silence, window = silences + number, int(base["window"][phase])
-        if talk_sending["kind"][phase] == ROUND:
-            begun[number] = first_slot + len(slots)
-            opened, lost_one, lost_two = (open_phase(layout, window, kind) for kind in (OPEN, LOST_OPEN, LOST_TWO))
-            for place in range(1, window + 1):
-                slot, is_last = first_slot + len(slots), place == window
-                lasts = p.load - window if is_last else 1.0
-                on = math.exp(-source.ending * lasts)
-                following, waiting = (phase, math.floor(p.load) - window) if is_last else (slot + 1, 0)
-                of_slots += (
-                    (slot, lost_one, lost_one, 0, shown * (1 - o.next_lost), 0.0),
-                    (slot, lost_two, lost_two, 0, shown * o.next_lost, 0.0),
-                    (slot, tails + window, tails + window, EMPTIED, o.loss - shown, 0.0),
-                    (slot, following, following, waiting, (1 - o.loss) * on, lasts),
-                    (slot, silence, silence, EMPTIED, (1 - o.loss) * (1 - on), lasts),
-                )
-                slots.append((window, opened))
-    events.put(*np.array(of_slots, np.float64).reshape(-1, 1 + len(EVENT_FIELDS)).T)
-    events.put(silences + np.arange(restarts.size), begun, begun, 0, 1.0, 0.0)
-
-    size = first_slot + len(slots)
-    transitions, first = events.sorted(size)
-    phases: Phases = records(size + 1, PHASE)
-    sending: Sending = records(size, SENDING)
-    phases["first_transition"] = first
-    for part in range(2):
-        phases[part * count : (part + 1) * count]["window"] = base["window"][:count]
-        sending[part * count : (part + 1) * count] = talk_sending
-    phases["window"][lost_tail] = after_loss
-    sending[lost_tail] = talk_sending[[open_phase(layout, window, LOST_OPEN) for window in after_loss]]
-    sending["duration"][lost_tail], sending["openings"][lost_tail] = probed, math.ceil(probed) - 1
-    sending["kind"][silences:first_slot] = TIMEOUT
-    if slots:
-        phases["window"][first_slot:size], opens = np.array(slots).T
-        sending[first_slot:size] = talk_sending[opens]
-    all_blocked = np.concatenate([blocked, blocked, np.ones(windows, np.bool_), np.zeros(size - silences, np.bool_)])
-    _write_shares(sending, all_blocked, np.append(shown_later, np.zeros(size - count, np.bool_)), count, source)
+    for window in range(SMALLEST_WINDOW, windows):
+        begin(e, to.tails + window, window, 0)
+        restart = restart_of[repair_phase(layout, reduced_window(p, window), REPAIR)]
+        put(e, restarts[restart], restarts[restart], EMPTIED, talks, probed)
+        put(e, silences + restart, silences + restart, EMPTIED, 1 - talks, probed)
+    for number in range(restarts.size):
+        begin(e, silences + number, 0, 0)
+        put(e, begun[number], begun[number], 0.0, 1.0, 0.0)
+    for number in range(restarts.size):
+        if begun[number] != restarts[number]:
+            _put_first_slots(p, o, e, layout, to, number, begun[number])
+    phases, transitions = finished(e)
+    sending, all_blocked = _sending_of_speech(p, layout, to, phases)
     return SpeechChain(phases, transitions, sending, count, silences, begun, all_blocked)
 
 
-def _write_shares(
-    sending: Sending, blocked: NDArray[np.bool_], shown_later: NDArray[np.bool_], talks: int, source: Alternation
-) -> None:
-    """Set the share of packets that are written in each phase; the first `talks` phases begin during talk."""
-    silent = np.arange(blocked.size) >= talks
-    sending["fading"] = np.where(blocked, source.rate, source.ending)
-    sending["written_later"] = np.where(blocked, source.talking, 0.0)
-    first = np.where(silent, 0.0, 1.0) - source.talking
-    sending["written_first"] = np.where(blocked, np.where(shown_later, math.exp(source.rate) * first, first), 1.0)
+@kernel()
+def _sending_of_speech(
+    p: LinuxParameters, layout: Layout, to: _Silences, phases: Phases
+) -> tuple[Sending, NDArray[np.bool_]]:
+    """Return what happens in each phase, with the share of packets that are written, and whether it is blocked."""
+    count, size = to.blocked.size, phases.size - 1
+    sending: Sending = records(size, SENDING)
+    blocked = np.zeros(size, np.bool_)
+    source, ending = to.source, to.source.rate * (1 - to.source.talking)
+    probed = last_packet_repaired(p)
+    for phase in range(size):
+        s, window = sending[phase], phases.window[phase]
+        shown_later = False
+        if phase < to.tails:
+            sending[phase] = layout.sending[phase % count]
+            blocked[phase] = to.blocked[phase % count]
+            shown_later = phase < count and to.shown_later[phase]
+        elif phase < to.silences:
+            sending[phase] = layout.sending[open_phase(layout, window, LOST_OPEN)]
+            s.duration, s.openings, blocked[phase] = probed, math.ceil(probed) - 1, True
+        elif phase < to.silences + to.restarts.size:
+            s.kind = TIMEOUT
+        else:
+            sending[phase] = layout.sending[open_phase(layout, window, OPEN)]
+        s.fading, s.written_later, s.written_first = ending, 0.0, 1.0
+        if blocked[phase]:
+            first = (1.0 if phase < count else 0.0) - source.talking
+            s.fading, s.written_later = source.rate, source.talking
+            s.written_first = math.exp(source.rate) * first if shown_later else first
+    return sending, blocked
 
 
 def first_packets(
@@ -276,10 +267,11 @@ def first_packets(
 ) -> tuple[Sending, NDArray[np.float64]]:
     """Return the `SENDING` records and probabilities with which only the first packets of talk spurts are counted."""
     sending = chain.sending.copy()
-    sending["written_later"] = source.ending / source.rate * source.beginning
+    # Rate at which a silence ends [1/slot].
+    beginning = source.rate * source.talking
+    sending["written_later"] = (1 - source.talking) * beginning
     silent = np.arange(chain.blocked.size) >= chain.talks
-    share = np.where(silent, source.talking, chain.sending["written_first"] * -1)
-    sending["written_first"] = share * source.beginning
+    sending["written_first"] = np.where(silent, source.talking, -chain.sending["written_first"]) * beginning
     counted = np.where(np.repeat(chain.blocked, np.diff(rows["offset"])), probability, 0.0)
     for number, phase in enumerate(chain.begun):
         cells = slice(rows["offset"][chain.silences + number], rows["offset"][chain.silences + number + 1])
@@ -296,8 +288,8 @@ LARGEST_UTILIZATION = 0.25
 """Largest rate of a talk spurt, relative to the fair rate of TCP: above it, windows limit the sender too often."""
 SHORTEST_TALK = 0.2
 """Shortest mean talk spurt, and shortest mean silence, at which the chain has been compared with the simulator [s]."""
-MOST_DOUBLINGS = 4
-"""Number of times that the bound of the backlog is doubled."""
+MOST_BOUNDS = 4
+"""Number of bounds of the backlog that are tried, each twice the one before."""
 
 
 class SpeechModel(SourceChain):
@@ -308,9 +300,13 @@ class SpeechModel(SourceChain):
     busy = "talk spurts"
     largest_utilization = LARGEST_UTILIZATION
     table = SPEECH_TABLE
-    averages_lateness = True
+    compilation = LinuxChain.compilation
 
-    def refusals(self, source: Speech, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    def lateness(self, scenario: Scenario) -> float:
+        """Return the lateness of writes that the chain assumes [s]: it takes all of it into account."""
+        return scenario.source.write_jitter
+
+    def own_refusals(self, source: Speech, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only the chain of speech refuses."""
         for name, size, most in (
             ("packet_size", source.packet_size, stack.mss / LEAST_PACKETS_PER_SEGMENT),
@@ -323,69 +319,36 @@ class SpeechModel(SourceChain):
                 allowed = f"be at least {SHORTEST_TALK:g} s in the chain of speech"
                 yield UnsupportedError(name, getattr(source, name), allowed, SIMULATED)
 
-    def solve(
-        self, source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget
-    ) -> SourceDelays:
-        """Solve the chain of speech."""
-
-        # The first call is repeated in compiled kernels if it takes long in plain Python: each with the whole budget.
-        def solve() -> SourceDelays:
-            return _delays(source, path, stack, ignored, replace(budget))
-
-        return interpreted_first(solve, filled_bins, compile_kernels)
-
-
-def _delays(source: Speech, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget) -> SourceDelays:
-    """Solve the chain of speech."""
-    alternation = Alternation(
-        source.talk / (source.talk + source.silence), source.interval * (1 / source.talk + 1 / source.silence)
-    )
-    following = math.exp(-source.interval / source.talk)
-    flow = source.without_silence
-    p = linux_parameters(flow, path, stack)._replace(continuation=following)
-    budget.load = f"{p.load:.4g} packets per round-trip time"
-    budget.spend(seconds_of_phases(p))
-    chain = speech_chain(p, alternation)
-    start, bound = start_phase(p, make_layout(p)), first_bound(p)
-    for _ in range(MOST_DOUBLINGS):
-        rows = reachable_rows(chain.phases, chain.transitions, start, bound)
-        budget.require_memory(float(rows["offset"][-1]) * BYTES_PER_CELL)
-        inflow = from_start(rows, start)
-        probability = solve_within(budget, chain.phases, chain.transitions, rows, start, inflow).probability
-        cut = probability_at_bound(chain.phases, rows, probability)
-        if cut < NEGLIGIBLE_TRUNCATION:
-            break
-        bound *= 2
-    else:
-        raise TooLargeError("the backlogs of talk spurts are too large for the chain of speech")
-    beyond = beyond_backlog(p)
-    updates, memory = cost_of_bins(p, chain.phases, chain.sending, rows, probability, beyond)
-    budget.spend(2 * updates * SECONDS_PER_UPDATE)
-    budget.require_memory(2 * memory)
-    every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond)
-    counted, weights = first_packets(chain, alternation, rows, probability)
-    first = delay_bins(p, chain.phases, counted, rows, weights, beyond)
-    # Every talk spurt has a first packet, and 1 / (1 - following) packets in the mean.
-    share = (1 - following) * every[WEIGHT, :-1].sum() / first[WEIGHT, :-1].sum()
-    later, slots = every.copy(), min(every.shape[-1], first.shape[-1])
-    later[:, :-1, :slots] = np.maximum(every[:, :-1, :slots] - share * first[:, :-1, :slots], 0.0)
-    of_kind = {
-        kind: DelayDistribution(*_delays_of(bins, path, p.interval), path.forward_delay)
-        for kind, bins in zip(source.kinds, (later, first), strict=True)
-    }
-    return SourceDelays(
-        *_delays_of(every, path, p.interval),
-        path.forward_delay,
-        truncated_mass=float(cut),
-        scenario=(source, path, stack),
-        ignored=ignored,
-        by_kind=of_kind,
-    )
-
-
-def _delays_of(
-    bins: NDArray[np.float64], path: Path, interval: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the delays [s] in bins of slots, and their weights."""
-    values, weights = filled_bins(bins)
-    return path.forward_delay + values * interval, weights
+    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+        """Return the delays of talk spurts, and those of first and later packets."""
+        source, path, stack = scenario.source, scenario.path, scenario.stack
+        assert isinstance(source, Speech)
+        assert isinstance(stack, Linux)
+        rate = source.interval * (1 / source.talk + 1 / source.silence)
+        alternation = Alternation(source.talk / (source.talk + source.silence), rate)
+        following = math.exp(-source.interval / source.talk)
+        p = linux_parameters(source.without_silence, path, stack)._replace(continuation=following)
+        budget.load = f"{p.load:.4g} packets per round-trip time"
+        budget.spend(seconds_of_phases(p))
+        base, transitions, layout = linux_transitions(p)
+        chain = speech_chain(p, alternation, base, transitions, layout)
+        start = start_phase(p, layout)
+        solved = solved_within(budget, chain.phases, chain.transitions, start, first_bound(p), MOST_BOUNDS)
+        rows, probability, cut = solved
+        beyond = beyond_backlog(p)
+        updates, memory = cost_of_bins(p, chain.phases, chain.sending, rows, probability, beyond)
+        budget.spend(2 * updates * SECONDS_PER_UPDATE)
+        budget.require_memory(2 * memory)
+        every = delay_bins(p, chain.phases, chain.sending, rows, probability, beyond)
+        counted, weights = first_packets(chain, alternation, rows, probability)
+        first = delay_bins(p, chain.phases, counted, rows, weights, beyond)
+        # Every talk spurt has a first packet, and 1 / (1 - following) packets in the mean.
+        share = (1 - following) * every[WEIGHT, :-1].sum() / first[WEIGHT, :-1].sum()
+        later, slots = every.copy(), min(every.shape[-1], first.shape[-1])
+        later[:, :-1, :slots] = np.maximum(every[:, :-1, :slots] - share * first[:, :-1, :slots], 0.0)
+        forward, of_kind = path.forward_delay, {}
+        for kind, bins in zip((*source.kinds, ""), (later, first, every), strict=True):
+            values, shares = filled_bins(bins)
+            of_kind[kind] = DelayDistribution(forward + values * p.interval, shares, forward)
+        all_packets = of_kind.pop("")
+        return SourceDelays(all_packets.values, all_packets.weights, forward, truncated_mass=cut, by_kind=of_kind)

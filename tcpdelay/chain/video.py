@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +19,10 @@ from tcpdelay.chain.linux.delays import NUMBER
 from tcpdelay.chain.linux.parameters import SAME_TIME, SMALLEST_WINDOW
 from tcpdelay.chain.solver.aggregation import gth_solve
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
-from tcpdelay.compiling.compilation import kernel
-from tcpdelay.delays import DelayDistribution
+from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp import constants as tcp
@@ -225,14 +226,13 @@ class VideoModel(SourceChain):
     busy = "segments"
     largest_utilization = LARGEST_UTILIZATION
     table = VIDEO_TABLE
-    averages_lateness = False
 
     def busiest(self, source: Video, stack: Linux) -> Flow:
         """Return the flow of the mean number of segments, with full segments: windows count segments."""
         segments = (source.group - 1) * mean_segments(source, stack.mss) + source.mean_sizes[1] / stack.mss
         return Flow(packet_size(segments / source.group * stack.mss), source.mean_interval)
 
-    def refusals(self, source: Video, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
+    def own_refusals(self, source: Video, path: Path, stack: Linux) -> Iterator[UnsupportedError]:
         """Yield an error for each field that only the chain of video refuses."""
         where = "in the chain of video"
         if source.frame_sizes != "lognormal":
@@ -256,38 +256,24 @@ class VideoModel(SourceChain):
                 allowed = f"be smaller {where}: {what} {segments:.0f} segments, and at most {most:.0f} are followed"
                 yield UnsupportedError("bitrate", source.bitrate, allowed, SIMULATED)
 
-    def solve(
-        self, source: Video, path: Path, stack: Linux, ignored: Mapping[str, str], budget: Budget
-    ) -> SourceDelays:
-        """Solve the chain of video."""
-        kinds = source.kinds if source.key_ratio > 1 else source.kinds[:1]
+    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+        """Return the delays of all frames, and those of key frames and other frames."""
+        source, path, stack = scenario.source, scenario.path, scenario.stack
+        assert isinstance(source, Video)
+        assert isinstance(stack, Linux)
+        forward, kinds = path.forward_delay, source.kinds if source.key_ratio > 1 else source.kinds[:1]
         if path.loss < NEGLIGIBLE_LOSS:
-            values, each = np.array([path.forward_delay]), [np.ones(1)] * len(kinds)
+            values, each = np.array([forward]), [np.ones(1)] * len(kinds)
         else:
-            v = video_parameters(source, path, stack)
-            each = _delays(v, source, stack, budget)
-            values = path.forward_delay + np.arange(each[0].size) * path.rtt / BINS
+            each = _delays(video_parameters(source, path, stack), source, stack, budget)
+            values = forward + np.arange(each[0].size) * path.rtt / BINS
         if len(each) > len(kinds):
             each = [each[0] + each[1]]
-        every = np.sum(each, axis=0)
-        return SourceDelays(
-            *_distributed(values, every),
-            path.forward_delay,
-            scenario=(source, path, stack),
-            ignored=ignored,
-            by_kind={
-                kind: DelayDistribution(*_distributed(values, weights), path.forward_delay)
-                for kind, weights in zip(kinds, each, strict=True)
-            },
-        )
-
-
-def _distributed(
-    values: NDArray[np.float64], weights: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the delays that occur, and their weights, which sum to 1."""
-    occurs = weights > 0
-    return values[occurs], weights[occurs] / weights[occurs].sum()
+        found = []
+        for weights in (np.sum(each, axis=0), *each):
+            occurs = weights > 0
+            found.append(SourceDelays(values[occurs], weights[occurs] / weights[occurs].sum(), forward))
+        return replace(found[0], by_kind=dict(zip(kinds, found[1:], strict=True)))
 
 
 def _delays(v: VideoParameters, source: Video, stack: Linux, budget: Budget) -> list[NDArray[np.float64]]:
@@ -356,7 +342,7 @@ def state_of(v: VideoParameters, period: int, window: int) -> int:
     return int(period * (v.largest_window + 1) + window)
 
 
-@kernel()
+@allocation_free()
 def _put(bins: NDArray[np.float64], load: float, delay: float, weight: float) -> None:
     """Add the weight of a delay beyond the one-way delay [frame intervals]."""
     bins[min(int(delay / load * BINS + 0.5), bins.size - 1)] += weight
@@ -395,7 +381,7 @@ def _growth(v: VideoParameters, window: int, origin: float, time: float) -> floa
     return float(max(friendly, min(_target(v, origin, time) - window, window / tcp.CUBIC_FASTEST_GROWTH)))
 
 
-@kernel()
+@allocation_free()
 def _add_frame(
     v: VideoParameters,
     bins: NDArray[np.float64],
@@ -434,31 +420,94 @@ def _add_frame(
     _put(bins, v.load, wait, rest)
 
 
+class KeyFrame(NamedTuple):
+    """A key frame that is followed, and the state of the chain in which it is written."""
+
+    size: float  # In segments
+    flying: int  # Segments in flight when it is written
+    period: int  # Key frames since a loss
+    origin: float  # Window at which CUBIC's growth is slowest, as of `_origin`
+
+
+class Followed(NamedTuple):
+    """What follows from a state: delays, and where the chain goes on; and the states within a round, overwritten."""
+
+    bins: NDArray[np.float64]  # Weights of delays: of other frames, and of key frames
+    left: NDArray[np.float64]  # Probability by the first frame that does not wait, and by state
+    begun: NDArray[np.float64]  # Frames that wait for a loss of the last round, by window
+    # held, lists: Probability by state within this round and within the next, and the states that have one. A state is
+    # whether a segment has been lost, the window, and the segments sent.
+    held: NDArray[np.float64]
+    lists: NDArray[np.int64]
+    counts: NDArray[np.int64]  # Length of both lists
+
+
+@allocation_free()
+def _add_frames(
+    v: VideoParameters, k: KeyFrame, bins: NDArray[np.float64], rounds: int, window: int, sent: int, weight: float
+) -> tuple[int, bool, float, bool]:
+    """Add the frames whose last segments leave in a round.
+
+    Return the next frame, whether the window no longer limits the sender, the segments of this round up to then, and
+    whether the window was filled.
+    """
+    frame = max(int((sent - k.flying - k.size) / v.frame_size) - 1, 0) if sent else 0
+    filled = rounds > 0
+    while frame < v.group:
+        position = math.ceil(k.size + frame * v.frame_size - 1e-9) + k.flying
+        if position > sent + window:
+            return frame, False, float(window), filled
+        if position > sent:
+            index = position - sent
+            filled = filled or index == window
+            early = 0
+            if index <= k.flying:
+                early = min(math.ceil((k.flying - index + 0.5) / v.frame_segments), v.flight)
+            leaves = rounds * v.load - early
+            if frame > 0 and leaves <= frame + 1e-9:
+                return frame, True, max(index - v.frame_size, 0.0), filled
+            together = float(index - k.flying if index > k.flying else index)
+            earlier = min(float(window), float(index)) - together if rounds == 0 else window - together
+            wait, silent = max(leaves - frame, 0.0), max(frame + 1 - leaves, 0.0)
+            _add_frame(v, bins[1 if frame == 0 else 0], wait, silent, together, earlier, weight)
+        frame += 1
+    return frame, True, 0.0, filled
+
+
 @kernel()
-def follow_key_frame(
-    v: VideoParameters,
-    key_size: float,
-    in_flight: int,
-    period: int,
-    window: int,
-    origin: float,
-    weight: float,
-    bins: NDArray[np.float64],
-    left: NDArray[np.float64],
-    begun: NDArray[np.float64],
-    held: NDArray[np.float64],
-    lists: NDArray[np.int64],
-) -> None:
+def _grown_by(v: VideoParameters, k: KeyFrame, rounds: int, window: int, lost: bool, share: float) -> tuple[int, float]:
+    """Return by how many segments a window grows in a round, of which a share counts, and the chance of one more.
+
+    Growth by less than a segment takes several rounds; larger growth is rounded.
+    """
+    slowest, since = (window * ORIGIN, 0.0) if lost else (k.origin, (k.period + 0.5) * v.group)
+    growth = _growth(v, window, slowest, since + (rounds + 1) * v.load) * share
+    full = int(growth + 0.5) if growth > 1 else int(growth)
+    return full, max(growth - full, 0.0) if growth < 1 else 0.0
+
+
+@allocation_free()
+def _leave(v: VideoParameters, k: KeyFrame, f: Followed, frame: int, window: int, lost: bool, chance: float) -> None:
+    """Add the probability that the window limits the sender no longer from a frame on."""
+    if v.clock and lost:
+        # The loss was a whole time between key frames before the next one.
+        for later in range(2):
+            f.left[frame, state_of(v, later, window)] += chance / 2
+    else:
+        f.left[frame, state_of(v, min(k.period + 1, v.periods - 1), window)] += chance
+
+
+@allocation_free()
+def follow_key_frame(v: VideoParameters, k: KeyFrame, window: int, weight: float, f: Followed) -> None:
     """Follow a key frame, round by round, until the window no longer limits the sender.
 
     In a round, which takes a round-trip time, the segments of one window leave. Position s of the stream, counted from
     the oldest segment in flight, leaves in round floor((s - 1) / window), at the time within the round at which the
     segment one window before it was acknowledged.
     """
-    shape = held.shape[1] // 2
+    shape = f.held.shape[1] // 2
     longest = shape // (v.largest_window + 1)
-    counts = np.zeros(2, np.int64)
-    flying = min(in_flight, window - 1)
+    held, lists, counts = f.held, f.lists, f.counts
     start = window * longest
     held[0, start], lists[0, 0], counts[0] = weight, start, 1
     here = 0
@@ -470,58 +519,22 @@ def follow_key_frame(
             chance = held[here, state]
             held[here, state] = 0.0
             lost, w, sent = state // shape, state % shape // longest, state % longest
-            frame = max(int((sent - flying - key_size) / v.frame_size) - 1, 0) if sent else 0
-            done, segments, filled = False, float(w), rounds > 0
-            while True:
-                position = math.ceil(key_size + frame * v.frame_size - 1e-9) + flying
-                if position > sent + w:
-                    break
-                if position > sent:
-                    index = position - sent
-                    filled = filled or index == w
-                    early = 0
-                    if index <= flying:
-                        early = min(math.ceil((flying - index + 0.5) / v.frame_segments), v.flight)
-                    leaves = rounds * v.load - early
-                    if frame > 0 and leaves <= frame + 1e-9:
-                        done, segments = True, max(index - v.frame_size, 0.0)
-                        break
-                    together = float(index - flying if index > flying else index)
-                    earlier = min(float(w), float(index)) - together if rounds == 0 else w - together
-                    wait, silent = max(leaves - frame, 0.0), max(frame + 1 - leaves, 0.0)
-                    _add_frame(v, bins[1 if frame == 0 else 0], wait, silent, together, earlier, chance)
-                frame += 1
-                if frame >= v.group:
-                    done, segments = True, 0.0
-                    break
-            if rounds == MOST_ROUNDS or chance < NEGLIGIBLE * weight:
-                done = True
+            frame, done, segments, filled = _add_frames(v, k, f.bins, rounds, w, sent, chance)
+            done = done or rounds == MOST_ROUNDS or chance < NEGLIGIBLE * weight
             loss = 1 - (1 - v.loss) ** segments
             smaller = reduced_window(w, v.cubic == 1)
-            slowest = w * ORIGIN if lost else origin
-            growth = _growth(v, w, slowest, (0 if lost else (period + 0.5) * v.group) + (rounds + 1) * v.load)
-            if done:
-                # A window that was the limit grows until the last segments that had to wait are acknowledged.
-                growth *= segments / w if filled else 0.0
-            # Growth by less than a segment takes several rounds; larger growth is rounded.
-            full = int(growth + 0.5) if growth > 1 else int(growth)
-            part = max(growth - full, 0.0) if growth < 1 else 0.0
+            # A window that was the limit grows until the last segments that had to wait are acknowledged.
+            share = 1.0 if not done else (segments / w if filled else 0.0)
+            full, part = _grown_by(v, k, rounds, w, lost == 1, share)
             for outcome in range(3):
-                if outcome == 2:
-                    probability, following = chance * loss, smaller
-                else:
+                probability, following = chance * loss, smaller
+                if outcome < 2:
                     probability = chance * (1 - loss) * (part if outcome else 1 - part)
                     following = min(w + full + outcome, v.largest_window)
                 if probability <= 0:
                     continue
                 if done:
-                    if v.clock and (lost or outcome == 2):
-                        # The loss was a whole time between key frames before the next one.
-                        for later in range(2):
-                            left[frame, state_of(v, later, following)] += probability / 2
-                    else:
-                        later = min(period + 1, v.periods - 1)
-                        left[frame, state_of(v, later, following)] += probability
+                    _leave(v, k, f, frame, following, lost == 1 or outcome == 2, probability)
                     continue
                 position = min(sent + w - (1 if outcome == 2 and following < w else 0), longest - 1)
                 target = (1 if outcome == 2 else lost) * shape + following * longest + position
@@ -532,9 +545,8 @@ def follow_key_frame(
             if done and loss > 0:
                 # Frames soon after the key frame wait for a loss of its last round.
                 for late in range(frame, min(v.group, math.ceil(rounds * v.load + v.load))):
-                    until = (rounds + 1) * v.load - late
-                    _put(bins[0], v.load, until, chance * loss)
-                    begun[smaller] += chance * loss
+                    _put(f.bins[0], v.load, (rounds + 1) * v.load - late, chance * loss)
+                    f.begun[smaller] += chance * loss
         here = there
         if counts[here] == 0:
             break
@@ -580,19 +592,19 @@ def key_frame_chain(
     weight = 1.0 / key_sizes.size
     longest = int(key_sizes[-1]) + in_flight.max() + v.largest_window + int(v.group * v.frame_size) + 2
     held = np.zeros((2, 2 * growing.size * longest))
-    lists = np.zeros(held.shape, np.int64)
+    lists, counts = np.zeros(held.shape, np.int64), np.zeros(2, np.int64)
     for state in range(states):
         window = state % growing.size
         if window < SMALLEST_WINDOW:
             transitions[state, SMALLEST_WINDOW] = 1.0
             continue
-        left = np.zeros((v.group + 1, states))
-        begun = np.zeros(growing.size)
+        left, begun = np.zeros((v.group + 1, states)), np.zeros(growing.size)
+        f = Followed(delays[state], left, begun, held, lists, counts)
         period = state // growing.size
         origin = _origin(v, period, window) if v.clock else 0.0
         for pair in range(key_sizes.size):
-            size, flying = key_sizes[pair], in_flight[pair]
-            follow_key_frame(v, size, flying, period, window, origin, weight, delays[state], left, begun, held, lists)
+            k = KeyFrame(key_sizes[pair], min(in_flight[pair], window - 1), period, origin)
+            follow_key_frame(v, k, window, weight, f)
         unfinished[state] = left[v.group].sum()
         open_frames, transitions[state] = follow_frames(v, left, growing, loss)
         written[state] = open_frames - begun

@@ -54,7 +54,7 @@ def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
 @cache
 def quic_chain() -> Model:
     """Return the chain of QUIC: messages on streams of their own, and datagrams."""
-    from tcpdelay.chain.quic.message_chain import QuicChain
+    from tcpdelay.chain.quic_chain import QuicChain
 
     return QuicChain()
 

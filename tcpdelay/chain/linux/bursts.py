@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.chain.events import Events, put
 from tcpdelay.chain.linux.detection import (
     detection_wait,
     first_sack_wait,
@@ -22,23 +23,23 @@ from tcpdelay.chain.linux.phases import (
     LOST,
     LOST_OPEN,
     LOST_TWO,
-    OPEN,
     REPAIR,
     REPAIR_OPEN,
     ROUND,
     Layout,
     PhaseSending,
-    Sending,
+    begin_phase,
     burst_phase,
+    clock_of,
+    clock_of_round,
     lost_phase,
     open_phase,
-    put,
     put_outcomes,
     repair_phase,
     round_phase,
+    set_clock,
 )
-from tcpdelay.chain.linux.windows import opening_time, reduced_window, round_openings
-from tcpdelay.chain.solver.state_space import Phases, Transitions
+from tcpdelay.chain.linux.windows import AckClock, ack_time, reduced_window
 from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD, PROBE_ROUND_TRIPS
 
@@ -208,73 +209,63 @@ def lost_round_chance(p: LinuxParameters, rounds: int) -> float:
     return float(1 - (1 - p.loss) ** rounds) if p.rest_lost else 0.0
 
 
-@kernel()
+@allocation_free(inlined=True)
 def put_bursts(
-    p: LinuxParameters,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    window: int,
-    shift: float,
-    chance: float,
-    duration: float,
-) -> int:
-    """Append the first loss in an open window: an event per number of consecutive losses; LOST_OPEN if independent."""
+    p: LinuxParameters, e: Events, layout: Layout, window: int, shift: float, chance: float, time: float
+) -> None:
+    """Put the first loss in an open window: an event per number of consecutive losses; LOST_OPEN if independent."""
     for lost in range(1, followed_losses(p, window) + 1):
         target = open_phase(layout, window, LOST_OPEN) if lost == 1 else burst_phase(layout, window, lost)
-        row = put(t, row, target, target, shift, chance * burst_chance(p, window, lost), duration)
+        put(e, target, target, shift, chance * burst_chance(p, window, lost), time)
     target = burst_phase(layout, window, 0)
-    return put(t, row, target, target, shift, chance * outage_chance(p, window), duration)
+    put(e, target, target, shift, chance * outage_chance(p, window), time)
 
 
-@kernel()
+@allocation_free()
 def put_outage(
-    p: LinuxParameters, t: Transitions, row: int, layout: Layout, window: int, shift: float, chance: float, time: float
-) -> int:
-    """Append the outcomes of an outage: the probe at `time` detects the losses, or it is lost and a timeout follows.
+    p: LinuxParameters, e: Events, layout: Layout, window: int, shift: float, chance: float, time: float
+) -> None:
+    """Put the outcomes of an outage: the probe at `time` detects the losses, or it is lost and a timeout follows.
 
     `tcp_send_loss_probe`, then slow start or `tcp_retransmit_timer` (RFC 8985, 7.3 and 7.4).
     """
     rounds = repair_rounds(repair_segments(p, window))
     rest = p.load * (1 + rounds)
     repair = repair_phase(layout, reduced_window(p, window), REPAIR)
-    row = put(t, row, 0, 0, shift, chance * p.next_loss, time)
+    put(e, 0, 0, shift, chance * p.next_loss, time)
     probe = p.packets_per_segment
     chance *= 1 - p.next_loss
     lost = lost_round_chance(p, 1 + rounds)
-    row = put(t, row, 0, 0, shift + p.load - probe, chance * lost, time + p.load)
-    return put(t, row, repair, repair, shift + rest - probe, chance * (1 - lost), time + rest)
+    put(e, 0, 0, shift + p.load - probe, chance * lost, time + p.load)
+    put(e, repair, repair, shift + rest - probe, chance * (1 - lost), time + rest)
 
 
-@kernel()
-def add_bursts(p: LinuxParameters, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending) -> int:
-    """Append the phases of consecutive losses for each window."""
+@allocation_free()
+def put_burst_phases(p: LinuxParameters, e: Events, layout: Layout) -> None:
+    """Put the phases of consecutive losses for each window."""
     for window in range(p.largest_window + 1):
         for place in range(layout.burst_kinds):
             group = place + 1 if place else 0
             lost = burst_length(p, group) if group else 0
             phase = burst_phase(layout, window, group)
-            phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, LOST_TWO - OPEN, LOST_TWO
-            phases.first_transition[phase] = row
-            sending.lost[phase] = lost
+            begin_phase(e, layout, phase, LOST_TWO, window)
+            s = layout.sending[phase]
+            s.lost = lost
             if window < SMALLEST_WINDOW or group > followed_losses(p, window):
                 continue
             if lost:
-                row = _add_burst(p, t, row, layout, sending, phase, window, lost)
+                _put_burst(p, e, layout, phase, window, lost)
             else:
                 time = probe_time(p, window)
                 packets = math.ceil(time - SAME_TIME) - 1
                 sent = min(packets, window - 1)
-                sending.duration[phase], sending.openings[phase], sending.lost[phase] = time, sent, window
-                row = put_outage(p, t, row, layout, window, float(packets - sent), 1.0, time)
-    return row
+                s.duration, s.openings, s.lost = time, sent, window
+                put_outage(p, e, layout, window, float(packets - sent), 1.0, time)
 
 
-@kernel()
-def _add_burst(
-    p: LinuxParameters, t: Transitions, row: int, layout: Layout, sending: Sending, phase: int, window: int, lost: int
-) -> int:
-    """Append the phase of `lost` consecutive losses. It ends when the last of them is retransmitted."""
+@allocation_free()
+def _put_burst(p: LinuxParameters, e: Events, layout: Layout, phase: int, window: int, lost: int) -> None:
+    """Put the phase of `lost` consecutive losses. It ends when the last of them is retransmitted."""
     wait = burst_wait(p, lost)
     found = p.load + wait
     packets = math.ceil(found - SAME_TIME) - 1
@@ -291,12 +282,12 @@ def _add_burst(
         only_timeout = rest_timeout(p, before, last) / repeated if repeated > 0 else 1.0
     else:
         only_timeout = timeout_chance(p, min(sent - lost + 1, window - 1 - lost), reduced)
-    sending.duration[phase], sending.wait[phase], sending.openings[phase] = found, wait, sent
-    sending.timeout_chance[phase] = only_timeout
+    s = layout.sending[phase]
+    s.duration, s.wait, s.openings, s.timeout_chance = found, wait, sent, only_timeout
     waiting = packets - sent + repairing
     clean = repair_phase(layout, reduced, REPAIR if waiting > 0 else REPAIR_OPEN)
     more = more_lost(p, max(sent - lost, 0), False)
-    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, waiting, found + repairing)
+    put_outcomes(e, layout, repeated, only_timeout, more, 1.0, reduced, clean, waiting, found + repairing)
 
 
 # The phases of the losses in rounds, where the rest of a round is lost with its first lost segment.
@@ -305,26 +296,17 @@ def _add_burst(
 # second from then to the last retransmission: packets that are written then have to wait.
 
 
-@kernel()
+@allocation_free()
 def groups_of_round(layout: Layout, segments: int) -> int:
     """Return the number of groups of losses of a round with `segments` segments."""
     return int(min(segments, layout.loss_kinds // 2))
 
 
-@kernel()
+@allocation_free()
 def put_rest_losses(
-    p: LinuxParameters,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    number: int,
-    segments: int,
-    whole: bool,
-    run: int,
-    spacing_in_run: float,
-    spacing_after_run: float,
-) -> int:
-    """Append the first loss among the segments that the ACKs of one round-trip time release: one event per group."""
+    p: LinuxParameters, e: Events, layout: Layout, number: int, segments: int, whole: bool, clock: AckClock
+) -> None:
+    """Put the first loss among the segments that the ACKs of one round-trip time release: one event per group."""
     of_round = layout.rounds.window[number]
     groups = groups_of_round(layout, of_round)
     last = groups if whole else max(groups - 1, 1)
@@ -339,7 +321,7 @@ def put_rest_losses(
             this = p.loss * (1 - p.loss) ** (place - 1)
             chance += this
             places += this * place
-            times += this * opening_time(place, run, spacing_in_run, spacing_after_run)
+            times += this * ack_time(clock, place)
         if chance > 0:
             target, mean_time = lost_phase(layout, number, 2 * (group - 1)), times / chance
             shift = mean_time - p.packets_per_segment * places / chance
@@ -348,29 +330,27 @@ def put_rest_losses(
             all_chance += chance * next_too
             all_shift += chance * next_too * shift
             all_time += chance * next_too * mean_time
-            row = put(t, row, target, target, shift, chance * (1 - next_too), mean_time)
+            put(e, target, target, shift, chance * (1 - next_too), mean_time)
     if all_chance > 0:
         target = lost_phase(layout, number, 2 * (groups - 1))
-        row = put(t, row, target, target, all_shift / all_chance, all_chance, all_time / all_chance)
-    return row
+        put(e, target, target, all_shift / all_chance, all_chance, all_time / all_chance)
 
 
 @kernel()
-def first_sack(p: LinuxParameters, place: int, run: int, spacing_in_run: float, spacing_after_run: float) -> float:
+def first_sack(p: LinuxParameters, place: int, clock: AckClock) -> float:
     """Return the time from the due time of the ACK to the first SACK, if segment `place` of a round is lost first.
 
     The first SACK comes one round-trip time after the first ACK of the next round, as this ACK releases the segment
     that the SACK reports. `place` is 2 or more.
     """
-    begin = opening_time(1, run, spacing_in_run, spacing_after_run)
-    return float(p.load - (opening_time(place, run, spacing_in_run, spacing_after_run) - begin))
+    return float(p.load - (ack_time(clock, place) - ack_time(clock, 1)))
 
 
 @kernel()
-def rest_detection(p: LinuxParameters, place: int, run: int, spacing_in_run: float, spacing_after_run: float) -> float:
+def rest_detection(p: LinuxParameters, place: int, clock: AckClock) -> float:
     """Return the time from the due time of the ACK to the detection, if segment `place` of a round is lost first."""
-    first = first_sack(p, place, run, spacing_in_run, spacing_after_run)
-    return first_sack_wait(p, first, spacing_in_run if run > 1 else spacing_after_run, place - 1)
+    spacing = clock.spacing_in_run if clock.run > 1 else clock.spacing_after_run
+    return first_sack_wait(p, first_sack(p, place, clock), spacing, place - 1)
 
 
 @kernel()
@@ -382,67 +362,47 @@ def lost_round_probe(p: LinuxParameters, last: float) -> float:
     return float(min(last + probe_interval(p), p.timeout))
 
 
-@kernel()
-def add_rest_losses(
-    p: LinuxParameters, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
-) -> int:
-    """Append the losses in rounds: for each round and group of losses, the phase until the last retransmission."""
+@allocation_free()
+def put_rest_loss_phases(p: LinuxParameters, e: Events, layout: Layout) -> None:
+    """Put the losses in rounds: for each round and group of losses, the phases until the last retransmission."""
     for number in range(layout.rounds.size):
-        segments = layout.rounds.window[number]
+        segments, window = layout.rounds.window[number], layout.rounds.window[layout.rounds.following[number]]
         groups = groups_of_round(layout, segments)
-        for kind in range(layout.loss_kinds):
-            phase = lost_phase(layout, number, kind)
-            phases.window[phase] = layout.rounds.window[layout.rounds.following[number]]
-            phases.recovery[phase], sending.kind[phase] = LOST, LOST
         for group in range(1, layout.loss_kinds // 2 + 1):
             phase = lost_phase(layout, number, 2 * (group - 1))
-            phases.first_transition[phase] = phases.first_transition[phase + 1] = row
+            begin_phase(e, layout, phase, LOST, window)
             if group <= groups:
-                lost = typical_lost(segments, groups, group)
-                row = _add_rest_loss(p, t, row, layout, phases, sending, number, phase, lost)
-    return row
+                _put_rest_loss(p, e, layout, number, phase, typical_lost(segments, groups, group))
+            else:
+                begin_phase(e, layout, phase + 1, LOST, window)
 
 
-@kernel()
-def _add_rest_loss(
-    p: LinuxParameters,
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    phases: Phases,
-    sending: Sending,
-    number: int,
-    phase: int,
-    lost: int,
-) -> int:
-    """Append the two phases from the first of `lost` losses of a round to the last of their retransmissions."""
+@allocation_free()
+def _put_rest_loss(p: LinuxParameters, e: Events, layout: Layout, number: int, phase: int, lost: int) -> None:
+    """Put the two phases from the first of `lost` losses of a round to the last of their retransmissions."""
     waiting = phase + 1
-    following = layout.rounds.following[number]
-    segments, window = layout.rounds.window[number], layout.rounds.window[following]
-    run, spacing_in_run, spacing_after_run = round_openings(
-        p, segments, layout.rounds.reduced[number], layout.rounds.all_in_run[number]
-    )
+    segments, window = layout.rounds.window[number], layout.rounds.window[layout.rounds.following[number]]
+    clock = clock_of_round(p, layout, number)
     place, grown = segments + 1 - lost, window - segments
-    sending.run[phase], sending.place[phase], sending.lost[phase] = run, place, lost
-    sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
-    sending.round_trips[phase] = sending.round_trips[round_phase(layout, number)]
-    sending.lost[waiting] = 0 if place > 1 else window
-    begin = opening_time(place, run, spacing_in_run, spacing_after_run)
+    s, later = layout.sending[phase], layout.sending[waiting]
+    set_clock(s, clock)
+    s.place, s.lost, s.round_trips = place, lost, layout.sending[round_phase(layout, number)].round_trips
+    later.lost = 0 if place > 1 else window
+    start = ack_time(clock, place)
     if place == 1:
-        last = opening_time(segments, run, spacing_in_run, spacing_after_run) - begin
+        last = ack_time(clock, segments) - start
         time, openings = lost_round_probe(p, last), segments - 1 + grown
-        sending.lost[phase], sending.duration[phase], sending.openings[phase] = window, time, openings
-        sending.wait[phase] = time - p.load
-        row = put(t, row, waiting, waiting, last - p.packets_per_segment * openings, 1.0, last)
-        phases.first_transition[waiting] = row
-        return put_outage(p, t, row, layout, window, time - last, 1.0, time - last)
-    first = first_sack(p, place, run, spacing_in_run, spacing_after_run)
-    wait = rest_detection(p, place, run, spacing_in_run, spacing_after_run)
+        s.lost, s.duration, s.openings, s.wait = window, time, openings, time - p.load
+        put(e, waiting, waiting, last - p.packets_per_segment * openings, 1.0, last)
+        begin_phase(e, layout, waiting, LOST, window)
+        put_outage(p, e, layout, window, time - last, 1.0, time - last)
+        return
+    first, wait = first_sack(p, place, clock), rest_detection(p, place, clock)
     spacing = p.load / segments
     # SACKs before the detection: each releases a new segment (`tcp_packets_in_flight`).
     before = min(math.ceil((wait - first) / spacing - SAME_TIME), place - 2)
     openings = segments - 1 + grown + before
-    last = p.load - begin + opening_time(place - 1, run, spacing_in_run, spacing_after_run)
+    last = p.load - start + ack_time(clock, place - 1)
     if before > 0:
         last = p.load + first + (before - 1) * spacing
     whole = repair_segments(p, lost)
@@ -452,23 +412,23 @@ def _add_rest_loss(
     duration = p.load + wait + max(repairing, until_ack - spacing)
     repeated = 1 - (1 - p.loss) ** whole
     only_timeout = rest_timeout(p, before, repairing) / repeated if repeated > 0 else 1.0
-    sending.wait[phase], sending.duration[phase], sending.openings[phase] = wait, duration, openings
-    sending.timeout_chance[phase] = sending.timeout_chance[waiting] = only_timeout
-    row = put(t, row, waiting, waiting, last - p.packets_per_segment * openings, 1.0, last)
-    phases.first_transition[waiting] = row
+    s.wait, s.duration, s.openings = wait, duration, openings
+    s.timeout_chance = later.timeout_chance = only_timeout
+    put(e, waiting, waiting, last - p.packets_per_segment * openings, 1.0, last)
+    begin_phase(e, layout, waiting, LOST, window)
     clean = repair_phase(layout, reduced, REPAIR)
     more = more_lost(p, place - 1 + before, False)
     rest = duration - last
-    return put_outcomes(t, row, layout, repeated, only_timeout, more, 1.0, reduced, clean, rest, rest)
+    put_outcomes(e, layout, repeated, only_timeout, more, 1.0, reduced, clean, rest, rest)
 
 
 @kernel()
 def own_wait(p: LinuxParameters, s: PhaseSending, place: int) -> float:
     """Return the time that a packet waits if segment `place` of a round or recovery is lost first [slots]."""
+    clock = clock_of(s)
     if place == 1 and s.kind == ROUND:
-        last = opening_time(int(s.openings), s.run, s.spacing_in_run, s.spacing_after_run)
-        return p.load + lost_round_probe(p, last - opening_time(1, s.run, s.spacing_in_run, s.spacing_after_run))
-    return p.load + rest_detection(p, place, s.run, s.spacing_in_run, s.spacing_after_run)
+        return p.load + lost_round_probe(p, ack_time(clock, int(s.openings)) - ack_time(clock, 1))
+    return p.load + rest_detection(p, place, clock)
 
 
 @kernel()
@@ -483,11 +443,11 @@ def repair_times(p: LinuxParameters, s: PhaseSending, window: int) -> tuple[floa
 @allocation_free()
 def times_after_rest(p: LinuxParameters, s: PhaseSending, count: int, times: NDArray[np.float64]) -> None:
     """Write the times at which ACKs and SACKs release segments after the first loss of a round [slots]."""
-    segments = s.place + s.lost - 1
-    begin = opening_time(s.place, s.run, s.spacing_in_run, s.spacing_after_run)
+    segments, clock = s.place + s.lost - 1, clock_of(s)
+    start = ack_time(clock, s.place)
     for number in range(count):
         ack = s.place + 1 + number
         rounds = 0 if ack <= segments else (1 if ack < segments + s.place else 2)
         ack -= segments if rounds == 1 else (segments + s.place - 1 if rounds == 2 else 0)
-        time = rounds * p.load - begin + opening_time(ack, s.run, s.spacing_in_run, s.spacing_after_run)
+        time = rounds * p.load - start + ack_time(clock, ack)
         times[number] = min(time, p.load + s.wait)

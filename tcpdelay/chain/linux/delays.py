@@ -27,7 +27,7 @@ from tcpdelay.chain.linux.departures import (
     new_workspace,
 )
 from tcpdelay.chain.linux.detection import detection_wait, timeout_chance
-from tcpdelay.chain.linux.open_transitions import open_window
+from tcpdelay.chain.linux.losses import open_window
 from tcpdelay.chain.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.chain.linux.phases import (
     LOST,
@@ -42,8 +42,9 @@ from tcpdelay.chain.linux.phases import (
     TIMEOUT,
     PhaseSending,
     Sending,
+    clock_of,
 )
-from tcpdelay.chain.linux.windows import SMALL_PACKETS, ack_offsets, opening_times, reduced_window, times_after_loss
+from tcpdelay.chain.linux.windows import SMALL_PACKETS, ack_offsets, ack_time, reduced_window
 from tcpdelay.chain.solver.aggregation import SINGLE_BACKLOGS, geometric_groups
 from tcpdelay.chain.solver.state_space import Phases, Rows
 from tcpdelay.chain.solver.sweeps import total
@@ -115,6 +116,28 @@ def _sum_up(probability: NDArray[np.float64], up_to: NDArray[np.float64]) -> tup
 
 
 @allocation_free()
+def times_after_loss(p: LinuxParameters, s: PhaseSending, count: int, times: NDArray[np.float64]) -> None:
+    """Write the times at which ACKs release segments after a loss in a round, compressed into its phase [slots]."""
+    small, others = p.packets_per_segment >= SMALL_PACKETS, count - s.run
+    # The ACKs of the run: the first and the last ones, or where segments are large, those in the middle.
+    first, last = s.run, count
+    if s.in_run == 1:
+        first, last = s.run // 2, s.run // 2 + others
+    middle = others // 2
+    time = 0.0
+    for place in range(count):
+        follows_closely = place < first or place >= last
+        if s.in_run == 0 and not small:
+            follows_closely = middle <= place < middle + s.run
+        time += s.spacing_in_run if follows_closely else s.spacing_after_run
+        times[place] = time
+    if count and times[count - 1] > s.duration:
+        shrink = s.duration / times[count - 1]
+        for place in range(count):
+            times[place] *= shrink
+
+
+@allocation_free()
 def _phase_times(p: LinuxParameters, s: PhaseSending, phase: float, offset: float, times: NDArray[np.float64]) -> None:
     """Write the times at which ACKs release segments in a phase that begins `phase` slots after the last write [slots].
 
@@ -124,14 +147,14 @@ def _phase_times(p: LinuxParameters, s: PhaseSending, phase: float, offset: floa
     one before its evenly spaced time.
     """
     count = math.ceil(s.openings - SAME_TIME)
-    if s.kind == ROUND:
-        opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
-    elif s.kind == LOST and s.place > 0:
+    if s.kind == LOST and s.place > 0:
         times_after_rest(p, s, count, times)
     elif s.kind == LOST:
-        times_after_loss(p, count, s.run, s.spacing_in_run, s.spacing_after_run, s.in_run == 1, s.duration, times)
+        times_after_loss(p, s, count, times)
     else:
-        opening_times(count, s.run, s.spacing_in_run, s.spacing_after_run, times)
+        clock = clock_of(s)
+        for place in range(count):
+            times[place] = ack_time(clock, place + 1)
     # Larger packets wait for many rounds. Each recovery adds ACKs at times of its own to these rounds.
     if p.packets_per_segment < SMALL_PACKETS or offset >= LARGEST_ACK_OFFSET:
         return
@@ -187,13 +210,11 @@ def _add_phase(
     low: int,
     offsets: NDArray[np.float64],
     workspace: Workspace,
-    pattern: NDArray[np.float64],
-    pattern_waiting: NDArray[np.float64],
 ) -> None:
     """Add the packets that leave in a phase in which the window limits the sender.
 
     If many backlogs, from `low` on, last for the whole phase, only one of them is followed. Its delays are collected in
-    `pattern` and then shifted for each of these backlogs.
+    a pattern and then shifted for each of these backlogs.
     """
     load = p.load
     interrupted = s.kind in (ROUND, REPAIR, REPAIR_OPEN)
@@ -223,6 +244,7 @@ def _add_phase(
             phase = _set_openings(p, s, count, case, phases, offsets, workspace)
             add_openings(p, leaving, bins, waiting, workspace, lowest, lasting - 1, count, phase)
     if lasting <= highest:
+        pattern, pattern_waiting = workspace.pattern, workspace.pattern_waiting
         workspace.up_to[1] = 1.0
         for case in range(cases):
             phase = _set_openings(p, s, count, case, phases, offsets, workspace)
@@ -386,8 +408,7 @@ def delay_bins(
             weight = total(probability[begin:end])
             if weight > NEGLIGIBLE:
                 add_open_phase(p, o, bins, window, sending[phase], weight)
-    pattern, pattern_waiting = new_bins(most), new_bins(most)
-    workspace, offsets = new_workspace(openings + 1, time, highest + 2), _ack_offsets(p, sending, rows)
+    workspace, offsets = new_workspace(openings + 1, time, highest + 2, most), _ack_offsets(p, sending, rows)
     for group in range(begins.size - 1):
         window, in_repair = group // 2, group % 2 == 1
         for place in range(begins[group], begins[group + 1]):
@@ -396,7 +417,7 @@ def delay_bins(
             if total(probability[begin:end]) > NEGLIGIBLE:
                 _add_phase(
                     p, bins, waiting, window, sending[phase], probability[begin:end], rows.low[phase],
-                    offsets[sending.round_trips[phase]], workspace, pattern, pattern_waiting,
+                    offsets[sending.round_trips[phase]], workspace,
                 )  # fmt: skip
         if waiting[WEIGHT, EXTRA, 0] > 0.0:
             in_flight, reduced = (window - 1, window) if in_repair else (window - 2, reduced_window(p, window))

@@ -19,7 +19,7 @@ from tcpdelay.chain.linux.bursts import (
     repair_segments,
 )
 from tcpdelay.chain.linux.detection import DETECTIONS, open_timeout_chance, rest_timeout_chance, timeout_chance
-from tcpdelay.chain.linux.open_transitions import OpenWindow, repair_chances
+from tcpdelay.chain.linux.losses import OpenWindow, repair_chances
 from tcpdelay.chain.linux.parameters import SAME_TIME, LinuxParameters
 from tcpdelay.chain.linux.phases import LOST_OPEN, LOST_TWO, OPEN, PhaseSending, written_share
 from tcpdelay.chain.linux.windows import ack_offsets, reduced_window
@@ -178,11 +178,14 @@ class Workspace(NamedTuple):
     later: NDArray[np.float64]
     # Probability that the backlog is empty, by number of ACKs and by number of ACKs that have released nothing.
     drained: NDArray[np.float64]
+    # pattern, pattern_waiting: Bins of one of the backlogs that outlast a phase, read at once or after a repair.
+    pattern: NDArray[np.float64]
+    pattern_waiting: NDArray[np.float64]
 
 
 @kernel()
-def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
-    """Return a workspace for phases with at most `openings` ACKs, `time` slots and `backlogs` backlogs."""
+def new_workspace(openings: int, time: int, backlogs: int, delays: int) -> Workspace:
+    """Return a workspace for phases with at most `openings` ACKs, `time` slots, and these backlogs and delays."""
     return Workspace(
         np.empty(openings),
         np.empty(openings),
@@ -192,6 +195,8 @@ def new_workspace(openings: int, time: int, backlogs: int) -> Workspace:
         np.empty(1),
         np.empty((openings, time)),
         np.empty((openings + 1, openings + 2)),
+        new_bins(delays),
+        new_bins(delays),
     )
 
 

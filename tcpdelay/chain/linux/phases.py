@@ -1,4 +1,4 @@
-"""The phases of the chain and its rounds: their kinds, their numbers, and functions that append transitions."""
+"""The phases of the chain and its rounds: their kinds, their numbers, and the events that they have in common."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tcpdelay.chain.events import Events, begin, put
 from tcpdelay.chain.linux.detection import DETECTIONS
-from tcpdelay.chain.linux.parameters import MOST_GROUPS_IN_ROUND, SAME_TIME, SMALLEST_WINDOW, LinuxParameters
+from tcpdelay.chain.linux.parameters import MOST_GROUPS_IN_ROUND, SMALLEST_WINDOW, LinuxParameters
 from tcpdelay.chain.linux.windows import (
     SMALL_PACKETS,
     UPDATE_INTERVAL,
+    AckClock,
     growing_windows,
     reduced_window,
+    round_clock,
     stored_window,
     window_before,
 )
-from tcpdelay.chain.solver.state_space import Transitions
-from tcpdelay.compiling.compilation import kernel, records
+from tcpdelay.compiling.compilation import allocation_free, kernel, records
 from tcpdelay.compiling.record_types import Array, Column, Record, record_type
 
 # The rounds of the chain: the windows from each reduced window on, and the first round after each recovery.
@@ -266,7 +268,7 @@ def make_rounds(p: LinuxParameters) -> tuple[Rounds, FirstRounds, bool]:
     return rounds[:filled], _first_rounds(p, rounds[:filled], reduced, begins, runs, by_time, own_runs), runs_remain
 
 
-# The phases of the chain: their kinds, their numbers, and the functions that append their transitions.
+# The phases of the chain: their kinds, their numbers, and the events that they have in common.
 #
 # Phases are numbered in the order in which a flow passes through them from a timeout to an open window. A congestion
 # window is *open* while it lets every packet leave as soon as it is written; otherwise it *limits* the sender.
@@ -291,21 +293,14 @@ TIMEOUT, REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR_OPEN, ROUND, OPEN, LOST_OPEN,
   correlated losses: the same for several consecutive losses.
 """
 KIND_NAMES = (
-    "timeout",
-    "repair_more",
-    "repair_again",
-    "repair",
-    "repair_open",
-    "round",
-    "open",
-    "lost_open",
-    "lost_two",
-    "lost_repairing",
-    "lost",
+    *("timeout", "repair_more", "repair_again", "repair", "repair_open", "round"),
+    *("open", "lost_open", "lost_two", "lost_repairing", "lost"),
 )
 """Names of the kinds, by their numbers."""
 PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR, REPAIR_OPEN)
 """Kinds of the phases of recovery that each window has. The second REPAIR is the one of `even_repair_phase`."""
+ROUND_TRIPS_TO_ROUND = 2
+"""Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
 
 
@@ -313,7 +308,7 @@ class SendingFields:
     """Fields of what happens in a phase."""
 
     kind: Column[int]  # Kind of the phase
-    run: Column[int]  # With both spacings: spacing of the ACKs that release segments, as in `Openings`
+    run: Column[int]  # With both spacings: the ACK clock, as in `AckClock`
     # Number of ACKs that release a segment; in an open window, number of packets that leave
     openings: Column[float]
     spacing_in_run: Column[float]
@@ -350,11 +345,31 @@ def written_share(later: float, first: float, fading: float, time: float) -> flo
     return later if fading == 0.0 else later + first * math.exp(-fading * time)
 
 
+@allocation_free()
+def clock_of(s: PhaseSending) -> AckClock:
+    """Return the ACK clock of a phase."""
+    return AckClock(s.run, s.spacing_in_run, s.spacing_after_run)
+
+
+@allocation_free()
+def clock_of_round(p: LinuxParameters, layout: Layout, number: int) -> AckClock:
+    """Return the ACK clock of a round."""
+    one = layout.rounds[number]
+    return round_clock(p, one.window, one.reduced, one.all_in_run)
+
+
+@allocation_free(inlined=True)
+def set_clock(s: PhaseSending, clock: AckClock) -> None:
+    """Set the ACK clock of a phase."""
+    s.run, s.spacing_in_run, s.spacing_after_run = clock.run, clock.spacing_in_run, clock.spacing_after_run
+
+
 class Layout(NamedTuple):
     """The rounds of the chain and the numbers of its phases."""
 
     rounds: Rounds
     first_rounds: FirstRounds
+    sending: Sending  # What happens in each phase, which the kernels of its kind set
     # Whether the run of a round survives a recovery from the loss of one of its segments; see `make_rounds`
     runs_remain: bool
     repairs: int  # First phase of the recoveries
@@ -383,9 +398,13 @@ def make_layout(p: LinuxParameters) -> Layout:
     size = later_detections
     if p.segments_per_packet > 1:
         size += 2 * (DETECTIONS - 1) * (top + 1)
+    sending: Sending = records(size, SENDING)
+    sending.round_trips[:] = ROUND_TRIPS_TO_ROUND
+    sending.written_later[:] = 1.0
     return Layout(
         rounds,
         first_rounds,
+        sending,
         runs_remain,
         repairs,
         first_round,
@@ -399,26 +418,26 @@ def make_layout(p: LinuxParameters) -> Layout:
     )
 
 
-@kernel()
+@allocation_free()
 def repair_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of a recovery of that kind with the reduced window `window`."""
     place = len(PER_WINDOW) - 1 if kind == REPAIR_OPEN else kind - REPAIR_MORE
     return int(layout.repairs + len(PER_WINDOW) * window + place)
 
 
-@kernel()
+@allocation_free()
 def even_repair_phase(layout: Layout, window: int) -> int:
     """Return the phase REPAIR that leads to rounds with evenly spaced ACKs, after a loss outside the run."""
     return repair_phase(layout, window, REPAIR) + 1
 
 
-@kernel()
+@allocation_free()
 def open_phase(layout: Layout, window: int, kind: int) -> int:
     """Return the phase of that kind, one of `OPEN_KINDS`, with that window."""
     return int(layout.opens + len(OPEN_KINDS) * window + kind - OPEN)
 
 
-@kernel()
+@allocation_free()
 def lost_open_phase(layout: Layout, window: int, detection: int) -> int:
     """Return the phase LOST_OPEN with that window and that way of detection, one of `DETECTIONS`."""
     if detection == 0:
@@ -426,7 +445,7 @@ def lost_open_phase(layout: Layout, window: int, detection: int) -> int:
     return int(layout.later_detections + 2 * ((DETECTIONS - 1) * window + detection - 1))
 
 
-@kernel()
+@allocation_free()
 def repair_open_phase(layout: Layout, window: int, detection: int) -> int:
     """Return the phase REPAIR_OPEN with the reduced window `window` after that way of detection."""
     if detection == 0:
@@ -434,72 +453,52 @@ def repair_open_phase(layout: Layout, window: int, detection: int) -> int:
     return lost_open_phase(layout, window, detection) + 1
 
 
-@kernel()
+@allocation_free()
 def round_phase(layout: Layout, number: int) -> int:
     """Return the phase of round `number`."""
     return int(layout.first_round + number)
 
 
-@kernel()
+@allocation_free()
 def start_phase(p: LinuxParameters, layout: Layout) -> int:
     """Return the phase in which the chain starts: an open window that no longer grows."""
     return open_phase(layout, p.flight + 2, OPEN)
 
 
-@kernel()
+@allocation_free()
 def backlogged_phase(layout: Layout) -> int:
     """Return a phase with a backlog: the round with the smallest window."""
     return round_phase(layout, int(layout.first_rounds[SMALLEST_WINDOW].after_repair))
 
 
-@kernel()
+@allocation_free()
 def lost_phase(layout: Layout, number: int, kind: int) -> int:
     """Return the phase of a loss in round `number`.
 
     `kind` is 1 if the lost segment belonged to the run, else 0. If the rest of the round is lost, each group of losses
-    has two phases: see `drop_tail_rounds`.
+    has two phases: see `put_rest_loss_phases`.
     """
     return int(layout.losses + layout.loss_kinds * number + kind)
 
 
-@kernel()
+@allocation_free()
 def burst_phase(layout: Layout, window: int, lost: int) -> int:
     """Return the phase of `lost` consecutive losses, at least two, in an open window; 0: the whole window is lost."""
     return int(layout.bursts + layout.burst_kinds * window + max(lost - 1, 0))
 
 
-@kernel()
-def put(t: Transitions, row: int, target: int, when_empty: int, shift: float, chance: float, duration: float) -> int:
-    """Append an event. If `shift` is not a whole number, append two events with whole shifts and the same mean."""
-    if chance <= 0.0:
-        return row
-    low = math.floor(shift + SAME_TIME)
-    part = shift - low
-    for step in range(2):
-        share = part if step else 1 - part
-        if share > SAME_TIME:
-            t.target[row] = target
-            t.target_when_empty[row] = when_empty
-            t.shift[row] = low + step
-            t.probability[row] = chance * share
-            t.duration[row] = duration
-            row += 1
-    return row
+@allocation_free(inlined=True)
+def begin_phase(e: Events, layout: Layout, phase: int, kind: int, window: int) -> None:
+    """Begin a phase of this kind; ROUND and OPEN have the recovery state 0."""
+    layout.sending[phase].kind = kind
+    begin(e, phase, window, 0 if kind == ROUND else (kind - OPEN if OPEN <= kind < LOST else kind))
 
 
-@kernel()
+@allocation_free(inlined=True)
 def put_rounds(
-    t: Transitions,
-    row: int,
-    layout: Layout,
-    window: int,
-    after_open: bool,
-    opened: bool,
-    shift: float,
-    chance: float,
-    duration: float,
-) -> int:
-    """Append the event that a recovery with the reduced window `window` leads to its first round.
+    e: Events, layout: Layout, window: int, after_open: bool, opened: bool, shift: float, chance: float, time: float
+) -> None:
+    """Put the event that a recovery with the reduced window `window` leads to its first round.
 
     At the end of a recovery the window is the reduced window (`tcp_end_cwnd_reduction`; RFC 6937, 3).
     `opened` says whether the window is open for a flow without a backlog.
@@ -512,30 +511,12 @@ def put_rounds(
             number = first.after_open_larger if larger else first.after_open
         target = round_phase(layout, number)
         share = first.larger if larger else 1 - first.larger
-        row = put(t, row, target, empty if opened else target, shift, chance * share, duration)
-    return row
+        put(e, target, empty if opened else target, shift, chance * share, time)
 
 
-@kernel()
-def put_repeat(t: Transitions, row: int, phase: int, shift: float, sent: float, chance: float) -> int:
-    """Append an event that stays in its phase. The shift is rounded, and the duration is adapted to it.
-
-    `sent` is the number of packets that leave.
-    """
-    if chance <= 0.0:
-        return row
-    whole = math.floor(shift + 0.5)
-    t.target[row] = t.target_when_empty[row] = phase
-    t.shift[row] = whole
-    t.probability[row] = chance
-    t.duration[row] = max(whole + sent, 0.0)
-    return row + 1
-
-
-@kernel()
+@allocation_free(inlined=True)
 def put_outcomes(
-    t: Transitions,
-    row: int,
+    e: Events,
     layout: Layout,
     repeated_loss: float,
     only_timeout: float,
@@ -544,18 +525,17 @@ def put_outcomes(
     reduced: int,
     clean: int,
     shift: float,
-    duration: float,
-) -> int:
-    """Append the four outcomes of a detected loss, which together have the probability `share`.
+    time: float,
+) -> None:
+    """Put the four outcomes of a detected loss, which together have the probability `share`.
 
     RACK finds a lost retransmission like any other lost segment (`tcp_rack_detect_loss`; RFC 8985, 6.2).
     The retransmission is lost and only a timeout finds this loss (`only_timeout` is the probability of the latter); the
     retransmission is lost and RACK finds this loss; the flight has `more` losses; or the recovery has no further loss
     and leads to the phase `clean`.
     """
-    again = repair_phase(layout, reduced, REPAIR_AGAIN)
-    several = repair_phase(layout, reduced, REPAIR_MORE)
-    row = put(t, row, 0, 0, shift, share * (repeated_loss * only_timeout), duration)
-    row = put(t, row, again, again, shift, share * (repeated_loss * (1 - only_timeout)), duration)
-    row = put(t, row, several, several, shift, share * ((1 - repeated_loss) * more), duration)
-    return put(t, row, clean, clean, shift, share * ((1 - repeated_loss) * (1 - more)), duration)
+    again, several = repair_phase(layout, reduced, REPAIR_AGAIN), repair_phase(layout, reduced, REPAIR_MORE)
+    put(e, 0, 0, shift, share * (repeated_loss * only_timeout), time)
+    put(e, again, again, shift, share * (repeated_loss * (1 - only_timeout)), time)
+    put(e, several, several, shift, share * ((1 - repeated_loss) * more), time)
+    put(e, clean, clean, shift, share * ((1 - repeated_loss) * (1 - more)), time)

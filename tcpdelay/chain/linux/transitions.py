@@ -12,22 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.budget import SECONDS_PER_UPDATE
+from tcpdelay.chain.events import Events, begin, finished, new_events, put, put_repeat
 from tcpdelay.chain.linux.bursts import (
-    add_bursts,
-    add_rest_losses,
     lost_round_chance,
+    put_burst_phases,
+    put_rest_loss_phases,
     put_rest_losses,
     repair_rounds,
     repair_segments,
 )
 from tcpdelay.chain.linux.delays import beyond_bound, bins_with_tail, cost_of_bins, delay_bins, filled_bins, sums
-from tcpdelay.chain.linux.open_transitions import (
+from tcpdelay.chain.linux.losses import (
     OpenWindow,
-    add_later_detections,
     open_growth,
     open_window,
+    put_later_detections,
+    put_loss_in_repair,
+    put_losses,
+    put_lost_open,
+    put_lost_two,
     put_open_window,
     put_repair_of_open_window,
+    put_repairs,
 )
 from tcpdelay.chain.linux.parameters import (
     MOST_PHASES,
@@ -41,33 +47,26 @@ from tcpdelay.chain.linux.parameters import (
 from tcpdelay.chain.linux.phases import (
     KIND_NAMES,
     LARGEST_PER_ROOT_LOSS,
-    LOST_REPAIRING,
     OPEN,
-    REPAIR,
-    REPAIR_MORE,
-    REPAIR_OPEN,
     ROUND,
-    SENDING,
+    ROUND_TRIPS_TO_ROUND,
     START_RATIO,
-    TIMEOUT,
     Layout,
-    Sending,
     backlogged_phase,
-    even_repair_phase,
+    begin_phase,
+    clock_of_round,
     lost_phase,
     make_layout,
     open_phase,
-    put,
-    put_repeat,
     put_rounds,
-    repair_phase,
     round_phase,
+    set_clock,
     start_phase,
 )
-from tcpdelay.chain.linux.recoveries import put_loss_in_repair, put_losses, put_repairs, with_rtt_probes
-from tcpdelay.chain.linux.windows import opening_time, reduced_window, round_openings
+from tcpdelay.chain.linux.rtt_probes import with_rtt_probes
+from tcpdelay.chain.linux.windows import AckClock, ack_time, reduced_window
 from tcpdelay.chain.solver.aggregation import backlog_drift, tail_decay
-from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, Phases, Rows, Transitions, reachable_rows
+from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions, reachable_rows
 from tcpdelay.chain.solver.stationary import (
     BYTES_PER_CELL,
     BYTES_PER_PHASE,
@@ -81,94 +80,70 @@ from tcpdelay.chain.solver.stationary import (
     sum_up,
     updates_per_sweep,
 )
-from tcpdelay.compiling.compilation import compiled_elsewhere, interpreted, kernel, records
+from tcpdelay.compiling.compilation import allocation_free, compiled_elsewhere, interpreted, kernel
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.constants import CUBIC_BETA, CUBIC_C, CUBIC_SCALE
 
-ROUND_TRIPS_TO_ROUND = 2
-"""Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
 TRANSITIONS_PER_PHASE = 16
 """Capacity: at most two windows with four outcomes each, and two whole shifts for each outcome."""
 
 
-@kernel()
-def _timeouts(
-    p: LinuxParameters, t: Transitions, layout: Layout, phases: Phases, sending: Sending, opened: float
-) -> int:
-    """Append consecutive timeouts (`tcp_retransmit_timer`, `tcp_enter_loss`; RFC 6298, 5.5); return the transitions."""
-    row = 0
+@allocation_free()
+def _put_timeouts(p: LinuxParameters, e: Events, layout: Layout, opened: float) -> None:
+    """Put consecutive timeouts (`tcp_retransmit_timer`, `tcp_enter_loss`; RFC 6298, 5.5)."""
     window, rounds = p.largest_window if p.bbr else SMALLEST_WINDOW, 0
     if p.followed_losses:
         # Most timeouts follow an outage. Slow start then retransmits the window.
         window = reduced_window(p, p.flight + 1)
         rounds = repair_rounds(repair_segments(p, p.flight + 1))
     for stage in range(p.backoffs):
-        phases.first_transition[stage] = row
-        phases.recovery[stage] = stage + 1
-        sending.kind[stage] = TIMEOUT
+        begin(e, stage, 0, stage + 1)
         # RTO backoff: timeout number `stage` takes RTO 2^stage, or the longest timeout [slots].
         wait = min(p.timeout * 2.0**stage, p.longest_timeout)
         last = stage == p.backoffs - 1
         repeats = last and wait == p.longest_timeout
         if repeats:
-            row = put_repeat(t, row, stage, wait, 0.0, p.next_loss)
+            put_repeat(e, stage, wait, p.next_loss, 0.0)
         elif not last:
-            row = put(t, row, stage + 1, stage + 1, wait, p.next_loss, wait)
+            put(e, stage + 1, stage + 1, wait, p.next_loss, wait)
         lasts = wait + p.load * (0.5 + rounds)
         ends = 1.0 if last and not repeats else 1 - p.next_loss
         lost = lost_round_chance(p, rounds)
         if stage == 0:
-            row = put_repeat(t, row, stage, wait + p.load, 0.0, ends * lost)
+            put_repeat(e, stage, wait + p.load, ends * lost, 0.0)
         else:
-            row = put(t, row, 0, 0, wait + p.load, ends * lost, wait + p.load)
-        ends *= 1 - lost
-        row = put_rounds(t, row, layout, window, False, opened <= window, lasts, ends, lasts)
-    return row
+            put(e, 0, 0, wait + p.load, ends * lost, wait + p.load)
+        put_rounds(e, layout, window, False, opened <= window, lasts, ends * (1 - lost), lasts)
 
 
-@kernel()
-def _first_losses(
-    p: LinuxParameters,
-    t: Transitions,
-    row: int,
-    run: int,
-    spacing_in_run: float,
-    spacing_after_run: float,
-    window: int,
-    in_run: int,
-    other: int,
-) -> int:
-    """Append the first loss of a round: one event for each part of the round.
+@allocation_free()
+def _put_first_losses(p: LinuxParameters, e: Events, layout: Layout, number: int, window: int, clock: AckClock) -> None:
+    """Put the first loss of a round: one event for each part of the round.
 
     Segment number `place` is the first lost segment with the probability p (1 - p)^(place - 1). The event has the mean
     time of its part [slots]. The backlog changes by the packets written in this time minus the packets that have left.
-
-    `in_run` and `other` are the phases after the loss of a segment of the run, and of a later segment.
     """
-    chance, places, times, alive = 0.0, 0.0, 0.0, 1.0
+    chance, places, times, alive, run = 0.0, 0.0, 0.0, 1.0, clock.run
     middle = run + (window - run + 1) // 2
     for place in range(1, window + 1):
         this = alive * p.loss
         alive *= 1 - p.loss
         chance += this
         places += this * place
-        times += this * opening_time(place, run, spacing_in_run, spacing_after_run)
+        times += this * ack_time(clock, place)
         if chance > 0 and place in (run, middle, window):
-            target = in_run if place <= run else other
+            lost = lost_phase(layout, number, 1 if place <= run else 0)
             mean_time = times / chance
-            row = put(t, row, target, target, mean_time - p.packets_per_segment * places / chance, chance, mean_time)
+            put(e, lost, lost, mean_time - p.packets_per_segment * places / chance, chance, mean_time)
             chance = places = times = 0.0
-    return row
 
 
-@kernel()
-def _rounds(
-    p: LinuxParameters, o: OpenWindow, t: Transitions, row: int, layout: Layout, phases: Phases, sending: Sending
-) -> int:
-    """Append the rounds, in which the window limits the sender.
+@allocation_free()
+def _put_rounds_of_windows(p: LinuxParameters, o: OpenWindow, e: Events, layout: Layout) -> None:
+    """Put the rounds, in which the window limits the sender.
 
     Each ACK releases a segment (ACK clock; `tcp_write_xmit`, `tcp_cwnd_test`). The window of the next round is that of
     `growing_windows`.
@@ -178,70 +153,47 @@ def _rounds(
         window, following = layout.rounds.window[number], layout.rounds.following[number]
         continued = number > 0 and layout.rounds.following[number - 1] == number
         round_trips = round_trips + 1 if continued else ROUND_TRIPS_TO_ROUND
-        run, spacing_in_run, spacing_after_run = round_openings(
-            p, window, layout.rounds.reduced[number], layout.rounds.all_in_run[number]
-        )
+        clock = clock_of_round(p, layout, number)
         next_window = layout.rounds.window[following]
         phase, next_phase = round_phase(layout, number), round_phase(layout, following)
-        phases.first_transition[phase] = row
-        sending.run[phase] = run
-        sending.spacing_in_run[phase], sending.spacing_after_run[phase] = spacing_in_run, spacing_after_run
-        sending.duration[phase], sending.openings[phase] = p.load, window
-        sending.round_trips[phase] = round_trips
+        begin_phase(e, layout, phase, ROUND, window)
+        s = layout.sending[phase]
+        set_clock(s, clock)
+        s.duration, s.openings, s.round_trips = p.load, window, round_trips
         if p.rest_lost:
-            row = put_rest_losses(p, t, row, layout, number, window, True, run, spacing_in_run, spacing_after_run)
+            put_rest_losses(p, e, layout, number, window, True, clock)
         else:
-            in_run, other = lost_phase(layout, number, 1), lost_phase(layout, number, 0)
-            row = _first_losses(p, t, row, run, spacing_in_run, spacing_after_run, window, in_run, other)
+            _put_first_losses(p, e, layout, number, window, clock)
         empty = open_phase(layout, next_window, OPEN) if next_window >= o.needed else next_phase
         kept = (1 - p.loss) ** window
-        row = put(t, row, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
-    return row
+        put(e, next_phase, empty, p.load - p.packets_per_segment * window, kept, p.load)
 
 
 @kernel(nogil=True)
-def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Sending, Layout]:
-    """Return the phases, the transitions, one `SENDING` record per phase, and the layout."""
+def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Layout]:
+    """Return the phases, the transitions, and the layout, with one `SENDING` record per phase."""
     layout = make_layout(p)
     o = open_window(p)
-    phases: Phases = records(layout.size + 1, PHASE)
-    sending: Sending = records(layout.size, SENDING)
-    t: Transitions = records((TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size, TRANSITION)
-    sending.round_trips[:] = ROUND_TRIPS_TO_ROUND
-    sending.written_later[:] = 1.0
-    row = _timeouts(p, t, layout, phases, sending, o.needed)
+    e = new_events(layout.size, (TRANSITIONS_PER_PHASE + 2 * p.followed_losses) * layout.size)
+    _put_timeouts(p, e, layout, o.needed)
     for window in range(p.largest_window + 1):
-        for kind in range(REPAIR_MORE, REPAIR_OPEN + 1):
-            phase = repair_phase(layout, window, kind)
-            phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind, kind
-            phases.first_transition[phase] = row
-        even = even_repair_phase(layout, window)
-        phases.window[even], phases.recovery[even], sending.kind[even] = window, REPAIR, REPAIR
-        phases.first_transition[even] = row
-        if window >= SMALLEST_WINDOW:
-            row = put_repairs(p, o, t, row, layout, phases, sending, window)
-            row = put_repair_of_open_window(p, o, t, row, layout, phases, sending, window, 0)
-    for number in range(layout.rounds.size):
-        phase = round_phase(layout, number)
-        phases.window[phase], sending.kind[phase] = layout.rounds.window[number], ROUND
-    row = _rounds(p, o, t, row, layout, phases, sending)
+        put_repairs(p, o, e, layout, window)
+        put_repair_of_open_window(p, o, e, layout, window, 0)
+    _put_rounds_of_windows(p, o, e, layout)
     growth, step = open_growth(p)
     for window in range(p.largest_window + 1):
-        for kind in range(OPEN, LOST_REPAIRING + 1):
-            phase = open_phase(layout, window, kind)
-            phases.window[phase], phases.recovery[phase], sending.kind[phase] = window, kind - OPEN, kind
-            phases.first_transition[phase] = row
-        if window >= SMALLEST_WINDOW:
-            row = put_open_window(p, o, t, row, layout, phases, sending, window, growth[window], step[window])
-            row = put_loss_in_repair(p, o, t, row, layout, phases, sending, window)
+        put_open_window(p, o, e, layout, window, growth[window], step[window])
+        put_lost_open(p, o, e, layout, window, 0)
+        put_lost_two(p, o, e, layout, window)
+        put_loss_in_repair(p, o, e, layout, window)
     if p.rest_lost:
-        row = add_rest_losses(p, t, row, layout, phases, sending)
+        put_rest_loss_phases(p, e, layout)
     else:
-        row = put_losses(p, o, t, row, layout, phases, sending)
-    row = add_bursts(p, t, row, layout, phases, sending)
-    row = add_later_detections(p, o, t, row, layout, phases, sending)
-    phases.first_transition[layout.size] = row
-    return phases, t[:row], sending, layout
+        put_losses(p, o, e, layout)
+    put_burst_phases(p, e, layout)
+    put_later_detections(p, o, e, layout)
+    phases, transitions = finished(e)
+    return phases, transitions, layout
 
 
 # The chain of a Linux kernel as a profile of `DelayModel`, and the bounds of its backlogs and delays.
@@ -292,7 +244,7 @@ def _summed_up(
     most_updates: float,
 ) -> tuple[int, NDArray[np.float64], NDArray[np.float64], float]:
     """Solve the chain within its first bound: see `Profile.sum_up`."""
-    phases, transitions, sending, layout = linux_transitions(p)
+    phases, transitions, layout = linux_transitions(p)
     # Durations are in slots here, and so is the drift.
     start, backlogged = start_phase(p, layout), backlogged_phase(layout)
     outcome, rows, probability, cut, drift = solve_narrow(
@@ -300,7 +252,7 @@ def _summed_up(
     )
     values = weights = probability
     if probability.size > 0:
-        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        bins = delay_bins(p, phases, layout.sending, rows, probability, beyond_backlog(p))
         values, weights = filled_bins(with_rtt_probes(p, bins) if p.bbr else bins)
         values = forward_delay + values * p.interval
     outcome = sum_up(outcome, values, weights, cut, True, figures, result)
@@ -327,7 +279,7 @@ EXAMPLE = Flow(packet_size=174, interval=0.020), Path(rtt=0.100, loss=0.02), Lin
 
 def compile_transitions() -> None:
     """Compile the kernels that make the phases and transitions of a chain, and that need nothing else."""
-    phases, transitions, _, layout = linux_transitions(linux_parameters(*EXAMPLE))
+    phases, transitions, layout = linux_transitions(linux_parameters(*EXAMPLE))
     backlog_drift(phases, transitions, backlogged_phase(layout))
     tail_decay(phases, transitions, backlogged_phase(layout))
 
@@ -336,13 +288,13 @@ def compile_kernels() -> None:
     """Compile the large kernels of the chain, and meanwhile run `compile_transitions` in a second process."""
     p = linux_parameters(*EXAMPLE)
     with interpreted():
-        phases, transitions, sending, layout = linux_transitions(p)
+        phases, transitions, layout = linux_transitions(p)
         start, beyond = start_phase(p, layout), beyond_backlog(p)
         rows = reachable_rows(phases, transitions, start, first_bound(p))
         solution = solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
     with compiled_elsewhere(compile_transitions):
-        filled_bins(delay_bins(p, phases, sending, rows, solution.probability, beyond))
-        cost_of_bins(p, phases, sending, rows, solution.probability, beyond)
+        filled_bins(delay_bins(p, phases, layout.sending, rows, solution.probability, beyond))
+        cost_of_bins(p, phases, layout.sending, rows, solution.probability, beyond)
         updates_per_sweep(phases, transitions, rows)
         solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
 
@@ -362,37 +314,37 @@ class LinuxProfile:
         self.least_seconds = seconds_of_phases(p)
 
     @cached_property
-    def _made(self) -> tuple[Phases, Transitions, Sending, Layout]:
-        """Phases, transitions with durations in seconds, `SENDING` records and layout."""
-        phases, transitions, sending, layout = linux_transitions(self.parameters)
+    def _made(self) -> tuple[Phases, Transitions, Layout]:
+        """Phases, transitions with durations in seconds, and layout."""
+        phases, transitions, layout = linux_transitions(self.parameters)
         transitions["duration"] *= self.parameters.interval
-        return phases, transitions, sending, layout
+        return phases, transitions, layout
 
     @property
     def structure(self) -> tuple[Phases, Transitions]:
         """Phases and transitions, with durations in seconds."""
-        return self._made[0], self._made[1]
+        return self._made[:2]
 
     @property
     def kinds(self) -> NDArray[np.str_]:
         """Kind of each phase: see `KIND_NAMES`."""
-        names: NDArray[np.str_] = np.array(KIND_NAMES)[self._made[2]["kind"]]
+        names: NDArray[np.str_] = np.array(KIND_NAMES)[self._made[2].sending["kind"]]
         return names
 
     @property
     def start(self) -> int:
         """The phase in which the chain starts: an open window that no longer grows."""
-        return start_phase(self.parameters, self._made[3])
+        return start_phase(self.parameters, self._made[2])
 
     @property
     def backlogged(self) -> int:
         """A phase with a backlog: the round with the smallest window."""
-        return backlogged_phase(self._made[3])
+        return backlogged_phase(self._made[2])
 
     def bins(self, rows: Rows, probability: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the bins of delays without the one-way delay, not normalised, as if no backlog exceeded the bound."""
-        p, (phases, _, sending, _) = self.parameters, self._made
-        bins = delay_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        p, (phases, _, layout) = self.parameters, self._made
+        bins = delay_bins(p, phases, layout.sending, rows, probability, beyond_backlog(p))
         return with_rtt_probes(p, bins) if p.bbr else bins
 
     def _bins_beyond(
@@ -402,8 +354,8 @@ class LinuxProfile:
 
         The bins beyond the bound are those of a sum of 1: rare packets would be left out as negligible.
         """
-        phases, _, sending, _ = self._made
-        beyond = beyond_bound(self.parameters, phases, sending, rows, probability)
+        phases, _, layout = self._made
+        beyond = beyond_bound(self.parameters, phases, layout.sending, rows, probability)
         whole = max(float(beyond.sum()), sys.float_info.min)
         return self.bins(rows, probability - beyond), self.bins(rows, beyond / whole), whole
 
@@ -418,8 +370,8 @@ class LinuxProfile:
 
     def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
         """Return the estimated time [s] and memory [bytes] that `delays` takes."""
-        p, (phases, _, sending, _) = self.parameters, self._made
-        updates, memory = cost_of_bins(p, phases, sending, rows, probability, beyond_backlog(p))
+        p, (phases, _, layout) = self.parameters, self._made
+        updates, memory = cost_of_bins(p, phases, layout.sending, rows, probability, beyond_backlog(p))
         return updates * SECONDS_PER_UPDATE, memory
 
     def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -2,11 +2,11 @@
 
 A round is one round-trip time. After a loss the window is reduced; then Reno or CUBIC grows it.
 
-While the window limits the sender, each ACK releases one segment (the ACK clock); names of functions and fields call
-this ACK an *opening*. The ACKs of a round therefore repeat the spacing of the last round. When the window grows by
-one segment, one ACK releases two segments, and from then on two ACKs follow each other closely. So a round begins with
-a *run* of closely spaced ACKs; the ACKs after the run are further apart. After a loss in an open window, only the
-segments by which the window has grown since are in the run. After any other recovery all segments are in the run.
+While the window limits the sender, each ACK releases one segment: the ACK clock. The ACKs of a round therefore repeat
+the spacing of the last round. When the window grows by one segment, one ACK releases two segments, and from then on
+two ACKs follow each other closely. So a round begins with a *run* of closely spaced ACKs; the ACKs after the run are
+further apart. After a loss in an open window, only the segments by which the window has grown since are in the run.
+After any other recovery all segments are in the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.chain.linux.parameters import SAME_TIME, LinuxParameters
-from tcpdelay.compiling.compilation import allocation_free, kernel
+from tcpdelay.compiling.compilation import kernel
 from tcpdelay.sim.tcp import constants as tcp
 
 UPDATE_INTERVAL = 1 / tcp.CUBIC_UPDATES_PER_SECOND
@@ -139,7 +139,7 @@ SMALL_PACKETS = 2
 """Packets per segment from which packets count as small: a few segments then carry a whole backlog within a round."""
 
 
-class Openings(NamedTuple):
+class AckClock(NamedTuple):
     """When the ACKs of a round release segments: `run` ACKs close together, then the other ACKs further apart."""
 
     run: int  # Number of ACKs in the run
@@ -148,8 +148,8 @@ class Openings(NamedTuple):
 
 
 @kernel()
-def round_openings(p: LinuxParameters, window: int, reduced: int, all_in_run: bool) -> tuple[int, float, float]:
-    """Return the fields of `Openings` for a round whose window has grown from `reduced`.
+def round_clock(p: LinuxParameters, window: int, reduced: int, all_in_run: bool) -> AckClock:
+    """Return the ACK clock of a round whose window has grown from `reduced`.
 
     With `all_in_run` all ACKs belong to the run. While a backlog remains, an ACK that grows the window releases two
     segments back to back, and the ACK clock repeats this spacing (`tcp_cong_avoid_ai`, `tcp_write_xmit`).
@@ -157,66 +157,26 @@ def round_openings(p: LinuxParameters, window: int, reduced: int, all_in_run: bo
     load = p.load
     if p.packets_per_segment < SMALL_PACKETS:
         if all_in_run and p.full_segments:
-            return window - 1, 0.0, load
+            return AckClock(window - 1, 0.0, load)
         # While there is a backlog, each segment of growth leaves together with another segment.
-        return max(window - reduced, 0), 0.0, load / min(window, reduced)
+        return AckClock(max(window - reduced, 0), 0.0, load / min(window, reduced))
     run = window - 1 if all_in_run else 0
     if not all_in_run and window > reduced:
         # The run starts at the beginning of the round and fills the gaps between the other ACKs, packet by packet.
         filled = (window - reduced) / (1 - reduced / load) if reduced < load else float(window)
         run = int(min(max(filled, float(window - reduced)), float(window)) + 0.5)
     if run >= load or run >= window:
-        return window, load / window, load / window
-    return run, 1.0, (load - run) / (window - run)
+        return AckClock(window, load / window, load / window)
+    return AckClock(run, 1.0, (load - run) / (window - run))
 
 
 @kernel()
-def opening_time(place: int, run: int, spacing_in_run: float, spacing_after_run: float) -> float:
+def ack_time(clock: AckClock, place: int) -> float:
     """Return when the ACK number `place`, counted from 1, arrives after the last ACK of the round before [slots]."""
-    return place * spacing_in_run if place <= run else run * spacing_in_run + (place - run) * spacing_after_run
-
-
-@allocation_free()
-def opening_times(
-    count: int, run: int, spacing_in_run: float, spacing_after_run: float, times: NDArray[np.float64]
-) -> None:
-    """Write the times at which the first `count` ACKs of a round release segments [slots]."""
-    for place in range(count):
-        times[place] = opening_time(place + 1, run, spacing_in_run, spacing_after_run)
-
-
-@allocation_free()
-def times_after_loss(
-    p: LinuxParameters,
-    count: int,
-    run: int,
-    spacing_in_run: float,
-    spacing_after_run: float,
-    in_run: bool,
-    duration: float,
-    times: NDArray[np.float64],
-) -> None:
-    """Write the times at which ACKs release segments after a loss in a round, compressed into `duration` [slots]."""
-    others = count - run
-    if in_run:
-        first, last = run // 2, run // 2 + others
-    elif p.packets_per_segment < SMALL_PACKETS:
-        first, last = 0, 0
-    else:
-        first, last = run, count
-    middle = others // 2
-    time = 0.0
-    for place in range(count):
-        if in_run or p.packets_per_segment >= SMALL_PACKETS:
-            follows_closely = place < first or place >= last
-        else:
-            follows_closely = middle <= place < middle + run
-        time += spacing_in_run if follows_closely else spacing_after_run
-        times[place] = time
-    if count and times[count - 1] > duration:
-        shrink = duration / times[count - 1]
-        for place in range(count):
-            times[place] *= shrink
+    run = clock.run
+    if place <= run:
+        return place * clock.spacing_in_run
+    return run * clock.spacing_in_run + (place - run) * clock.spacing_after_run
 
 
 # When ACKs meet late writes. See "When writes are late" in docs/appendix/chain-linux.md.

@@ -1,1 +1,0 @@
-"""The Markov chain of QUIC."""
