@@ -12,7 +12,7 @@ from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import InvalidValueError, bounds
-from tcpdelay.models.predict import AnsweredBy, capacity, predict
+from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, capacity, predict, simulator, supports
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Scenario, Target
@@ -401,21 +401,84 @@ def edges_within_error(
     asked: Requested,
     edge: float,
     model: AnsweredBy | Model = "chain",
+    auto: bool = False,
 ) -> tuple[float | None, float | None]:
-    """Return the range in which the expected error places an edge: to 1 %, or to 5 % by simulations."""
+    """Return the range in which the expected error places an edge: to 1 %, or to 5 % by simulations.
+
+    With `auto`, what the chain refuses is simulated, and the range contains the edge of what `predict` answers.
+    """
     requested, target = replace(asked, precision="decision"), asked.target
     assert target is not None
     tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
+    # The error of a simulation hardly changes along the range; with it, each value only has to be decided.
+    at_edge = None if model == "chain" else predict(Scenario(*axis.place(edge), stack), asked, model)
+    error = None if at_edge is None else relative_error(stack, at_edge.expected_error)
 
     def edge_if(longer: bool) -> Bracket:
         def excess(value: float, whole: Requested | None = None) -> float:
             scenario = Scenario(*axis.place(value), stack)
-            return _excess(_late_if(longer, scenario, requested, target, model, whole), target)
+            if error is None:
+                return _excess(_late_if(longer, scenario, requested, target, whole, auto), target)
+            return _excess(
+                _late_with(error, longer, at_edge if at_edge and value == edge else scenario, requested, model), target
+            )
 
         near = partial(excess, whole=asked) if model == "chain" else None
         return bracket(excess, edge, axis.lowest, axis.highest, tolerance, near)
 
-    return edge_if(longer=True).inside, edge_if(longer=False).outside
+    ends = edge_if(longer=True).inside, edge_if(longer=False).outside
+    if not auto or model != "chain":
+        return ends
+    certain, impossible = ends
+    return (
+        _where_predicted(axis, stack, requested, certain, works=True),
+        _where_predicted(axis, stack, requested, impossible, works=False),
+    )
+
+
+def _where_predicted(
+    axis: Axis, stack: KnownStack, requested: Requested, end: float | None, works: bool
+) -> float | None:
+    """Return an end of the range of the chain, or the next value at which `predict` agrees that it works or fails."""
+    target = requested.target
+    assert target is not None
+    if end is None:
+        return None
+
+    def excess(value: float) -> float | None:
+        return excess_lateness(predict(Scenario(*axis.place(value), stack), requested), target)
+
+    known = excess(end)
+    if (known is not None and known <= 0) == works:
+        return end
+    found = bracket(excess, end, axis.lowest, axis.highest, SIMULATED_TOLERANCE)
+    return found.inside if works else found.outside
+
+
+def _limit_if(longer: bool, limit: float, error: float) -> float:
+    """Return the limit [s] that decides whether a target is met if all delays are longer, or shorter, by an error."""
+    return limit * (1 - error) if longer else longer_limit(limit, error)
+
+
+def _late_with(
+    error: float, longer: bool, known: Answer | Scenario, requested: Requested, model: AnsweredBy | Model
+) -> float:
+    """Return the share of late packets if all delays are longer, or shorter, than simulated by a relative error."""
+    scenario, target = known.scenario if isinstance(known, Answer) else known, requested.target
+    assert target is not None
+    limit = _limit_if(longer, target.limit, error)
+    if target.latest < scenario.path.forward_delay or limit <= 0:
+        return ALL_LATE
+    shifted = replace(requested, target=replace(target, limit=limit))
+    answer = known.restated(shifted) if isinstance(known, Answer) else None
+    answer = predict(scenario, shifted, model) if answer is None else answer
+    if not answer.answered:
+        return ALL_LATE if longer else 0.0
+    if error > 0 or answer.distribution is None:
+        return answer.lateness
+    # Without a known error of the delays, the statistical error of the share counts.
+    statistical = answer.distribution.late_error(limit)
+    return min(max(answer.lateness + (statistical if longer else -statistical), 0.0), 1.0)
 
 
 def _late_if(
@@ -423,16 +486,17 @@ def _late_if(
     scenario: Scenario,
     requested: Requested,
     target: Target,
-    model: AnsweredBy | Model,
     whole: Requested | None = None,
+    auto: bool = False,
 ) -> float:
-    """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
+    """Return the share of late packets if all delays are longer, or shorter, by the expected error of the chain."""
     if target.latest < scenario.path.forward_delay:
         return ALL_LATE
-    if model != "chain" or isinstance(scenario.stack, Quic):
+    if isinstance(scenario.stack, Quic):
         # The range follows from the whole distribution.
-        answer = predict(scenario, replace(requested, precision="exact"), model)
-        return late_range(answer, target.latest)[longer]
+        return late_range(predict(scenario, replace(requested, precision="exact"), "chain"), target.latest)[longer]
+    if auto and supports(scenario).refused:
+        return _late_by_simulation(longer, scenario, requested, target)
     # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
     flow, path, stack = scenario.flow, scenario.path, scenario.stack
     largest = capacity(scenario)
@@ -442,6 +506,14 @@ def _late_if(
     open_end = ALL_LATE if longer else 0.0
     if error >= WRONG_CALL:
         return open_end
-    limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
-    answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, model)
-    return answer.lateness if answer.answered else open_end
+    limit = _limit_if(longer, target.limit, error)
+    answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, "chain")
+    if answer.answered:
+        return answer.lateness
+    return _late_by_simulation(longer, scenario, requested, target) if auto else open_end
+
+
+def _late_by_simulation(longer: bool, scenario: Scenario, requested: Requested, target: Target) -> float:
+    """Return the share of late packets of a simulation if all delays are longer, or shorter, by its expected error."""
+    answer = predict(scenario, replace(requested, precision="exact"), simulator(COMPARED_PACKETS))
+    return late_range(answer, target.latest)[longer]
