@@ -10,11 +10,11 @@ import numpy as np
 
 from tcpdelay.advice.guideline import NOT_FOR_SOURCES, Findings, SourceFindings
 from tcpdelay.ask import assumptions
-from tcpdelay.declare import Field, declarations, effective_fields
+from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report import phrases
 from tcpdelay.report.analysis import by_chance_row, disagreement
 from tcpdelay.report.document import Advice, Content, Section, Table
-from tcpdelay.scenario.messages import EmpiricalSizes, SizeDistribution
+from tcpdelay.scenario.messages import EmpiricalSizes, LognormalSizes, ParetoSizes
 from tcpdelay.scenario.path import WARNING, Path, PathPreset
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.source_settings import KINDS
@@ -168,18 +168,16 @@ def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
 def _in_words(described: type, values: Mapping[str, Any]) -> str:
     """Return values of a class's declared fields in words."""
     declared = declarations(described)
-    return ", ".join(f"{name.replace('_', ' ')} {_written(declared[name], value)}" for name, value in values.items())
+    written = {name: _sizes(value) or declared[name].written(value) for name, value in values.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in written.items())
 
 
-def _written(declared: Field, value: object) -> str:
-    """Return the value of a field in words; a distribution of sizes has fields of its own."""
-    if not isinstance(value, SizeDistribution):
-        return declared.written(value)
-    kind = type(value).__name__.removesuffix("Sizes").lower()
-    if isinstance(value, EmpiricalSizes):
-        return f"of {value.mean_size:.0f} B in the mean, {value.values.size} measured"
-    given = {name: getattr(value, name) for name in declarations(type(value))}
-    return f"{kind} ({', '.join(f'{name} {size:g}' for name, size in given.items())})"
+def _sizes(value: object) -> str:
+    """Return a distribution of sizes in words; an empty text for any other value."""
+    if not isinstance(value, LognormalSizes | ParetoSizes):
+        return f"measured, {value.mean_size:.0f} B in the mean" if isinstance(value, EmpiricalSizes) else ""
+    given = ", ".join(f"{name} {getattr(value, name):g}" for name in declarations(type(value)))
+    return f"{type(value).__name__.removesuffix('Sizes').lower()} ({given})"
 
 
 def preset_section(preset: PathPreset, path: Path) -> Section:

@@ -325,8 +325,9 @@ def largest_bitrate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
-        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The range
+        of the chain's edge extends to values at which `predict_delay` agrees, if it simulates there. Each simulation
+        has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------

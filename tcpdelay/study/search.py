@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
+import numpy as np
+
 from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.ask import Answer, Model, Requested
@@ -410,18 +412,14 @@ def edges_within_error(
     requested, target = replace(asked, precision="decision"), asked.target
     assert target is not None
     tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
-    # The error of a simulation hardly changes along the range; with it, each value only has to be decided.
-    at_edge = None if model == "chain" else predict(Scenario(*axis.place(edge), stack), asked, model)
-    error = None if at_edge is None else relative_error(stack, at_edge.expected_error)
+    error = None
+    if model != "chain":
+        error = relative_error(stack, predict(Scenario(*axis.place(edge), stack), asked, model).expected_error)
 
     def edge_if(longer: bool) -> Bracket:
         def excess(value: float, whole: Requested | None = None) -> float:
             scenario = Scenario(*axis.place(value), stack)
-            if error is None:
-                return _excess(_late_if(longer, scenario, requested, target, whole, auto), target)
-            return _excess(
-                _late_with(error, longer, at_edge if at_edge and value == edge else scenario, requested, model), target
-            )
+            return _excess(_late_if(longer, scenario, requested, model, error, whole, auto), target)
 
         near = partial(excess, whole=asked) if model == "chain" else None
         return bracket(excess, edge, axis.lowest, axis.highest, tolerance, near)
@@ -429,91 +427,64 @@ def edges_within_error(
     ends = edge_if(longer=True).inside, edge_if(longer=False).outside
     if not auto or model != "chain":
         return ends
-    certain, impossible = ends
-    return (
-        _where_predicted(axis, stack, requested, certain, works=True),
-        _where_predicted(axis, stack, requested, impossible, works=False),
-    )
+    works, fails = (_where_predicted(axis, stack, requested, end, end is ends[0]) for end in ends)
+    return works, fails
 
 
 def _where_predicted(
     axis: Axis, stack: KnownStack, requested: Requested, end: float | None, works: bool
 ) -> float | None:
     """Return an end of the range of the chain, or the next value at which `predict` agrees that it works or fails."""
-    target = requested.target
+    decided, target = replace(requested, packets=COMPARED_PACKETS), requested.target
     assert target is not None
-    if end is None:
-        return None
 
     def excess(value: float) -> float | None:
-        return excess_lateness(predict(Scenario(*axis.place(value), stack), requested), target)
+        return excess_lateness(predict(Scenario(*axis.place(value), stack), decided), target)
 
-    known = excess(end)
-    if (known is not None and known <= 0) == works:
+    if end is None or ((known := excess(end)) is not None and known <= 0) == works:
         return end
     found = bracket(excess, end, axis.lowest, axis.highest, SIMULATED_TOLERANCE)
     return found.inside if works else found.outside
-
-
-def _limit_if(longer: bool, limit: float, error: float) -> float:
-    """Return the limit [s] that decides whether a target is met if all delays are longer, or shorter, by an error."""
-    return limit * (1 - error) if longer else longer_limit(limit, error)
-
-
-def _late_with(
-    error: float, longer: bool, known: Answer | Scenario, requested: Requested, model: AnsweredBy | Model
-) -> float:
-    """Return the share of late packets if all delays are longer, or shorter, than simulated by a relative error."""
-    scenario, target = known.scenario if isinstance(known, Answer) else known, requested.target
-    assert target is not None
-    limit = _limit_if(longer, target.limit, error)
-    if target.latest < scenario.path.forward_delay or limit <= 0:
-        return ALL_LATE
-    shifted = replace(requested, target=replace(target, limit=limit))
-    answer = known.restated(shifted) if isinstance(known, Answer) else None
-    answer = predict(scenario, shifted, model) if answer is None else answer
-    if not answer.answered:
-        return ALL_LATE if longer else 0.0
-    if error > 0 or answer.distribution is None:
-        return answer.lateness
-    # Without a known error of the delays, the statistical error of the share counts.
-    statistical = answer.distribution.late_error(limit)
-    return min(max(answer.lateness + (statistical if longer else -statistical), 0.0), 1.0)
 
 
 def _late_if(
     longer: bool,
     scenario: Scenario,
     requested: Requested,
-    target: Target,
+    model: AnsweredBy | Model,
+    error: float | None,
     whole: Requested | None = None,
     auto: bool = False,
 ) -> float:
-    """Return the share of late packets if all delays are longer, or shorter, by the expected error of the chain."""
+    """Return the share of late packets if all delays are longer, or shorter, by the expected error.
+
+    The error of a simulation is given: that at the edge, as it hardly changes along the range.
+    """
+    target, open_end = requested.target, ALL_LATE if longer else 0.0
+    assert target is not None
     if target.latest < scenario.path.forward_delay:
         return ALL_LATE
-    if isinstance(scenario.stack, Quic):
-        # The range follows from the whole distribution.
-        return late_range(predict(scenario, replace(requested, precision="exact"), "chain"), target.latest)[longer]
-    if auto and supports(scenario).refused:
-        return _late_by_simulation(longer, scenario, requested, target)
-    # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
-    flow, path, stack = scenario.flow, scenario.path, scenario.stack
-    largest = capacity(scenario)
-    error = relative_error(
-        stack, expected_error(flow, path, stack, largest > flow.packet_rate, largest, target.quantile)
-    )
-    open_end = ALL_LATE if longer else 0.0
-    if error >= WRONG_CALL:
-        return open_end
-    limit = _limit_if(longer, target.limit, error)
-    answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, "chain")
-    if answer.answered:
-        return answer.lateness
-    return _late_by_simulation(longer, scenario, requested, target) if auto else open_end
-
-
-def _late_by_simulation(longer: bool, scenario: Scenario, requested: Requested, target: Target) -> float:
-    """Return the share of late packets of a simulation if all delays are longer, or shorter, by its expected error."""
-    answer = predict(scenario, replace(requested, precision="exact"), simulator(COMPARED_PACKETS))
-    return late_range(answer, target.latest)[longer]
+    refused = auto and bool(supports(scenario).refused)
+    if error is None and not refused:
+        if isinstance(scenario.stack, Quic):
+            # The range follows from the whole distribution.
+            return late_range(predict(scenario, replace(requested, precision="exact"), model), target.latest)[longer]
+        # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        largest = capacity(scenario)
+        known = expected_error(flow, path, stack, largest > flow.packet_rate, largest, target.quantile)
+        error = relative_error(stack, known)
+        if error >= WRONG_CALL:
+            return open_end
+    if error is not None:
+        limit = target.limit * max(1 - error, SMALLEST_SHARE) if longer else longer_limit(target.limit, error)
+        answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, model)
+        if answer.answered:
+            # Without a known error of the delays, the statistical error of the share counts.
+            shares = answer.distribution if error == 0 and model != "chain" else None
+            statistical = 0.0 if shares is None else shares.late_error(limit)
+            return float(np.clip(answer.lateness + (statistical if longer else -statistical), 0, 1))
+        if not auto:
+            return open_end
+    simulated = predict(scenario, replace(requested, precision="exact"), simulator(COMPARED_PACKETS))
+    return late_range(simulated, target.latest)[longer]
