@@ -57,7 +57,7 @@ BUDGETS = {
         "capture": 5945,
         "testbed": 6605,
         "proxy": 800,
-        "study": 9381,
+        "study": 9386,
         "advice": 1862,
         "report": 5967,
     },

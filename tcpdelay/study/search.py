@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, get_args
 
-import numpy as np
-
 from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.ask import Answer, Model, Requested
@@ -439,12 +437,21 @@ def _where_predicted(
     assert target is not None
 
     def excess(value: float) -> float | None:
-        return excess_lateness(predict(Scenario(*axis.place(value), stack), decided), target)
+        answer = predict(Scenario(*axis.place(value), stack), decided)
+        known = answer.answered and answer.method != "chain"
+        return _excess(_late_within(answer, works), target) if known else excess_lateness(answer, target)
 
     if end is None or ((known := excess(end)) is not None and known <= 0) == works:
         return end
     found = bracket(excess, end, axis.lowest, axis.highest, SIMULATED_TOLERANCE)
     return found.inside if works else found.outside
+
+
+def _late_within(answer: Answer, longer: bool) -> float:
+    """Return the largest, or the smallest, share of late packets that the statistical error of a simulation allows."""
+    target, found = answer.requested.target, answer.distribution
+    statistical = 0.0 if target is None or found is None else found.late_error(target.limit)
+    return min(max(answer.lateness + (statistical if longer else -statistical), 0.0), 1.0)
 
 
 def _late_if(
@@ -481,9 +488,7 @@ def _late_if(
         answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, model)
         if answer.answered:
             # Without a known error of the delays, the statistical error of the share counts.
-            shares = answer.distribution if error == 0 and model != "chain" else None
-            statistical = 0.0 if shares is None else shares.late_error(limit)
-            return float(np.clip(answer.lateness + (statistical if longer else -statistical), 0, 1))
+            return _late_within(answer, longer) if error == 0 else answer.lateness
         if not auto:
             return open_end
     simulated = predict(scenario, replace(requested, precision="exact"), simulator(COMPARED_PACKETS))
