@@ -1,9 +1,7 @@
 """What an answer allows to say: verdicts, validated ranges, and one answer to one question, whoever is asked."""
 
 import csv
-import json
 import math
-import random
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -11,6 +9,7 @@ import numpy as np
 import pytest
 
 import tcpdelay as td
+from answers import answers_row, ask, disagreements, draw_question
 from scoring import error_map
 from scoring.drop_tail import published_figures
 from tcpdelay.accuracy.validity import LINUX_RANGE, PUBLISHED_RANGE, ValidityWarning, validated_range
@@ -274,73 +273,28 @@ def test_the_simulator_too_has_no_delay_but_the_networks_without_loss():
     assert found.worst == pytest.approx(0.05, abs=2e-6)
 
 
-# One question has one answer: Python, predict, report, solve and batch
+# One question has one answer: Python, predict, report, solve, batch, region, compare and the explorer
 
 
-def drawn(count, seed=3):
-    """Return calls within the validated range: packet size [bytes], interval [ms], RTT [ms], loss [fraction]."""
-    draw = random.Random(seed)
-    return [
-        (draw.randint(80, 1000), draw.choice([20, 30, 40, 60]), draw.randint(40, 250), draw.choice([5e-3, 0.01, 0.02]))
-        for _ in range(count)
-    ]
+@pytest.mark.parametrize("number", [2, 3, 4, 7, 11, 13, 16, 17, 18, 19, 20, 22])
+def test_all_commands_give_one_answer(number):
+    """Random questions; validation/answers.py asks 200 of them."""
+    row = answers_row(number)
+    assert row["disagree"] == ""
+    assert row["asked"].startswith("python predict report solve")
 
 
-@pytest.fixture(params=drawn(6), ids=str)
-def call(request):
-    size, interval, rtt, loss = request.param
-    words = ["--packet-size", f"{size}B", "--interval", f"{interval}ms", "--rtt", f"{rtt}ms", "--limit", "300ms"]
-    scenario = Scenario(td.Flow(size, interval / 1000), td.Path(rtt=rtt / 1000, loss=loss))
-    return scenario, words, ["--loss", f"{100 * loss:g}%"]
-
-
-def in_json(run, *arguments):
-    status, printed, errors = run(*arguments, "--format", "json")
-    assert status == 0, errors
-    return json.loads(printed)
-
-
-def test_the_delays_are_the_same(run, call, tmp_path):
-    scenario, words, loss = call
-    target = td.Target(0.3)
-    answer = td.predict_delay(scenario.source, scenario.path)
-    expected = (answer.quantile(0.95), answer.mean)
-    predicted = in_json(run, "predict", *words, *loss)
-    assert (predicted["p95"], predicted["mean"]) == expected
-    found = td.guideline(scenario.source, scenario.path, target=target)
-    if found.answer.method == answer.method:
-        assert (found.answer.require().quantile(0.95), found.mean) == expected
-    (tmp_path / "rows.csv").write_text(f"rtt,loss\n{scenario.path.rtt},{scenario.path.loss}\n")
-    status, _, errors = run("batch", "rows.csv", "-o", "out.csv", *words[:4], *words[6:])
-    assert status == 0, errors
-    with (tmp_path / "out.csv").open() as file:
-        (row,) = csv.DictReader(file)
-    if answer.method == "chain":
-        assert float(row["p95"]) == expected[0]
-
-
-def test_the_edges_are_the_same(run, call):
-    scenario, words, loss = call
-    reported = {margin["quantity"]: margin for margin in in_json(run, "report", *words, *loss)["margins"]}
-    target = td.Target(0.3)
-    flow, path = scenario.source, scenario.path
-    edges = {
-        "loss": td.largest_loss(flow, path, target=target),
-        "rtt": td.largest_rtt(flow, path, target=target),
-        "bitrate": td.largest_bitrate(flow, path, target=target),
-    }
-    without = {"loss": [*words], "rtt": [*words[:4], *words[6:], *loss], "bitrate": [*words, *loss]}
-    for quantity, edge in edges.items():
-        solved = in_json(run, "solve", quantity, *without[quantity])
-        assert (solved["value"], solved["certain"], solved["impossible"]) == (edge.value, edge.certain, edge.impossible)
-        margin = reported[quantity]
-        # A report moves an edge that is within the tolerance of the present value to it.
-        if margin["edge"] != margin["now"]:
-            assert margin["edge"] == edge.value
-        if margin["within_error"] is not None and margin["edge"] == edge.value:
-            low, high = margin["within_error"]
-            assert low in (edge.certain, margin["now"])
-            assert high in (edge.impossible, margin["now"])
+def test_answers_that_disagree_are_found():
+    question = draw_question(np.random.default_rng([1, 4]), 4)
+    found = ask(question)
+    assert disagreements(question, found) == []
+    record = found.records["predict"]
+    for name, changed in (("p95", 0.0), ("late_fraction_high", 1.0), ("method", "simulation")):
+        assert disagreements(question, replace(found, records=found.records | {"predict": record | {name: changed}}))
+    solved = found.records["solve"]
+    for name in ("value", "certain"):
+        changed = found.records | {"solve": solved | {name: 0.7 * solved[name]}}
+        assert disagreements(question, replace(found, records=changed))
 
 
 def test_a_target_below_the_delay_of_the_network_alone_fails_whatever_the_error():

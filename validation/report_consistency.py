@@ -29,6 +29,7 @@ from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.advice.guideline import Findings
 from tcpdelay.advice.judged_delays import MOST_TO_DO, SMALLEST_GAIN
 from tcpdelay.advice.rule import Recommendation
+from tcpdelay.advice.rules import SMALLEST_PART
 from tcpdelay.declare import bounds
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay
 from tcpdelay.models.predict import predict
@@ -141,6 +142,7 @@ def _advice_faults(found: Findings) -> Iterator[str]:
     if (
         not found.works
         and edge is not None
+        and edge >= SMALLEST_PART * found.flow.bitrate
         and (rate is None or not found.target.is_met_by(rate.with_rule or math.inf))
     ):
         yield f"the target is met up to {edge:.0f} bit/s, but not with the advice to send less"

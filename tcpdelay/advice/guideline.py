@@ -150,7 +150,6 @@ NOT_FOR_SOURCES = (
     "the fair TCP rate",
     "the time with a backlog",
     "playout buffers for single losses",
-    "the ranges of margins",
     "rules on packets of one size",
 )
 """Contents of a report on a flow of constant rate that a report on another source does not have."""

@@ -70,6 +70,8 @@ MIN_INTERVAL, MAX_INTERVAL = bounds(Flow, "interval")
 MIN_MSS, _ = bounds(Linux, "mss")
 IN_TURN, LEAST_BUSY = "par-2-blind", "par-2"
 """Names in a comparison of two connections that take turns, and of the less busy of two connections."""
+SMALLEST_PART = 0.1
+"""Smallest part of the present bitrate that is advised: encoders of video and speech cover a ratio of about ten."""
 SHORT_ACK_DELAY = 0.005
 """The `max_ack_delay` that is recommended [s]."""
 
@@ -330,8 +332,11 @@ def _lower_bitrate(s: Situation) -> Effect | None:
         return Effect("none", reason="the target is met at this bitrate")
     if s.bitrate is None or s.bitrate.edge is None:
         return Effect("none", reason="no bitrate was found that meets the target")
-    edge = s.bitrate.edge
-    source = s.source
+    edge, source = s.bitrate.edge, s.source
+    share = edge / source.mean_bitrate
+    if share < SMALLEST_PART:
+        lower_rate = f"{format_rate(edge)}, {format_fraction(share)} of the present bitrate"
+        return Effect("none", reason=f"the target is met only up to {lower_rate}: too little for the same content")
     lower = at_bitrate(source, edge, s.stack.mss) if isinstance(source, Flow) else source.at_bitrate(edge)
     # A longer simulation than those of the search may miss the target at the edge itself.
     searched = s.bitrate.method == "simulation"

@@ -23,7 +23,7 @@ from tcpdelay.accuracy.validity import ValidityWarning
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.encapsulation import RTP_SPLITS
 from tcpdelay.scenario.path import PATH_PRESETS
-from tcpdelay.scenario.scenario import APPLICATIONS, FIELDS, SOURCE_FIELDS
+from tcpdelay.scenario.scenario import APPLICATIONS, FIELDS, OTHER_APPLICATIONS, SOURCE_FIELDS
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.store import unfinished_path
 from tcpdelay.units import format_duration, format_fraction, format_rate, format_time, printable
@@ -248,6 +248,7 @@ def argument_errors(option: str | None = None) -> Iterator[None]:
         named = f"{own}:" if option in (None, own) else f"{option}: {error.name}"
         known = {SIMULATED: f"; {SIMULATION_HINT}", QUIC_SIMULATED: f"; {QUIC_SIMULATION_HINT}"}
         known[RTP_SPLITS] = f"; {RTP_SPLITS} (--packet-size, --source)"
+        known[OTHER_APPLICATIONS] = f"; {OTHER_APPLICATIONS} (--bitrate 15Mbit/s --fps 60 --limit 50ms)"
         hint = known.get(error.hint, "")
         raise typer.BadParameter(f"{named} {error.fault}{hint}") from error
     except ValueError as error:

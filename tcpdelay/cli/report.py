@@ -46,7 +46,8 @@ class ReportOutput(Destination):
     """How a report is made and written."""
 
     against: list[str] | None = option(
-        "Compare with the scenario that has another value of an option, such as loss=1%; may be repeated.",
+        "Compare with the scenario that has another value of an option, such as loss=1%; may be repeated. For flows of "
+        "constant rate only.",
         panel="Comparison",
         metavar="OPTION=VALUE",
     )
@@ -86,7 +87,8 @@ def report(options: ScenarioOptions, source: SourceOptions, result: ReportOutput
     chosen = result.checked_format(Format, *files, *source.files)
     scenarios = [read_scenario(own, source) for own in asked]
     if against and not all(isinstance(each.source, Flow) for each in scenarios):
-        raise typer.BadParameter("--against: compares reports on flows of constant rate only")
+        instead = "for this source, make a report of each scenario"
+        raise typer.BadParameter(f"--against: compares reports on flows of constant rate only; {instead}")
     with argument_errors(), predicting():
         from tcpdelay.report.guideline import compare_guidelines, guideline
 

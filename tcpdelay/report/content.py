@@ -14,10 +14,12 @@ from tcpdelay.declare import declarations, effective_fields
 from tcpdelay.report import phrases
 from tcpdelay.report.analysis import by_chance_row, disagreement
 from tcpdelay.report.document import Advice, Content, Section, Table
+from tcpdelay.scenario.messages import EmpiricalSizes, LognormalSizes, ParetoSizes
 from tcpdelay.scenario.path import WARNING, Path, PathPreset
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.source_settings import KINDS
 from tcpdelay.scenario.stack import transport_name
+from tcpdelay.study.edge import FAR
 from tcpdelay.units import (
     NEVER_SETTLES,
     TOO_FEW,
@@ -166,7 +168,16 @@ def measured_table(guideline: JudgedDelays, estimate: PathEstimate) -> Table:
 def _in_words(described: type, values: Mapping[str, Any]) -> str:
     """Return values of a class's declared fields in words."""
     declared = declarations(described)
-    return ", ".join(f"{name.replace('_', ' ')} {declared[name].written(value)}" for name, value in values.items())
+    written = {name: _sizes(value) or declared[name].written(value) for name, value in values.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in written.items())
+
+
+def _sizes(value: object) -> str:
+    """Return a distribution of sizes in words; an empty text for any other value."""
+    if not isinstance(value, LognormalSizes | ParetoSizes):
+        return f"measured, {value.mean_size:.0f} B in the mean" if isinstance(value, EmpiricalSizes) else ""
+    given = ", ".join(f"{name} {getattr(value, name):g}" for name in declarations(type(value)))
+    return f"{type(value).__name__.removesuffix('Sizes').lower()} ({given})"
 
 
 def preset_section(preset: PathPreset, path: Path) -> Section:
@@ -262,7 +273,7 @@ def margins_table(guideline: JudgedDelays) -> Table:
     return Table(("Quantity", "Here", "Works up to", "Margin"), tuple(rows), numeric=(1, 2))
 
 
-def ranges_table(guideline: Findings) -> Table:
+def ranges_table(guideline: JudgedDelays) -> Table:
     """Return the range in which the expected error places each margin."""
     rows = tuple(
         (phrases.QUANTITY[margin.quantity], *phrases.within_error(margin.quantity, *margin.within_error))
@@ -479,17 +490,16 @@ def _margins(found: Findings | SourceFindings) -> Section:
     if isinstance(found, SourceFindings):
         remark += (
             " With the bitrate, all sizes change and the times stay. Each value is simulated with "
-            f"{found.compared} messages, all with the same random numbers; margins are searched to 2 %."
+            f"{found.compared} messages, all with the same random numbers; margins are searched to 1 %."
         )
         if all(margin.quantity != "bitrate" for margin in found.margins):
             remark += " This class of sources cannot be scaled, so there is no margin of the bitrate."
-    else:
-        ranges = ranges_table(found)
-        if ranges.rows:
-            remark += " “Within the error” is what holds whatever the expected error of the chain."
-            tables.append(ranges)
-        if found.simulated_because:
-            remark += " Simulated margins have no range: it would take two to three times as many simulations."
+    ranges = ranges_table(found)
+    if ranges.rows:
+        remark += " “Within the error” is what holds whatever the expected error of the model that answers."
+        tables.append(ranges)
+    if any(margin.is_far and margin.within_error is None for margin in found.margins):
+        remark += f" A simulated margin that is {FAR:g} or more times the present value has no range, which takes long."
     curve = found.loss_curve
     tables += [loss_table(found)] if curve.loss.size else []
     paragraphs = [remark]

@@ -232,7 +232,9 @@ def room(margin: Margin, works: bool) -> str:
     if margin.now == 0:
         return f"up to {edge}"
     ratio = margin.edge / margin.now
-    return f"{_percent(ratio - 1)} more" if ratio < 2 else f"{ratio:.2g} times as much"
+    if ratio < 2:
+        return f"{_percent(ratio - 1)} more"
+    return f"{ratio:.2g} times as much" if ratio < 10 else f"{ratio:.0f} times as much"
 
 
 def _percent(share: float) -> str:

@@ -202,10 +202,14 @@ APPLICATIONS = _presets()
 """The presets by name."""
 
 
+OTHER_APPLICATIONS = "describe another application by what it sends; a cloud game sends a video of 60 frames a second"
+"""Hint at the way round for an application without a preset."""
+
+
 def application(name: str) -> Application:
     """Return the preset called `name`."""
     if name not in APPLICATIONS:
-        raise InvalidValueError("app", name, f"be one of {', '.join(APPLICATIONS)}")
+        raise InvalidValueError("app", name, f"be one of {', '.join(APPLICATIONS)}", OTHER_APPLICATIONS)
     return APPLICATIONS[name]
 
 

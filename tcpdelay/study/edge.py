@@ -44,6 +44,8 @@ Limit = Literal["delay", "capacity", "size of the chain", "not modelled", "segme
 
 CHAIN_SIZE: Limit = "size of the chain"
 NOT_MODELLED: Limit = "not modelled"
+FAR = 10.0
+"""Multiple of the present value from which on a report gives a simulated margin no range, which would take seconds."""
 SCAN_FACTOR = 4.0
 """If no value meets the target, the shortest delay is searched at values with this ratio."""
 
@@ -155,15 +157,16 @@ def largest_or_none(
     target: Target,
     method: AnsweredBy | Model,
     on_progress: Callable[[int, int], None] | None = None,
-    simulated_range: bool = True,
+    now: float | None = None,
 ) -> Edge | None:
     """Return the largest value on an axis that meets a target; None if no value meets it.
 
-    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer. Without
-    `simulated_range`, an edge that is simulated has no range in which the expected error places it.
+    With the method "auto", the search is repeated by simulation if it ends where the chain has no answer. Elsewhere the
+    edge is the chain's, and its range contains the edge of what `predict` answers. A simulated edge that is `FAR` from
+    the value `now` has no range.
     """
     asked, model = Requested(target=target), model_of(axis, stack, target, method)
-    found = _searched(axis, stack, asked, model, on_progress, simulated_range)
+    found = _searched(axis, stack, asked, model, on_progress, method == "auto", now)
     if (
         method != "auto"
         or model != "chain"
@@ -173,7 +176,7 @@ def largest_or_none(
     beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
     because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
     model = simulator(COMPARED_PACKETS, because=because)
-    return _searched(axis, stack, asked, model, on_progress, simulated_range) if because else found
+    return _searched(axis, stack, asked, model, on_progress, now=now) if because else found
 
 
 def _compared_packets(axis: Axis, stack: KnownStack) -> int:
@@ -187,7 +190,8 @@ def _searched(
     asked: Requested,
     model: AnsweredBy | Model,
     on_progress: Callable[[int, int], None] | None,
-    simulated_range: bool,
+    auto: bool = False,
+    now: float | None = None,
 ) -> Edge | None:
     """Return the largest value on an axis that meets the target by one model; None if no value meets it."""
     target = asked.target
@@ -206,8 +210,9 @@ def _searched(
         fails = _exact(axis.quantity, beyond, found.outside)
         limit, delay_beyond = _limit(Scenario(*beyond, stack), asked, model)
     answer = predict(Scenario(*at, stack), asked, model)
-    with_range = simulated_range or answer.method == "chain"
-    ends = edges_within_error(axis, stack, asked, found.inside, model) if with_range else (None, None)
+    near = now is None or value < now * FAR
+    with_range = near or answer.method == "chain"
+    ends = edges_within_error(axis, stack, asked, found.inside, model, auto) if with_range else (None, None)
     certain, impossible = (None if end is None else _exact(axis.quantity, axis.place(end), end) for end in ends)
     return Edge(
         quantity=axis.quantity,
@@ -320,8 +325,9 @@ def largest_bitrate(
     on_progress : callable, optional
         Called with the number of values tried, and the largest number of values.
     method : {"chain", "simulation", "auto"}
-        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. Each
-        simulation has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
+        The model. "auto" is the chain, or the simulator where the chain refuses the scenario or is too large. The range
+        of the chain's edge extends to values at which `predict_delay` agrees, if it simulates there. Each simulation
+        has 200 000 messages, or all messages of a source that ends earlier, and the same random numbers.
 
     Returns
     -------

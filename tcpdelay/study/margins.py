@@ -17,8 +17,8 @@ from tcpdelay.models.predict import AnsweredBy, carries, model_to_compare, predi
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, flow_of, target_of
 from tcpdelay.scenario.source import Flow, Source
-from tcpdelay.scenario.stack import KnownStack, Linux, Stack, StackName, checked_profile
-from tcpdelay.study.edge import NOT_MODELLED, Edge, largest_or_none
+from tcpdelay.scenario.stack import KnownStack, NewReno2008, Stack, StackName, checked_profile
+from tcpdelay.study.edge import FAR, NOT_MODELLED, Edge, largest_or_none
 from tcpdelay.study.search import STEP, Axis, Bracket, at_rtt, bitrate_axis, bracket, loss_axis, rtt_axis
 
 
@@ -35,10 +35,15 @@ class Margin:
     at_least: bool = False
     # The range in which the expected error of the predictions places the edge: the largest value with which the
     # target is met whatever the expected error, and the smallest value with which it is missed whatever the expected
-    # error; None for a side without such a value. The range itself is None where it is not computed:
-    # without an edge, for simulations, and for the TCP of 2008, whose chain has no error against itself.
+    # error; None for a side without such a value. The range itself is None without an edge, for a simulated edge far
+    # from the present value, and for the TCP of 2008, whose chain has no error against itself.
     within_error: tuple[float | None, float | None] | None = None
     method: str = "chain"  # Name of the model that answered
+
+    @property
+    def is_far(self) -> bool:
+        """Whether the edge is simulated, and so far from the present value that its range is not computed."""
+        return self.edge is not None and self.method != "chain" and not self.edge < self.now * FAR
 
     def moved_to(self, edge: float) -> Margin:
         """Return the margin with another edge; the range is extended to it."""
@@ -128,7 +133,8 @@ def margins(
 ) -> tuple[Margin, ...]:
     """Return the largest loss, round-trip time and bitrate with which a target is met, each with the others unchanged.
 
-    They are those of `tcpdelay.largest_loss`, `largest_rtt` and `largest_bitrate`. Simulated ones have no range.
+    They are those of `tcpdelay.largest_loss`, `largest_rtt` and `largest_bitrate`. A simulated margin of ten or more
+    times the present value has no range.
 
     Parameters
     ----------
@@ -165,7 +171,7 @@ def margins(
     for now, axis in axes:
         if on_progress is not None:
             on_progress(len(found), len(axes))
-        found.append(_margin(axis.quantity, now, largest_or_none(axis, stack, target, method, simulated_range=False)))
+        found.append(_margin(axis.quantity, now, largest_or_none(axis, stack, target, method, now=now)))
     if on_progress is not None:
         on_progress(len(found), len(axes))
     return tuple(found)
@@ -175,7 +181,7 @@ def _margin(quantity: str, now: float, edge: Edge | None) -> Margin:
     """Return the margin to an edge; None if no value meets the target."""
     if edge is None:
         return Margin(quantity, now, None)
-    ranged = edge.method == "chain" and isinstance(edge.stack, Linux)
+    ranged = not isinstance(edge.stack, NewReno2008) and (edge.certain, edge.impossible) != (None, None)
     return Margin(
         quantity,
         now,

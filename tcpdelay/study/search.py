@@ -12,7 +12,7 @@ from tcpdelay.accuracy.errors import WRONG_CALL, expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.ask import Answer, Model, Requested
 from tcpdelay.declare import InvalidValueError, bounds
-from tcpdelay.models.predict import AnsweredBy, capacity, predict
+from tcpdelay.models.predict import COMPARED_PACKETS, AnsweredBy, capacity, predict, simulator, supports
 from tcpdelay.models.verdict import late_range, longer_limit, relative_error
 from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Scenario, Target
@@ -401,47 +401,95 @@ def edges_within_error(
     asked: Requested,
     edge: float,
     model: AnsweredBy | Model = "chain",
+    auto: bool = False,
 ) -> tuple[float | None, float | None]:
-    """Return the range in which the expected error places an edge: to 1 %, or to 5 % by simulations."""
+    """Return the range in which the expected error places an edge: to 1 %, or to 5 % by simulations.
+
+    With `auto`, what the chain refuses is simulated, and the range contains the edge of what `predict` answers.
+    """
     requested, target = replace(asked, precision="decision"), asked.target
     assert target is not None
     tolerance = RELATIVE_TOLERANCE if model == "chain" else SIMULATED_TOLERANCE
+    error = None
+    if model != "chain":
+        error = relative_error(stack, predict(Scenario(*axis.place(edge), stack), asked, model).expected_error)
 
     def edge_if(longer: bool) -> Bracket:
         def excess(value: float, whole: Requested | None = None) -> float:
             scenario = Scenario(*axis.place(value), stack)
-            return _excess(_late_if(longer, scenario, requested, target, model, whole), target)
+            return _excess(_late_if(longer, scenario, requested, model, error, whole, auto), target)
 
         near = partial(excess, whole=asked) if model == "chain" else None
         return bracket(excess, edge, axis.lowest, axis.highest, tolerance, near)
 
-    return edge_if(longer=True).inside, edge_if(longer=False).outside
+    ends = edge_if(longer=True).inside, edge_if(longer=False).outside
+    if not auto or model != "chain":
+        return ends
+    works, fails = (_where_predicted(axis, stack, requested, end, end is ends[0]) for end in ends)
+    return works, fails
+
+
+def _where_predicted(
+    axis: Axis, stack: KnownStack, requested: Requested, end: float | None, works: bool
+) -> float | None:
+    """Return an end of the range of the chain, or the next value at which `predict` agrees that it works or fails."""
+    decided, target = replace(requested, packets=COMPARED_PACKETS), requested.target
+    assert target is not None
+
+    def excess(value: float) -> float | None:
+        answer = predict(Scenario(*axis.place(value), stack), decided)
+        known = answer.answered and answer.method != "chain"
+        return _excess(_late_within(answer, works), target) if known else excess_lateness(answer, target)
+
+    if end is None or ((known := excess(end)) is not None and known <= 0) == works:
+        return end
+    found = bracket(excess, end, axis.lowest, axis.highest, SIMULATED_TOLERANCE)
+    return found.inside if works else found.outside
+
+
+def _late_within(answer: Answer, longer: bool) -> float:
+    """Return the largest, or the smallest, share of late packets that the statistical error of a simulation allows."""
+    target, found = answer.requested.target, answer.distribution
+    statistical = 0.0 if target is None or found is None else found.late_error(target.limit)
+    return min(max(answer.lateness + (statistical if longer else -statistical), 0.0), 1.0)
 
 
 def _late_if(
     longer: bool,
     scenario: Scenario,
     requested: Requested,
-    target: Target,
     model: AnsweredBy | Model,
+    error: float | None,
     whole: Requested | None = None,
+    auto: bool = False,
 ) -> float:
-    """Return the share of late packets if all delays are longer, or shorter, by the expected error."""
+    """Return the share of late packets if all delays are longer, or shorter, by the expected error.
+
+    The error of a simulation is given: that at the edge, as it hardly changes along the range.
+    """
+    target, open_end = requested.target, ALL_LATE if longer else 0.0
+    assert target is not None
     if target.latest < scenario.path.forward_delay:
         return ALL_LATE
-    if model != "chain" or isinstance(scenario.stack, Quic):
-        # The range follows from the whole distribution.
-        answer = predict(scenario, replace(requested, precision="exact"), model)
-        return late_range(answer, target.latest)[longer]
-    # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
-    flow, path, stack = scenario.flow, scenario.path, scenario.stack
-    largest = capacity(scenario)
-    error = relative_error(
-        stack, expected_error(flow, path, stack, largest > flow.packet_rate, largest, target.quantile)
-    )
-    open_end = ALL_LATE if longer else 0.0
-    if error >= WRONG_CALL:
-        return open_end
-    limit = target.limit * (1 - error) if longer else longer_limit(target.limit, error)
-    answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, model)
-    return answer.lateness if answer.answered else open_end
+    refused = auto and bool(supports(scenario).refused)
+    if error is None and not refused:
+        if isinstance(scenario.stack, Quic):
+            # The range follows from the whole distribution.
+            return late_range(predict(scenario, replace(requested, precision="exact"), model), target.latest)[longer]
+        # The chain of TCP knows its error from its capacity, and decides with less work than a distribution takes.
+        flow, path, stack = scenario.flow, scenario.path, scenario.stack
+        largest = capacity(scenario)
+        known = expected_error(flow, path, stack, largest > flow.packet_rate, largest, target.quantile)
+        error = relative_error(stack, known)
+        if error >= WRONG_CALL:
+            return open_end
+    if error is not None:
+        limit = target.limit * max(1 - error, SMALLEST_SHARE) if longer else longer_limit(target.limit, error)
+        answer = _decision(scenario, replace(requested, target=replace(target, limit=limit)), whole, model)
+        if answer.answered:
+            # Without a known error of the delays, the statistical error of the share counts.
+            return _late_within(answer, longer) if error == 0 else answer.lateness
+        if not auto:
+            return open_end
+    simulated = predict(scenario, replace(requested, precision="exact"), simulator(COMPARED_PACKETS))
+    return late_range(simulated, target.latest)[longer]
