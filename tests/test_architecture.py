@@ -57,7 +57,7 @@ BUDGETS = {
         "capture": 5945,
         "testbed": 6605,
         "proxy": 800,
-        "study": 9346,
+        "study": 9403,
         "advice": 1860,
         "report": 5955,
     },
