@@ -29,11 +29,11 @@ from tcpdelay.declare import ColumnUnitWarning
 from tcpdelay.models.predict import predict
 from tcpdelay.models.verdict import verdict_of
 from tcpdelay.quality.voice import voice_quality
-from tcpdelay.report.region_charts import mark_measured, plot_boundaries, plot_region
+from tcpdelay.report.region_charts import LEVELS, mark_measured, plot_boundaries, plot_region
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.boundary import first_failure, scattered
 from tcpdelay.study.grid import run_seed
-from tcpdelay.study.region import VERDICTS, read_measured
+from tcpdelay.study.region import ACCURACIES, FAR_BEYOND, VERDICTS, read_measured
 
 VOIP = td.Flow(174, 0.020)
 STACKS = {"linux": td.Stack.linux(), "newreno_2008": td.Stack.newreno_2008(backlog_bound="grow")}
@@ -129,6 +129,25 @@ def test_what_misses_the_target_may_be_a_lower_bound_and_never_more(stack):
     assert bounded.works.equals(exact.works)
     for name in ("p50", "p95", "p99", "mean", "late_fraction"):
         assert (bounded[name].values <= exact[name].values * (1 + 1e-6)).all(), name
+
+
+def test_cells_behind_one_far_beyond_the_limit_have_its_delays_as_bounds(stack):
+    # A chart has one colour for all of them.
+    assert LEVELS[-1] == FAR_BEYOND
+    grid = {"rtt": 0.4, "loss": [0.001, 0.01, 0.05, 0.08, 0.1, 0.3, 0.4], "limit": 0.25}
+    bounded, exact = (td.working_region(VOIP, stack, **grid, beyond=beyond) for beyond in ("bound", "exact"))
+    for name in ("verdict", "works", "sustainable", "utilization"):
+        assert bounded[name].equals(exact[name]), name
+    carried = exact.sustainable.values[0]
+    first = int(np.argmax(bounded["quantile"].values[0] > FAR_BEYOND * 0.25))
+    assert 0 < first < carried.sum() - 1
+    assert not carried[-1]
+    assert np.isinf(bounded.p95.values[0, ~carried]).all()
+    for name in ("p50", "p95", "p99", "mean", "late_fraction"):
+        assert (bounded[name].values <= exact[name].values * (1 + SAME_DELAY)).all(), name
+        assert np.unique(bounded[name].values[0, carried][first:]).size == 1
+    assert (bounded.accuracy.values[0, carried][first + 1 :] == ACCURACIES.index("lower_bound")).all()
+    assert (bounded.mos.values >= exact.mos.values - 1e-9).all()
 
 
 def test_what_tcp_cannot_carry_never_arrives():

@@ -21,7 +21,7 @@ from tcpdelay.accuracy.throughput import utilization_map
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.budget import MOST_SECONDS
 from tcpdelay.declare import ColumnUnitWarning, InvalidValueError, is_number
-from tcpdelay.models.predict import AnsweredBy, capacity, model_to_compare
+from tcpdelay.models.predict import AnsweredBy, capacity, carries, model_to_compare
 from tcpdelay.models.verdict import Verdict
 from tcpdelay.quality.voice import Codec, best_playout_delay, codec_named, voice_mos
 from tcpdelay.scenario.path import Path
@@ -30,8 +30,20 @@ from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.source import Source as MessageSource
 from tcpdelay.scenario.stack import Linux, NewReno2008, Quic, Stack, StackName, transport_name
 from tcpdelay.store import one_line
-from tcpdelay.study.execution import MOST_USEFUL_THREADS, Progress, processors, threads
-from tcpdelay.study.grid import Grid, Meaning, Question, Variables, evaluate, losses, question, round_trip_times
+from tcpdelay.study.execution import MOST_USEFUL_THREADS, Progress, Results, processors, threads, work_out
+from tcpdelay.study.grid import (
+    NOT_REFUSED,
+    Grid,
+    GridWork,
+    Meaning,
+    Question,
+    Variables,
+    evaluate,
+    labelled,
+    losses,
+    question,
+    round_trip_times,
+)
 from tcpdelay.study.tables.columns import (
     OUTSIDE,
     PATH,
@@ -70,6 +82,8 @@ CELL_WITH_ERRORS = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) f
 """The figures of a cell that is simulated or by the chain of QUIC: `CELL`, and the expected error of the quantile."""
 CELL_MESSAGES = 50_000
 """Default number of messages in the simulation of a cell."""
+FAR_BEYOND = 4.0
+"""Delay of the target's quantile, in multiples of the limit, from which on a row is not followed to higher losses."""
 
 
 def _fill_cell(
@@ -134,8 +148,9 @@ def working_region(
         Time from write to playout of the call that is rated [s], above 0. "best" is the delay with the best rating in
         each cell, as in `tcpdelay.quality.voice.best_playout_delay`; it takes two to four times as long.
     beyond : {"bound", "exact"}
-        How cells that miss the target are computed. With "bound", their delays may be lower bounds. "exact" takes at
-        least ten times as long.
+        How cells that miss the target are computed. With "bound", their delays may be lower bounds: within a narrow
+        bound of the backlog, or, beyond a loss at which the quantile exceeds four limits, the delays at that loss.
+        "exact" takes at least ten times as long.
     packets : int, optional
         Number of messages in the simulation of each cell, 1000 to 1e9; by default 50 000, or fewer if `max_seconds`
         allow only these. Only for a source that is no `Flow`, and for a QUIC that no chain knows. A cell takes some
@@ -367,17 +382,79 @@ def _cells(
     }
     start = Scenario(asked.flow, Path(float(rtt[0]), float(loss[0])), asked.stack, target)
     meanings |= {f"error_{name}": Meaning("1", f"{name} of the expected relative error") for name in _ERRORS}
-    row_type = CELL if method == "chain" and not isinstance(asked.stack, Quic) else CELL_WITH_ERRORS
-    cells = evaluate(
-        Grid.around(start, rtt=rtt, loss=loss),
-        requested,
-        threads(min(processors(), MOST_USEFUL_THREADS)),
-        method=method,
-        variables=Variables(row_type, partial(_fill_cell, target, played, best), meanings),
-        on_progress=_by_line(on_progress, loss.size),
-    )
+    of_tcp = method == "chain" and not isinstance(asked.stack, Quic)
+    grid = Grid.around(start, rtt=rtt, loss=loss)
+    variables = Variables(CELL if of_tcp else CELL_WITH_ERRORS, partial(_fill_cell, target, played, best), meanings)
+    if of_tcp and beyond == "bound":
+        cells = _by_rows(GridWork(grid, requested, method, variables), FAR_BEYOND * limit, on_progress)
+    else:
+        workers = threads(min(processors(), MOST_USEFUL_THREADS))
+        shown = _by_line(on_progress, loss.size)
+        cells = evaluate(grid, requested, workers, method=method, variables=variables, on_progress=shown)
     cells["accuracy"] = cells.accuracy.where(cells.refused == 0, NOT_COMPUTED)
     return cells
+
+
+@dataclass(frozen=True)
+class _RowWork:
+    """The cells of a region, a round-trip time after the other, without the cells that miss the target by far."""
+
+    cells: GridWork
+    # Delay of the target's quantile [s] from which on a cell's delays are lower bounds of those with higher losses. The
+    # mean delay and the share of late packets grow with the loss, and quantiles do, to a relative 1e-5.
+    far: float
+    refusals: dict[int, str]  # Reasons why cells are refused, by the number of the cell
+
+    @property
+    def columns(self) -> int:
+        """Number of losses."""
+        return self.cells.grid.shape[1]
+
+    @property
+    def size(self) -> int:
+        """Number of round-trip times."""
+        return self.cells.grid.shape[0]
+
+    @property
+    def row_type(self) -> np.dtype[np.void]:
+        """Type of the results of one round-trip time."""
+        return np.dtype([("cells", self.cells.row_type, (self.columns,))])
+
+    def fill(self, row: Any, number: int) -> str:
+        """Write the cells of one round-trip time to `row`."""
+        cells, column = row["cells"], 0
+        while column < self.columns:
+            carried = self._fill_cell(cells, number, column)
+            column += 1
+            if carried and cells["quantile"][column - 1] > self.far:
+                end = self._end_of_carried(number, column)
+                cells[column:end] = cells[column - 1]
+                cells["accuracy"][column:end] = ACCURACIES.index("lower_bound")
+                column = end
+        return NOT_REFUSED
+
+    def _fill_cell(self, cells: NDArray[np.void], number: int, column: int) -> bool:
+        """Write one cell; return whether it has an answer, and TCP carries the flow."""
+        place = number * self.columns + column
+        if refusal := self.cells.fill(cells[column], place):
+            self.refusals[place] = refusal
+        return not refusal and bool(cells["sustainable"][column])
+
+    def _end_of_carried(self, number: int, first: int) -> int:
+        """Return the end of the columns from `first` on at which TCP carries the flow: its capacity falls with loss."""
+        for column in range(self.columns, first, -1):
+            values = self.cells.grid.values_at(number * self.columns + column - 1)
+            if carries(self.cells.grid.scenario_at(values)):
+                return column
+        return first
+
+
+def _by_rows(work: GridWork, far: float, on_progress: Callable[[int, int], None] | None) -> xr.Dataset:
+    """Return the cells of a region row by row, with bounds behind cells whose quantile exceeds `far` [s]."""
+    rows = _RowWork(work, far, {})
+    found, results = work_out(rows, on_progress), Results(work.size, work.row_type)
+    results.values, results.refusals = found.values["cells"].reshape(-1), rows.refusals
+    return labelled(work, results)
 
 
 def _by_line(on_progress: Callable[[int, int], None] | None, columns: int) -> Callable[[Progress], None] | None:
