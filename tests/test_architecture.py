@@ -51,7 +51,7 @@ BUDGETS = {
         "delays": 525,
         "budget": 200,
     },
-    **{"ask": 445, "compiling": 970, "scenario": 3750, "accuracy": 1030, "sim": 14_415, "chain": 10_200, "models": 605},
+    **{"ask": 445, "compiling": 970, "scenario": 3750, "accuracy": 1030, "sim": 14_860, "chain": 10_200, "models": 605},
     **{
         "quality": 1270,
         "capture": 5945,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import BeforeValidator
 
@@ -209,7 +209,8 @@ WindowValidation: TypeAlias = Annotated[
 ]
 _TIMEOUT_HINT = "the timeout is given in seconds"
 _CONTROL_MEANING = (
-    "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default), cubic, bbr."
+    f"Congestion control of the sender: {', '.join(get_args(CongestionControl))}, the first by default; over QUIC "
+    f"{', '.join(get_args(QuicControl))}."
 )
 
 

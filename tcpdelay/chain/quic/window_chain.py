@@ -17,7 +17,7 @@ from tcpdelay.chain.solver.state_space import PHASE, TRANSITION, Phases, Rows, T
 from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
-from tcpdelay.sim.quic.congestion import BURST_BELOW_WINDOW
+from tcpdelay.sim.congestion.newreno import BURST_BELOW_WINDOW
 from tcpdelay.sim.quic.connection import (
     ALWAYS,
     BY_PACKETS,
