@@ -50,4 +50,4 @@ def test_each_word_of_a_stack_has_its_control():
 def test_a_state_of_a_control_has_a_field_of_each_name_once():
     names = of_tcp.CONNECTION.names
     assert len(names) == len(set(names))
-    assert {"control", "cubic_epoch", "dctcp_alpha", "bbr_mode"} <= set(names)
+    assert {"control", "cubic_epoch", "dctcp_alpha", "bbr_mode", "westwood_bw_est"} <= set(names)

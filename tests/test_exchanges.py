@@ -156,7 +156,7 @@ def test_the_help_offers_no_stack_that_is_refused(run):
         (["--think-time", "2min"], "--think-time: must lie between 0 and 60 s, got 120"),
         (["--exchanges", "10"], "--exchanges: must be a whole number, 1000 to 10000000, got 10"),
         (["--stack", "quic"], "no such option: --stack"),
-        (["--congestion-control", "newreno"], "--congestion-control: 'newreno' is not one of 'cubic', 'reno', 'bbr'"),
+        (["--congestion-control", "newreno"], "'newreno' is not one of 'cubic', 'reno', 'bbr', 'westwood'"),
         (["--packet-size", "100B"], "no such option: --packet-size"),
     ],
 )

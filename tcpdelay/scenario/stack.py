@@ -162,7 +162,7 @@ by RFC 9002 the smallest datagram that a path of QUIC must carry."""
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
-CongestionControl = Literal["cubic", "reno", "bbr"]
+CongestionControl = Literal["cubic", "reno", "bbr", "westwood"]
 LOSS_BASED_CONTROLS = ("cubic", "reno")
 """Congestion controls that take a loss for congestion: losses reduce the window."""
 StackName = Literal["linux", "newreno_2008", "quic"]
@@ -242,7 +242,7 @@ class Linux(Stack):
         Choice(
             meaning=_CONTROL_MEANING,
             details="After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR (version 1) sends at "
-            "the rate that it measures, whatever is lost.",
+            "the rate that it measures, whatever is lost. Westwood+ reduces the window to what a measured rate fills.",
         ),
     ] = "cubic"
     delayed_ack: DelayedAck = False

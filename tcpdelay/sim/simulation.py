@@ -130,7 +130,7 @@ class Simulation(DelayDistribution):
         Estimated processor time of the simulated events and segments [s], the same on every machine.
     rtt : float
         Round-trip time of the path [s].
-    congestion_control : {"cubic", "reno", "bbr", "newreno"}
+    congestion_control : {"cubic", "reno", "bbr", "westwood", "newreno"}
         Congestion control of the sender.
     captured : ExpectedError, optional
         Error of the simulator in captures like this: of Linux, and of the implementations of QUIC, below 0.9 of the

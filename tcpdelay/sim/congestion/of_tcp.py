@@ -7,11 +7,11 @@ the class `State`.
 from __future__ import annotations
 
 from tcpdelay.compiling.record_types import record_type
-from tcpdelay.sim.congestion import bbr, cubic, dctcp, reno
+from tcpdelay.sim.congestion import bbr, cubic, dctcp, reno, westwood
 from tcpdelay.sim.congestion.interface import by_control
 from tcpdelay.sim.records import Connection, WireRecord
 
-CONTROLS = {"reno": reno, "cubic": cubic, "dctcp": dctcp, "bbr": bbr}
+CONTROLS = {"reno": reno, "cubic": cubic, "dctcp": dctcp, "bbr": bbr, "westwood": westwood}
 """The controls by name; the place of a control is its number, the field `control` of a connection."""
 _STATES = [control.State for control in CONTROLS.values() if hasattr(control, "State")]
 CONNECTION = record_type(type("State", tuple(_STATES), {}))
