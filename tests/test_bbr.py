@@ -22,6 +22,7 @@ from tcpdelay.cli.program import main
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.scenario.scenario import Scenario
+from tcpdelay.sim.congestion import bbr
 from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import simulate_network
@@ -29,7 +30,6 @@ from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.path import ALWAYS
 from tcpdelay.sim.records import LOSS, OPEN, RECOVERY, ticks_at
 from tcpdelay.sim.simulation import simulate
-from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.acknowledgement import update_estimate
 from tcpdelay.sim.tcp.window import SENT, SENT_AGAIN
@@ -208,7 +208,7 @@ def test_losses_do_not_reduce_the_window_for_longer_than_the_recovery(connection
     take_sample(c, wire, 1, 100_000)
     assert c.snd_cwnd >= 40
     c.snd_cwnd = 30
-    bbr.time_out(c, wire)
+    bbr.on_timeout(c, wire, True)
     bbr.save_window(c)
     assert c.bbr_prev_ca_state == LOSS
     assert c.bbr_prior_cwnd == 40
@@ -263,16 +263,16 @@ def test_a_rate_sample_spans_the_longer_of_sending_and_acknowledging(connection)
     c, wire = connection, new_connection(VIDEO, PATH, BBR, seed=1)[1].record
     c.now, c.packets_out = 1_000_000, 0
     wire.segments[0].sent, wire.segments[0].end = c.now, 1448
-    bbr.note_sending(c, wire, 0)
+    bbr.on_send(c, wire, 0)
     c.packets_out, c.now, c.delivered = 1, 1_250_000, c.delivered + 1
-    bbr.begin_sample(c)
-    bbr.take_delivery(c, wire, 0)
+    bbr.before_ack(c)
+    bbr.on_delivery(c, wire, 0)
     bbr.end_sample(c, 1, 0)
     assert (c.rs_delivered, c.rs_interval) == (1, 250_000)
     # An interval below the smallest round-trip time cannot be right.
     c.now = 1_050_000
-    bbr.begin_sample(c)
-    bbr.take_delivery(c, wire, 0)
+    bbr.before_ack(c)
+    bbr.on_delivery(c, wire, 0)
     bbr.end_sample(c, 1, 0)
     assert c.rs_interval == bbr.NO_SAMPLE
 

@@ -6,38 +6,39 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.compiling.compilation import records
+from tcpdelay.sim.congestion import dctcp
+from tcpdelay.sim.congestion.dctcp import MAX_ALPHA
+from tcpdelay.sim.congestion.of_tcp import CONNECTION, on_rtt, on_timeout
+from tcpdelay.sim.congestion.reno import in_slow_start
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.literature import classic
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import prepare
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.network.stacks import Classic
-from tcpdelay.sim.records import CONNECTION, ticks_now
-from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, SECOND
-from tcpdelay.sim.tcp.window import (
-    MAX_ALPHA,
-    forget_rounds,
-    in_slow_start,
-    marked_threshold,
-    note_rtt,
-    react_to_loss,
-    update_alpha,
-)
+from tcpdelay.sim.records import ticks_now
+from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD
 
 # HyStart: a window of 20 segments, RTT 100 ms
 
 START, RTT, MSS = 10_000_000, 100_000, 1448
 
 
-def connection(window=20, control="cubic"):
-    """Return a connection at the beginning of a round."""
-    c, _ = new_connection(
+def started(control):
+    """Return a connection with a control, and the record of its segments."""
+    c, wire = new_connection(
         td.Flow(MSS, 0.02, write_jitter=0), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(control), seed=1
     )
+    return c, wire.record
+
+
+def connection(window=20, control="cubic"):
+    """Return a connection at the beginning of a round."""
+    c, _ = started(control)
     c.now, c.snd_cwnd, c.snd_nxt = START, window, window * MSS
-    note_rtt(c, RTT)
+    on_rtt(c, RTT)
     c.snd_una = MSS
-    note_rtt(c, RTT)
+    on_rtt(c, RTT)
     assert c.snd_ssthresh == INFINITE_THRESHOLD
     return c
 
@@ -51,7 +52,7 @@ def next_round():
 
 def acknowledge(c, milliseconds, rtt=RTT):
     c.now = START + round(milliseconds * 1000)
-    note_rtt(c, rtt)
+    on_rtt(c, rtt)
     return not in_slow_start(c)
 
 
@@ -95,12 +96,13 @@ def test_samples_of_the_first_second_after_a_reduction_do_not_count():
 
 
 def test_a_timeout_begins_anew():
-    c = connection()
-    acknowledge(c, 2)
+    c, wire = started("cubic")
+    c.now = START
+    on_rtt(c, RTT)
     c.hystart_found = 1
-    forget_rounds(c)
+    on_timeout(c, wire, True)
     assert (c.hystart_found, c.cubic_delay_min, c.hystart_samples) == (0, 0, 0)
-    assert c.hystart_round_start == START + 2 * SECOND // 1000
+    assert c.hystart_round_start == START
 
 
 # DCTCP: alpha and the window, against the formulas of RFC 8257
@@ -109,7 +111,8 @@ def test_a_timeout_begins_anew():
 def dctcp_connection(window=100):
     """Return a connection with DCTCP at its start."""
     (c,) = records(1, CONNECTION)
-    c.dctcp, c.dctcp_alpha, c.snd_cwnd = 1, MAX_ALPHA, window
+    dctcp.start(c)
+    c.snd_cwnd = window
     return c
 
 
@@ -120,9 +123,8 @@ def test_alpha_is_the_moving_average_of_the_marked_share(rounds):
     for segments, share in rounds:
         marked = round(share * segments)
         delivered += segments
-        c.delivered_ce += marked
         c.snd_nxt += 1448 * segments
-        update_alpha(c, c.next_seq, delivered)
+        dctcp.on_marks(c, c.next_seq, delivered, marked)
         # RFC 8257, 3.3: DCTCP.Alpha = DCTCP.Alpha * (1 - g) + g * M, g = 1/16.
         alpha = alpha * (1 - 1 / 16) + marked / segments / 16
         # The kernel rounds to units of 1/1024 in each round, and the rounding errors of 16 rounds add up.
@@ -132,12 +134,12 @@ def test_alpha_is_the_moving_average_of_the_marked_share(rounds):
 def test_alpha_is_updated_once_per_round_trip():
     c = dctcp_connection()
     c.snd_nxt = 10_000
-    update_alpha(c, 0, 10)
+    dctcp.on_marks(c, 0, 10, 0)
     before = c.dctcp_alpha
     for acknowledged in (1448, 5000, 9999):
-        update_alpha(c, acknowledged, 20)
+        dctcp.on_marks(c, acknowledged, 20, 0)
         assert c.dctcp_alpha == before
-    update_alpha(c, 10_000, 30)
+    dctcp.on_marks(c, 10_000, 30, 0)
     assert c.dctcp_alpha < before
 
 
@@ -146,11 +148,11 @@ def test_the_window_shrinks_by_half_of_alpha(alpha, window):
     # RFC 8257, 3.3: cwnd = cwnd * (1 - DCTCP.Alpha / 2); after a loss as any TCP (3.5).
     c = dctcp_connection()
     c.dctcp_alpha = round(alpha * MAX_ALPHA)
-    assert marked_threshold(c) == window
-    react_to_loss(c)
+    assert dctcp.on_loss(c) == window
+    dctcp.on_recovery(c)
     assert c.snd_ssthresh == 50
     c.snd_cwnd = 2
-    assert marked_threshold(c) == 2
+    assert dctcp.on_loss(c) == 2
 
 
 # Byte counting and window validation of the classic sender: scripts worked out by hand

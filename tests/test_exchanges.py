@@ -151,7 +151,7 @@ def test_the_help_offers_no_stack_that_is_refused(run):
         (["--request-size", "20MB"], "--request-size: must be a whole number of bytes from 1 to 10 000 000"),
         (["--think-time", "2min"], "--think-time: must lie between 0 and 60 s, got 120"),
         (["--stack", "quic"], "no such option: --stack"),
-        (["--congestion-control", "newreno"], "--congestion-control: 'newreno' is not one of 'cubic', 'reno', 'bbr'"),
+        (["--congestion-control", "newreno"], "'newreno' is not one of 'cubic', 'reno', 'bbr', 'westwood'"),
         (["--packet-size", "100B"], "no such option: --packet-size"),
     ],
 )

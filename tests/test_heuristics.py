@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from flow_counts import FAST, LINUX, PATH, RTT, assert_counted, counted_delays
 from tcpdelay.models.heuristics import parallel_delay, split_delay, striped_delay
+from tcpdelay.sim.congestion.of_tcp import CONNECTION
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.dispatching import UNREAD, accept, collect, discard, expected_delay, least_loaded
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
 from tcpdelay.sim.network.stacks import Classic, Udp
 from tcpdelay.sim.network.transport import DELAY_BITS
-from tcpdelay.sim.records import CONNECTION, LOSS, OPEN
+from tcpdelay.sim.records import LOSS, OPEN
 from tcpdelay.sim.tcp.window import restart_after_idle
 
 VOICE = td.Flow(174, 0.020, write_jitter=0)

@@ -8,8 +8,9 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.scenario.stack import KERNEL_RULES, NEWEST_VALIDATED, VALIDATED, Linux, version_numbers
+from tcpdelay.sim.congestion.of_tcp import CONNECTION
 from tcpdelay.sim.engine import new_connection
-from tcpdelay.sim.records import CONNECTION, Rules
+from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate
 
 # Rules that differ between versions of Linux: their table, and how simulator and chain follow it

@@ -23,7 +23,7 @@ RUNS = Path(__file__).with_name("kernel_runs.py")
 VARIANTS = RUNS.parents[1] / ".venv" / "stamps" / "kernels.json"
 """What `kernel_runs.py variants` has printed before the tests."""
 COMPILED_FOR_SEVERAL_RECORDS = (
-    *("tcpdelay.sim.tcp.", "tcpdelay.sim.quic."),
+    *("tcpdelay.sim.tcp.", "tcpdelay.sim.quic.", "tcpdelay.sim.congestion."),
     *("tcpdelay.sim.engine.", "tcpdelay.sim.path.", "tcpdelay.sim.records.", "tcpdelay.sim.writes."),
     "tcpdelay.sim.network.transport.add_return_jitter",
 )

@@ -29,9 +29,9 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
+from tcpdelay.sim.congestion.of_tcp import on_ack, on_loss
 from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.tcp.window import grow_window, reduced_threshold
 
 SEGMENTS_PER_ROUND_TRIP = 8
 """Largest load of the examples, so that each takes milliseconds."""
@@ -308,13 +308,13 @@ def simulated_windows(rtt, congestion_control, before, stored_before):
     c = connection(rtt, congestion_control)
     c.snd_cwnd = before
     c.cubic_last_max = stored_before
-    c.snd_cwnd = c.snd_ssthresh = reduced_threshold(c)
+    c.snd_cwnd = c.snd_ssthresh = on_loss(c)
     windows, begin = [], SECOND
     for number in range(ROUNDS):
         windows.append(int(c.snd_cwnd))
         for ack in range(windows[-1]):
             c.now = begin + round((number + ack / windows[-1]) * rtt * SECOND)
-            grow_window(c, 1)
+            on_ack(c, 1)
     return np.array(windows)
 
 
@@ -369,7 +369,7 @@ def test_a_loss_reduces_the_window_as_in_the_simulator(congestion_control):
     for window in range(1, 1000):
         c = connection(0.1, congestion_control)
         c.snd_cwnd = window
-        assert reduced_window(p, window) == reduced_threshold(c) == reduced_window.py_func(p, window)
+        assert reduced_window(p, window) == on_loss(c) == reduced_window.py_func(p, window)
 
 
 @given(st.integers(2, 10_000), st.sampled_from(["cubic", "reno", "bbr"]))

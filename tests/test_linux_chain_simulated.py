@@ -20,6 +20,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.sim.congestion.of_tcp import on_ack, on_rtt, on_timeout
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.link_trace import LinkTrace
@@ -30,7 +31,6 @@ from tcpdelay.sim.tcp.acknowledgement import take_cumulative
 from tcpdelay.sim.tcp.constants import MILLISECOND, SECOND
 from tcpdelay.sim.tcp.recovery import detect_losses, undo_reduction
 from tcpdelay.sim.tcp.sender import retransmit_lost
-from tcpdelay.sim.tcp.window import forget_cubic, forget_rounds, grow_window, note_rtt
 
 PACKETS = 300_000
 
@@ -446,16 +446,15 @@ def test_after_a_timeout_cubic_takes_the_delay_of_the_outage_for_that_of_the_pat
     # grows by a segment per two ACKs, as if the epoch were as old as the outage was long.
     windows = {}
     for delay in (8 * SECOND, RTT):
-        c, _ = flight(control="cubic")
+        c, wire = flight(control="cubic")
         c.snd_ssthresh, c.is_cwnd_limited = 10, 1
-        forget_cubic(c)
-        forget_rounds(c)
-        note_rtt(c, delay)
-        grow_window(c, 1)
+        on_timeout(c, wire, True)
+        on_rtt(c, delay)
+        on_ack(c, 1)
         for step in range(20):
             c.now += 10 * MILLISECOND
-            note_rtt(c, RTT)
-            grow_window(c, 1)
+            on_rtt(c, RTT)
+            on_ack(c, 1)
             assert c.cubic_delay_min == delay, step
         windows[delay] = int(c.snd_cwnd)
     assert windows[8 * SECOND] == pytest.approx(20 + 10, abs=1)

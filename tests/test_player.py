@@ -604,7 +604,7 @@ def test_the_one_way_delay_of_the_path_is_taken_off():
         (("--rtt", "20ms,100s"), "--rtt: must lie between 1e-06 and 60 s, got 100"),
         (("--loss", "1%,200%"), "--loss: "),
         (("--loss", ",".join(f"{i / 10}%" for i in range(51))), "--loss: must have 1 to 50 values"),
-        (("--congestion-control", "vegas"), "--congestion-control: must be one of cubic, reno, bbr, got 'vegas'"),
+        (("--congestion-control", "vegas"), "--congestion-control: must be one of cubic, reno, bbr, westwood, got"),
         (("--congestion-control", "reno", "--stack", "newreno_2008"), "--congestion-control: goes with --stack linux"),
         (("-o", "wall.pdf"), "--output: 'wall.pdf' does not end in one of "),
     ],

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 import quic_traces
 import tcpdelay as td
 from tcpdelay.accuracy.errors import QUIC_ERROR
+from tcpdelay.sim.congestion.of_quic import on_ack, on_persistent_congestion, on_send, reduce
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.quic import sender
-from tcpdelay.sim.quic.congestion import collapse, grow, reduce, restart_if_idle
 from tcpdelay.sim.quic.connection import IMPLEMENTATIONS, NEVER_READ
 from tcpdelay.sim.quic.engine import advance, new_connection
 from tcpdelay.sim.quic.sender import on_timer, probe_timeout, timer_at, update_rtt, write
@@ -68,7 +68,7 @@ def test_a_loss_reduces_the_window_once_per_flight(implementation, factor):
     c.now = 300 * MS
     reduce(c, 150 * MS)
     assert c.congestion_window == pytest.approx(factor**2 * first)
-    collapse(c, wire.record)
+    on_persistent_congestion(c, wire.record)
     assert c.congestion_window == 2 * IMPLEMENTATIONS[implementation].datagram_size
 
 
@@ -79,14 +79,14 @@ def test_the_window_of_aioquic_grows_by_whole_datagrams(implementation, grown, k
     c, _ = connection(implementation=implementation)
     c.slow_start_threshold = 0
     for _ in range(9):
-        grow(c, MS, 1200, 0)
+        on_ack(c, MS, 1200, 0)
     assert c.congestion_window == pytest.approx(12_000 + grown, rel=0.01)
     c.now = 100 * MS
     reduce(c, 50 * MS)
     # reno.py: a loss does not reset the bytes that have been counted, of which the smaller window needs less.
     assert c.counted == kept
     if kept:
-        grow(c, 101 * MS, 1200, 0)
+        on_ack(c, 101 * MS, 1200, 0)
         assert c.congestion_window == 6000 + 1200
         assert c.counted == 9 * 1200 + 1200 - 6000
 
@@ -116,17 +116,17 @@ def test_only_the_cubic_of_quinn_counts_time_without_data(form):
     assert c.congestion_window == pytest.approx(0.7 * 6 * full)
     for elapsed in range(0, 1000, 2):
         c.now, c.application_limited = (100 + elapsed) * MS, 1
-        grow(c, 101 * MS, full, 0)
+        on_ack(c, 101 * MS, full, 0)
     assert c.congestion_window == pytest.approx(0.7 * 6 * full)
     c.application_limited = 0
     for acks in range(1, 22):
-        grow(c, 101 * MS, full, 0)
+        on_ack(c, 101 * MS, full, 0)
         if form == "quinn":
             # No ACK lets the window grow by more than a datagram (congestion/cubic.rs, on_ack).
             assert c.congestion_window == pytest.approx((4.2 + acks) * full)
     assert (c.congestion_window > 25 * full) == (form == "quinn")
     for _ in range(100):
-        grow(c, 101 * MS, full, 0)
+        on_ack(c, 101 * MS, full, 0)
     assert c.congestion_window < (4.2 + 0.53 * 40 + 1) * full
 
 
@@ -390,7 +390,7 @@ def test_cubic_carries_more_than_newreno_on_a_long_path():
 def test_cubic_of_aioquic_has_the_window_of_its_own_class(seed):
     cubic = pytest.importorskip("aioquic.quic.congestion.cubic", reason="the extra quic is not installed")
     theirs = cubic.CubicCongestionControl(max_datagram_size=1200)
-    c, _ = connection(implementation="aioquic", congestion_control="cubic")
+    c, wire = connection(implementation="aioquic", congestion_control="cubic")
     # aioquic acknowledges the packets of the handshake before there is data.
     c.now = c.acknowledged_sent = theirs.last_ack = MS
     draw, flight, restarts = np.random.default_rng(seed), deque(), 0
@@ -402,7 +402,7 @@ def test_cubic_of_aioquic_has_the_window_of_its_own_class(seed):
             theirs.on_packet_sent(packet=packet)
             restarts += theirs.congestion_window != before
             c.in_flight += packet.sent_bytes
-            restart_if_idle(c)
+            on_send(c, wire.record, wire.record.packets[0])
             flight.append(packet)
         while flight and draw.random() < 0.7:
             packet, c.latest_rtt = flight.popleft(), float(draw.integers(20 * MS, 200 * MS))
@@ -413,7 +413,7 @@ def test_cubic_of_aioquic_has_the_window_of_its_own_class(seed):
                 reduce(c, round(packet.sent_time * SECOND))
             else:
                 theirs.on_packet_acked(now=c.now / SECOND, packet=packet)
-                grow(c, round(packet.sent_time * SECOND), packet.sent_bytes, c.in_flight)
+                on_ack(c, round(packet.sent_time * SECOND), packet.sent_bytes, c.in_flight)
             # aioquic cuts windows to whole bytes more often.
             assert c.congestion_window == pytest.approx(theirs.congestion_window, abs=12)
             assert c.in_flight == theirs.bytes_in_flight
@@ -461,7 +461,7 @@ def test_persistent_congestion_restarts_bbr_with_the_smallest_window():
     c.now = SECOND
     reduce(c, 1)
     assert c.congestion_window == 12_000
-    collapse(c, wire.record)
+    on_persistent_congestion(c, wire.record)
     assert (c.snd_cwnd, c.bbr_prior_cwnd) == (2, 10)
     # Acknowledgements of packets that were sent before do not end it.
     assert c.recovery_start == SECOND
@@ -471,15 +471,15 @@ def test_time_in_which_the_application_limits_the_window_is_no_part_of_an_epoch(
     c, _ = connection(congestion_control="cubic")
     c.slow_start_threshold = c.congestion_window
     c.now, c.last_acknowledged, c.application_limited = 100 * MS, 40 * MS, 1
-    grow(c, 50 * MS, 200, 1000)
+    on_ack(c, 50 * MS, 200, 1000)
     assert c.epoch == 0
     c.epoch = 70 * MS
     for _ in range(3):
-        grow(c, 50 * MS, 200, 1000)
+        on_ack(c, 50 * MS, 200, 1000)
     assert c.epoch == 100 * MS
     c.now = 160 * MS
     for _ in range(3):
-        grow(c, 50 * MS, 200, 1000)
+        on_ack(c, 50 * MS, 200, 1000)
     assert c.epoch == 160 * MS
 
 

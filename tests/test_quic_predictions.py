@@ -146,7 +146,7 @@ def test_a_full_packet_is_the_segment_of_quic():
 
 
 def test_the_congestion_control_of_an_option_has_the_words_of_all_stacks():
-    assert FIELDS["congestion_control"][1].words == ("cubic", "reno", "bbr", "newreno")
+    assert FIELDS["congestion_control"][1].words == ("cubic", "reno", "bbr", "westwood", "newreno")
 
 
 def test_a_region_over_one_stream_is_simulated():

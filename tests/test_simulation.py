@@ -14,10 +14,10 @@ from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import is_exact
 from tcpdelay.sim.batches import Batches, merge
+from tcpdelay.sim.congestion.cubic import cube_root
 from tcpdelay.sim.engine import advance, new_connection
 from tcpdelay.sim.records import wheel_expiry
 from tcpdelay.sim.simulation import simulate
-from tcpdelay.sim.tcp.window import cube_root
 from tcpdelay.sim.writes import WriteSchedule
 from tcpdelay.statistics import quantile_interval
 

@@ -12,7 +12,7 @@ from tcpdelay.scenario.media import Speech, Video
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import constant_rate
 from tcpdelay.scenario.source import Flow, Source
-from tcpdelay.scenario.stack import Linux, Quic, QuicImplementation, Stack, checked_profile
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux, Quic, QuicImplementation, Stack, checked_profile
 
 if TYPE_CHECKING:
     import numpy as np
@@ -127,6 +127,8 @@ QUIC_CHAIN_RANGE = ValidatedRange(
 """The range of the simulations with which the chain of QUIC has been compared."""
 CAPTURED: tuple[QuicImplementation, ...] = ("aioquic", "quic-go")
 """The implementations of QUIC whose captures have been compared with the simulator."""
+CAPTURED_CONTROLS = (*LOSS_BASED_CONTROLS, "bbr")
+"""The congestion controls of Linux whose captures have been compared with the simulator."""
 
 
 LARGEST_PACKET = bounds(Flow, "packet_size")[1]

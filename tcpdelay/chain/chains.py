@@ -51,7 +51,7 @@ from tcpdelay.delays import DelayDistribution, ExpectedError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow, Source
-from tcpdelay.scenario.stack import KnownStack, Linux, NewReno2008, Quic, Stack
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, KnownStack, Linux, NewReno2008, Quic, Stack
 
 
 @dataclass(frozen=True, repr=False)
@@ -448,8 +448,8 @@ class SourceChain(DistributionChain):
         """Yield an error for each field of a scenario that the chain refuses."""
         source, path, stack, where = scenario.source, scenario.path, scenario.stack, f"in the chain of {self.subject}"
         assert isinstance(stack, Linux)
-        if stack.congestion_control == "bbr":
-            yield UnsupportedError("congestion_control", "bbr", f"be cubic or reno {where}", SIMULATED)
+        if (control := stack.congestion_control) not in LOSS_BASED_CONTROLS:
+            yield UnsupportedError("congestion_control", control, f"be cubic or reno {where}", SIMULATED)
             return
         steady = (("loss_pattern", "random"), ("loss_burst", 1.0), ("bottleneck", "packets"), ("jitter", 0.0))
         for name, value in steady:

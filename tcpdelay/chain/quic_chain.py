@@ -26,8 +26,8 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import Quic
+from tcpdelay.sim.congestion.newreno import BURST_BELOW_WINDOW
 from tcpdelay.sim.engine import TIE_BREAK
-from tcpdelay.sim.quic.congestion import BURST_BELOW_WINDOW
 from tcpdelay.sim.quic.connection import (
     ALWAYS,
     BY_PACKETS,

@@ -399,8 +399,8 @@ class ScenarioOptions(Options):
         """Return the parameters of a command for the options of a scenario, in the order of the help."""
         offered = {name: each for name, each in OPTIONS.items() if name not in without}
         if set(OTHER_STACKS) <= set(without):
-            meaning, default = "Congestion control of the sender: cubic, reno or bbr.", Linux().congestion_control
-            of_linux = Option(meaning, default, panel=TRANSPORT)
+            meaning = f"Congestion control of the sender: {', '.join(get_args(CongestionControl))}."
+            of_linux = Option(meaning, Linux().congestion_control, panel=TRANSPORT)
             offered["congestion_control"] = of_linux.parameter("congestion_control", CongestionControl | None, "")
         return list(offered.values())
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from tcpdelay.declare import (
     Field,
@@ -159,7 +159,7 @@ by RFC 9002 the smallest datagram that a path of QUIC must carry."""
 
 Variant = Literal["newreno", "sack", "reno"]
 BacklogBound = Literal["published", "grow"]
-CongestionControl = Literal["cubic", "reno", "bbr"]
+CongestionControl = Literal["cubic", "reno", "bbr", "westwood"]
 LOSS_BASED_CONTROLS = ("cubic", "reno")
 """Congestion controls that take a loss for congestion: losses reduce the window."""
 StackName = Literal["linux", "newreno_2008", "quic"]
@@ -194,7 +194,8 @@ WINDOW_VALIDATION: Flag = flag(
 )
 _TIMEOUT_HINT = "the timeout is given in seconds"
 _CONTROL_MEANING = (
-    "Congestion control of the sender: cubic (default of Linux), reno or bbr; over QUIC newreno (default), cubic, bbr."
+    f"Congestion control of the sender: {', '.join(get_args(CongestionControl))}, the first by default; over QUIC "
+    f"{', '.join(get_args(QuicControl))}."
 )
 
 
@@ -224,7 +225,7 @@ class Linux(Stack):
     congestion_control: CongestionControl = choice(
         _CONTROL_MEANING,
         details="After a loss, CUBIC reduces the window to 0.7, Reno to half of its size. BBR (version 1) sends at "
-        "the rate that it measures, whatever is lost.",
+        "the rate that it measures, whatever is lost. Westwood+ reduces the window to what a measured rate fills.",
         default="cubic",
     )
     delayed_ack: bool = like(DELAYED_ACK, default=False)

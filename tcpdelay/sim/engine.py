@@ -14,12 +14,11 @@ from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Source, is_exact, message_array
 from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux, Quic
+from tcpdelay.sim.congestion import of_tcp as control
 from tcpdelay.sim.path import drop_tail_settings, is_reordering, loss_settings, next_arrival, path_settings
-from tcpdelay.sim.records import CONNECTION, MASK, WIRE, Connection, Rings, Rules, Wire, WireRecord
+from tcpdelay.sim.records import MASK, WIRE, Connection, Rings, Rules, Wire, WireRecord
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.acknowledgement import is_undisturbed, on_acknowledgement, pass_undisturbed
-from tcpdelay.sim.tcp.bbr import check_application_limited
-from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import NEVER, SECOND
 from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer, take_arrival
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
@@ -43,12 +42,11 @@ def new_connection(
     """Return a connection before its first write, and the record of its segments and ACKs in transit."""
     random = np.random.default_rng(seed)
     wire: Wire[WireRecord] = Wire(random, wire_type)
-    connection: Connection = records(1, CONNECTION)[0]
+    connection: Connection = records(1, control.CONNECTION)[0]
     tick = SECOND // stack.hz if rules.ticks else 1
     rtt = round(path.rtt * SECOND)
     # The kernel keeps the smallest timeout in ticks (tcp_rto_min_us).
     rto_min = tcp.to_ticks(round(stack.rto_min * SECOND), tick) * tick
-    bbr = stack.congestion_control == "bbr"
     settings = rules.switches() | {
         "mss": stack.mss,
         "exact_ties": int(exact_ties),
@@ -59,13 +57,9 @@ def new_connection(
         "tick_phase": SECOND * SECOND // tick * tick + int(random.integers(tick)),
         "rto_min": rto_min,
         "rto_max": round(stack.rto_max * SECOND) // tick,
-        "cubic": int(stack.congestion_control == "cubic"),
-        "bbr": int(bbr),
-        # BBR keeps its window while the application does not fill it (tcp_slow_start_after_idle_check).
-        "window_validation": int(stack.window_validation and not bbr),
+        "control": control.number_of(stack.congestion_control),
+        "window_validation": int(stack.window_validation),
         "leaping": 1,
-        # The handshake delivers the first segment.
-        "delivered": int(bbr),
         # In earlier captures the whole path delay was spent in a queue of the sender's host, unless there was jitter.
         "host_delay": NEVER if exact_ties and not is_reordering(path) else 0,
         "snd_cwnd": tcp.INITIAL_WINDOW,
@@ -91,8 +85,7 @@ def new_connection(
     }
     for name, value in settings.items():
         connection[name] = value
-    if bbr:
-        start_bbr(connection)
+    control.start(connection)
     return connection, wire
 
 
@@ -223,8 +216,7 @@ def process_next(c: Connection, wire: WireRecord, packets: int) -> None:
         c.now = c.next_write
         restart_after_idle(c)
         expect_after_idle(c)
-        if c.bbr:
-            check_application_limited(c)
+        control.on_write(c)
         write_next(c, wire)
         send_new(c, wire, False)
 

@@ -174,10 +174,7 @@ def simulate_exchanges(
         if not is_number(size) or not 1 <= size <= 10_000_000 or size != int(size):
             raise InvalidValueError(name, size, "be a whole number of bytes from 1 to 10 000 000")
     most_writes = min(MOST_WRITES, request_size, response_size)
-    for name, value, least, most in (
-        ("writes", writes, 1, most_writes),
-        ("exchanges", exchanges, FEWEST, MOST),
-    ):
+    for name, value, least, most in (("writes", writes, 1, most_writes), ("exchanges", exchanges, FEWEST, MOST)):
         if not is_number(value) or not least <= value <= most or value != int(value):
             raise InvalidValueError(name, value, f"be a whole number, {least} to {most}")
     seed = SEED.require("seed", seed)

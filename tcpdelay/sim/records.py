@@ -105,7 +105,7 @@ class CongestionState(Record):
     A connection of TCP declares these fields also under their subjects, which gives them their places there.
     """
 
-    bbr: int
+    control: int
     tick: int
     tick_phase: int
     snd_cwnd: int
@@ -207,7 +207,7 @@ class Settings(Record):
     tick_phase: int
     rto_min: int
     rto_max: int
-    cubic: int
+    control: int  # Number of the congestion control
     window_validation: int
     delayed_ack: int
     delack_max: int
@@ -217,7 +217,6 @@ class Settings(Record):
     deferred: int
     tracing: int
     host_delay: int
-    bbr: int
     scheduled: int
 
 
@@ -303,33 +302,10 @@ class SenderState(Record):
     tlp_high_seq: int
     tlp_retrans: int
     frto: int
-    # CUBIC
-    cubic_cnt: int
-    cubic_last_max: int
-    cubic_last_cwnd: int
-    cubic_last_time: int
-    cubic_origin: int
-    cubic_k: int
-    cubic_epoch: int
-    cubic_ack_cnt: int
-    cubic_tcp_cwnd: int
-    # DCTCP
-    dctcp: int
-    dctcp_alpha: int
-    next_seq: int
-    old_delivered: int
-    delivered_ce: int
+    # Marks
     ce_state: int
     ack_now: int
     cwr_segment: int
-    # HyStart
-    hystart_found: int
-    cubic_delay_min: int
-    hystart_round_start: int
-    hystart_last_ack: int
-    hystart_end_seq: int
-    hystart_curr_rtt: int
-    hystart_samples: int
 
 
 class ReceiverState(Record):
@@ -451,7 +427,6 @@ class WireRecord(TransitRing):
     events: Annotated[Array[Event], MOST_EVENTS]
 
 
-CONNECTION = record_type(Connection)
 WIRE = record_type(WireRecord)
 Rings = TypeVar("Rings", bound=Record)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import SIMULATOR_ERROR, captured_error, simulator_error, statistical_error
 from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION, reno_utilization
-from tcpdelay.accuracy.validity import CAPTURED, uncaptured_over_quic
+from tcpdelay.accuracy.validity import CAPTURED, CAPTURED_CONTROLS, uncaptured_over_quic
 from tcpdelay.ask import (
     Answer,
     DelayParts,
@@ -130,7 +130,7 @@ class Simulation(DelayDistribution):
         Estimated processor time of the simulated events and segments [s], the same on every machine.
     rtt : float
         Round-trip time of the path [s].
-    congestion_control : {"cubic", "reno", "bbr", "newreno"}
+    congestion_control : {"cubic", "reno", "bbr", "westwood", "newreno"}
         Congestion control of the sender.
     captured : ExpectedError, optional
         Error of the simulator in captures like this: of Linux, and of the implementations of QUIC, below 0.9 of the
@@ -385,6 +385,8 @@ def _captured(source: Source, path: Path, stack: Linux | Quic) -> ExpectedError 
         near = reno_utilization(source, path) >= LARGEST_SUSTAINABLE_UTILIZATION
         if near or stack.implementation not in CAPTURED or uncaptured_over_quic(path):
             return None
+    elif stack.congestion_control not in CAPTURED_CONTROLS:
+        return None
     return captured_error(stack)
 
 

@@ -12,7 +12,7 @@ from tcpdelay.ask import SIMULATED, UnsupportedError, refused_lateness, unknown_
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
-from tcpdelay.scenario.stack import Linux
+from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, Linux
 from tcpdelay.sim.tcp import constants as tcp
 
 # The first retransmission timeout of a Linux kernel, and the flows whose timers fire before their next packet.
@@ -214,8 +214,10 @@ def linux_refusals(flow: Flow, path: Path, stack: Linux) -> Iterator[Unsupported
     if path.loss > LARGEST_LOSS and times_out_before_next(flow, path, stack):
         allowed = f"be at most {LARGEST_LOSS:g} in the chain if timers fire before the next packet is written"
         yield UnsupportedError("loss", path.loss, allowed, SIMULATED)
-    if stack.congestion_control == "bbr":
+    if (control := stack.congestion_control) == "bbr":
         yield from _refused_with_bbr(flow, path, stack)
+    elif control not in LOSS_BASED_CONTROLS:
+        yield UnsupportedError("congestion_control", control, "be cubic, reno or bbr in the chain", SIMULATED)
     elif path.loss < NEGLIGIBLE_LOSS:
         return
     elif path.loss_pattern == "correlated":

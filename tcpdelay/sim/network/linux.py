@@ -9,6 +9,7 @@ from tcpdelay.declare import InvalidValueError, described, quantity
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux
+from tcpdelay.sim.congestion import of_tcp as control
 from tcpdelay.sim.engine import new_connection
 from tcpdelay.sim.network.bottleneck import DROPPED, WAITING, SharedPath
 from tcpdelay.sim.network.dispatching import expected_delay
@@ -42,7 +43,6 @@ from tcpdelay.sim.network.waiting import Link, Packet
 from tcpdelay.sim.path import ALWAYS
 from tcpdelay.sim.records import (
     COLLAPSED,
-    CONNECTION,
     CWR,
     KEPT,
     LOSS,
@@ -55,8 +55,6 @@ from tcpdelay.sim.records import (
     in_flight,
 )
 from tcpdelay.sim.tcp.acknowledgement import on_acknowledgement, update_estimate
-from tcpdelay.sim.tcp.bbr import check_application_limited
-from tcpdelay.sim.tcp.bbr import start as start_bbr
 from tcpdelay.sim.tcp.constants import INITIAL_WINDOW, NEVER, SECOND
 from tcpdelay.sim.tcp.receiver import (
     EVERYTHING,
@@ -67,9 +65,9 @@ from tcpdelay.sim.tcp.receiver import (
     expect_after_idle,
     on_receiver_timer,
 )
-from tcpdelay.sim.tcp.recovery import begin_reduction
+from tcpdelay.sim.tcp.recovery import begin_reduction, end_reduction
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT, on_pacing_timer, on_timer, send_new
-from tcpdelay.sim.tcp.window import MAX_ALPHA, restart_after_idle, update_alpha
+from tcpdelay.sim.tcp.window import restart_after_idle
 from tcpdelay.sim.writes import message_record
 
 # How the sender and the receiver of Linux respond to marks: ECN (RFC 3168), and DCTCP (RFC 8257).
@@ -95,12 +93,10 @@ def heed_marks(flow: FlowRecord, c: Connection, wire: WireRecord, answer: Acknow
     if answer.segment >= number and not wire.segments[answer.segment & MASK].state & (SACKED | COLLAPSED):
         delivered += 1
         marked += flow.marked[answer.segment & MASK]
-    if c.dctcp:
-        c.delivered_ce += marked
-        update_alpha(c, answer.acknowledged, c.delivered + delivered)
+    control.on_marks(c, answer.acknowledged, c.delivered + delivered, marked)
     if c.ca_state == CWR and answer.acknowledged > c.high_seq and marked:
         # This ACK ends a reduction and begins the next one.
-        c.snd_cwnd = c.snd_ssthresh
+        end_reduction(c)
         c.ca_state = OPEN
     if not marked or c.ca_state >= CWR:
         return
@@ -120,9 +116,9 @@ def note_mark(c: Connection, wire: WireRecord, number: int, marked: int, arrival
     """
     if number == c.cwr_segment:
         c.ack_now = 1
-        if not c.dctcp:
+        if not control.reports_marks(c):
             c.ce_state = 0
-    if c.dctcp and c.ce_state != marked:
+    if control.reports_marks(c) and c.ce_state != marked:
         if c.delayed_ack_at != NEVER:
             acknowledge(c, wire, EVERYTHING, NO_SEGMENT, arrival)
         c.ack_now = 1
@@ -268,8 +264,7 @@ def begin(flow: FlowRecord, c: Connection) -> None:
     flow.first_unsent = flow.connection_read = flow.last_return = 0
     c.min_rtt = flow.round_trip
     update_estimate(c, flow.round_trip)
-    if c.bbr:
-        start_bbr(c)
+    control.start(c)
 
 
 @kernel()
@@ -295,8 +290,7 @@ def write(flow: FlowRecord, c: Connection, wire: WireRecord, time: int, size: in
     c.now = time
     restart_after_idle(c)
     for piece in range(pieces):
-        if c.bbr:
-            check_application_limited(c)
+        control.on_write(c)
         c.written += size // pieces + (1 if piece < size % pieces else 0)
         send_new(c, wire, False)
     return int(c.written)
@@ -323,8 +317,7 @@ def _write(flow: FlowRecord, c: Connection, wire: WireRecord) -> None:
         c.packets_written += 1
     # The receiver takes the end of a write for a push. A bulk source has written more by then.
     c.packet_size = CONTINUOUS if flow.application == BULK else flow.message
-    if c.bbr:
-        check_application_limited(c)
+    control.on_write(c)
     c.written += flow.message
 
 
@@ -351,14 +344,13 @@ def is_writable(flow: FlowRecord, c: Connection, size: int) -> bool:
 def _fill_buffer(flow: FlowRecord, c: Connection, wire: WireRecord, awake: bool) -> None:
     """Write messages while the send buffer accepts a whole one, or wake the process that writes them.
 
-    A buffer whose size is not set holds twice the congestion window, with BBR three times, and never shrinks
-    (`tcp_sndbuf_expand`, `bbr_sndbuf_expand`).
+    A buffer whose size is not set holds some congestion windows, and never shrinks (`tcp_sndbuf_expand`).
     """
     if c.now >= flow.stop or c.now < flow.first_write:
         return
     size = flow.send_buffer
     if size == 0:
-        windows = (3 if c.bbr else 2) * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
+        windows = control.buffered_windows(c) * max(c.snd_cwnd, INITIAL_WINDOW) * c.mss
         size = max(flow.largest_send_buffer, min(windows, LARGEST_SEND_BUFFER), flow.message)
         flow.largest_send_buffer = size
     if not awake:
@@ -470,7 +462,7 @@ def prepare(stack: Linux, shared: SharedPath, flow: FlowRecord, connection: Conn
         raise InvalidValueError("packet_size", int(flow.message), f"be at least {smallest} bytes")
     path = Path(rtt=max(shared.there + shared.back, 1e-6), loss=0.0, one_way_delay=shared.there)
     prepared, _ = new_connection(Flow(stack.mss, 1.0, write_jitter=0.0), path, stack, 0)
-    settings = {name: prepared[name] for name in CONNECTION.names or ()}
+    settings = {name: prepared[name] for name in control.CONNECTION.names or ()}
     # The flow times the writes, so the connection keeps times of segments and no delays of packets.
     settings |= {"interval": 0, "next_write": NEVER, "deferred": 1, "leaping": 0, "until_loss": ALWAYS}
     settings["scheduled"] = int(flow.application == SCHEDULED)
@@ -489,11 +481,12 @@ def prepare_dctcp(stack: Dctcp, shared: SharedPath, flow: FlowRecord, connection
     """Prepare a connection with DCTCP, which grows its window as Reno does."""
     reno = Linux(congestion_control="reno", delayed_ack=stack.delayed_ack, hz=stack.hz, mss=stack.mss)
     prepare(reno, shared, flow, connection, phase)
-    connection.dctcp, connection.dctcp_alpha = 1, MAX_ALPHA
+    connection.control = control.number_of("dctcp")
+    control.start(connection)
 
 
 TRANSPORT = Transport(
-    state=CONNECTION,
+    state=control.CONNECTION,
     header=IP_HEADER + TCP_HEADER + TIMESTAMPS,
     features=frozenset(
         {"constant rate", "messages", "bulk", "transfers", "dispatching", "ecn", "send buffer", "notsent_lowat"}

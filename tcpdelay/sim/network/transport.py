@@ -31,14 +31,7 @@ from tcpdelay.compiling.random_numbers import Generator, uniform
 from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.source import BLOCK
 from tcpdelay.scenario.stack import Stack
-from tcpdelay.sim.network.bottleneck import (
-    DROPPED,
-    NANOSECONDS_PER_MICROSECOND,
-    WAITING,
-    SharedPath,
-    enqueue,
-    wait,
-)
+from tcpdelay.sim.network.bottleneck import DROPPED, NANOSECONDS_PER_MICROSECOND, WAITING, SharedPath, enqueue, wait
 from tcpdelay.sim.network.waiting import DISCARDED, LINK, NOT_ECT, PACKET, Link, Packet
 from tcpdelay.sim.path import LossState, is_lost
 from tcpdelay.sim.records import KEPT, MASK, RING, WireRecord

@@ -28,9 +28,6 @@ ALWAYS, UNLESS_LIMITED, NEAR_WINDOW = range(3)
 BY_BYTES, BY_DATAGRAMS, BY_PACKETS = range(3)
 """How the window grows in congestion avoidance: with each acknowledged byte (RFC 9002, B.5), or by a whole datagram
 when a window of bytes, or as many packets as the window has, have been acknowledged."""
-RFC_9438, AIOQUIC, QUINN = range(3)
-"""The form of CUBIC: RFC 9438, quic/congestion/cubic.py of aioquic, which differs from it, or src/congestion/cubic.rs
-of quinn-proto, which is RFC 8312."""
 PACKET_TOKENS, BYTE_TOKENS = range(2)
 """What the pacer counts: packets, whatever their size, or bytes."""
 
@@ -48,7 +45,6 @@ class QuicRules(QuicPacket):
     growth: int = BY_BYTES
     # Whether the window grows with the packets of an ACK before the losses that this ACK shows reduce it
     grows_first: bool = False
-    cubic_form: int = RFC_9438  # `RFC_9438`, `AIOQUIC` or `QUINN`, for the congestion control "cubic"
     window_rule: int = WHOLE  # `WHOLE` (RFC 9002, 7), `PARTIAL`, `OVERSHOOT` or `FULL`
     pacer: int = BYTE_TOKENS  # `PACKET_TOKENS` or `BYTE_TOKENS`
     pacing_gain: float = 1.25  # Pacing rate relative to window / smoothed RTT (RFC 9002, 7.7)
@@ -104,7 +100,6 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         grows=ALWAYS,
         growth=BY_DATAGRAMS,
         grows_first=True,
-        cubic_form=AIOQUIC,
         window_rule=PARTIAL,
         pacer=PACKET_TOKENS,
         pacing_gain=1.0,
@@ -148,7 +143,6 @@ IMPLEMENTATIONS: Mapping[QuicImplementation, QuicRules] = {
         initial_window=8,
         growth=BY_DATAGRAMS,
         grows_first=True,
-        cubic_form=QUINN,
         window_rule=FULL,
         probes=2,
         probes_with_data=False,
@@ -199,7 +193,6 @@ class Settings(Record):
     scheduled: int
     delivery: int
     group: int
-    cubic: int
     datagram_payload: int
     max_ack_delay: int
 

@@ -13,16 +13,10 @@ from tcpdelay.scenario.media import KEY_FRAME
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Source, is_exact
 from tcpdelay.scenario.stack import Delivery, Quic
+from tcpdelay.sim.congestion.newreno import UNLIMITED
+from tcpdelay.sim.congestion.of_quic import number_of, start
 from tcpdelay.sim.engine import TIE_BREAK, WARM_UP, Chunk, chunk_since
-from tcpdelay.sim.path import (
-    depart,
-    drop_tail_settings,
-    is_dropped,
-    loss_settings,
-    next_arrival,
-    path_settings,
-)
-from tcpdelay.sim.quic.congestion import TICK, UNLIMITED
+from tcpdelay.sim.path import depart, drop_tail_settings, is_dropped, loss_settings, next_arrival, path_settings
 from tcpdelay.sim.quic.connection import (
     CONNECTION,
     DATAGRAMS,
@@ -48,8 +42,7 @@ from tcpdelay.sim.quic.sender import (
     write,
 )
 from tcpdelay.sim.records import Wire
-from tcpdelay.sim.tcp.bbr import start as start_bbr
-from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, NEVER, SECOND
+from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, MILLISECOND, NEVER, SECOND
 from tcpdelay.sim.writes import WriteSchedule, written_at
 
 _DELIVERIES: dict[Delivery, int] = {
@@ -78,11 +71,10 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         "rtt": rtt,
         "delivery": _DELIVERIES[stack.delivery],
         "group": group,
-        "cubic": int(stack.congestion_control == "cubic"),
-        "bbr": int(stack.congestion_control == "bbr"),
-        # For BBR; the handshake delivers the first packet.
-        "tick": TICK,
-        "tick_phase": SECOND * SECOND // TICK * TICK,
+        "control": number_of(stack),
+        # For BBR: the granularity of its clock of seconds; and the handshake delivers the first packet.
+        "tick": MILLISECOND,
+        "tick_phase": SECOND * SECOND,
         "snd_cwnd": rules.initial_window,
         "snd_ssthresh": INFINITE_THRESHOLD,
         "delivered": 1,
@@ -111,8 +103,7 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
     for name, value in settings.items():
         connection[name] = value
-    if stack.congestion_control == "bbr":
-        start_bbr(connection)
+    start(connection)
     return connection, wire
 
 

@@ -4,25 +4,11 @@ from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.compiling.random_numbers import uniform
+from tcpdelay.sim.congestion import of_quic as control
 from tcpdelay.sim.path import leave_transit, next_arrival
-from tcpdelay.sim.quic.congestion import (
-    begin_sample,
-    collapse,
-    grow,
-    limited_by_application,
-    must_wait,
-    note_sending,
-    on_rate_sample,
-    reduce,
-    restart_if_idle,
-    set_rate,
-    spend,
-    take_delivery,
-)
 from tcpdelay.sim.quic.connection import (
     ACKNOWLEDGED,
     DATAGRAMS,
-    FULL,
     GROUPS,
     IN_FLIGHT,
     LOST,
@@ -30,8 +16,6 @@ from tcpdelay.sim.quic.connection import (
     NEVER_READ,
     NONE,
     ONE_STREAM,
-    OVERSHOOT,
-    WHOLE,
     Acknowledgement,
     Connection,
     Packet,
@@ -40,6 +24,7 @@ from tcpdelay.sim.quic.connection import (
     packet_record,
     stream_record,
 )
+from tcpdelay.sim.quic.pacer import set_rate
 from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.writes import message_end, message_record, written_at
 
@@ -190,8 +175,8 @@ def send(c: Connection, wire: WireRecord) -> None:
     """Send what waits, as far as the window and the pacer allow."""
     c.application_limited = 0
     while c.waiting > 0:
-        room = _room(c)
-        if room <= 0 or must_wait(c):
+        room = control.allowed_size(c)
+        if room <= 0 or control.must_wait(c):
             return
         if not send_packet(c, wire, room, False):
             return
@@ -204,32 +189,15 @@ def write(c: Connection, wire: WireRecord) -> None:
 
     The end of its own stream is a packet without data if the library has taken the close after all data have left.
     """
-    if c.bbr:
-        limited_by_application(c)
+    control.on_write(c)
     put_message(c, wire)
     send(c, wire)
     number = c.packets_written - 1
     if c.delivery != GROUPS or c.group != 1 or c.waiting > 0:
         return
     size = message_end(c, wire, number) - (message_end(c, wire, number - 1) if number else 0)
-    if size > c.buffered_write and _room(c) > 0 and not must_wait(c):
+    if size > c.buffered_write and control.allowed_size(c) > 0 and not control.must_wait(c):
         send_packet(c, wire, c.datagram_size, True)
-
-
-@kernel()
-def _room(c: Connection) -> int:
-    """Return the size up to which the congestion window allows a packet [bytes], 0 if it allows none."""
-    if c.bbr:
-        return int(c.datagram_size if c.eliciting < c.snd_cwnd else 0)
-    left = c.congestion_window - c.in_flight
-    if c.window_rule == OVERSHOOT:
-        return int(c.datagram_size if left > 0 else 0)
-    if c.window_rule == WHOLE:
-        needed = min(c.packet_overhead + c.frame_overhead + c.waiting, c.datagram_size)
-        return int(c.datagram_size if left >= needed else 0)
-    if c.window_rule == FULL:
-        return int(c.datagram_size if left > c.datagram_size else 0)
-    return int(min(left, c.datagram_size))
 
 
 @kernel()
@@ -243,14 +211,11 @@ def send_packet(c: Connection, wire: WireRecord, largest: int, probe: bool) -> b
     c.next_packet += 1
     packet.length = c.packet_overhead + used + (1 if probe else 0)
     packet.sent, packet.state, packet.rank = c.now, IN_FLIGHT, 0
-    if c.bbr:
-        note_sending(c, wire, packet)
+    control.on_send(c, wire, packet)
     c.in_flight += packet.length
     c.eliciting += 1
     c.last_sent = c.now
     c.packets_sent += 1
-    restart_if_idle(c)
-    spend(c, packet.length)
     if c.next_packet - c.first_packet >= wire.packets.shape[0]:
         c.failed = 1
     return True
@@ -436,14 +401,12 @@ def on_acknowledgement(c: Connection, wire: WireRecord, ack: Acknowledgement) ->
         return
     c.largest_acknowledged = max(c.largest_acknowledged, ack.largest)
     first, lost_before = c.first_packet, c.declared_lost
-    if c.bbr:
-        begin_sample(c)
+    control.before_ack(c)
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == IN_FLIGHT and 0 < packet.rank <= ack.rank:
             _leave_flight(c, packet, ACKNOWLEDGED)
-            if c.bbr:
-                take_delivery(c, packet)
+            control.on_delivery(c, packet)
     if c.grows_first:
         _grow_with(c, wire, first, newest, in_flight)
     if newest == ack.largest:
@@ -454,8 +417,7 @@ def on_acknowledgement(c: Connection, wire: WireRecord, ack: Acknowledgement) ->
     # By RFC 9002 the window is reduced before it grows, so that packets of the lost flight do not enlarge it.
     detect_lost(c, wire)
     _grow_with(c, wire, first, newest, in_flight)
-    if c.bbr:
-        on_rate_sample(c, wire, c.declared_lost - lost_before)
+    control.after_ack(c, wire, c.declared_lost - lost_before)
     c.last_acknowledged = c.now
     c.probe_count = 0
     _forget(c, wire)
@@ -467,7 +429,7 @@ def _grow_with(c: Connection, wire: WireRecord, first: int, newest: int, in_flig
     for number in range(first, newest + 1):
         packet = packet_record(wire, number)
         if packet.state == ACKNOWLEDGED and packet.frames >= 0:
-            grow(c, packet.sent, packet.length, in_flight)
+            control.on_ack(c, packet.sent, packet.length, in_flight)
             packet.frames = COUNTED
 
 
@@ -508,9 +470,9 @@ def detect_lost(c: Connection, wire: WireRecord) -> None:
         declare_lost(c, wire, packet)
         latest_lost = packet.sent
     if latest_lost >= 0:
-        reduce(c, latest_lost)
+        control.reduce(c, latest_lost)
         if persistent and c.persistent_congestion:
-            collapse(c, wire)
+            control.on_persistent_congestion(c, wire)
         set_rate(c)
 
 

@@ -7,6 +7,7 @@ the state of recovery.
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.congestion import of_tcp as control
 from tcpdelay.sim.path import is_dropped, next_arrival
 from tcpdelay.sim.records import (
     COLLAPSED,
@@ -28,15 +29,14 @@ from tcpdelay.sim.records import (
     ticks_now,
     to_ticks,
 )
-from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.bbr import begin_sample, end_sample, take_delivery
 from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.tcp.receiver import EVERYTHING, NO_SEGMENT, send, take_arrival
 from tcpdelay.sim.tcp.recovery import (
     adapt_reordering_window,
     any_retransmitted,
     begin_reduction,
+    end_reduction,
     enter_recovery,
     identify_losses,
     is_original,
@@ -54,17 +54,7 @@ from tcpdelay.sim.tcp.sender import (
     schedule_probe,
     send_new,
 )
-from tcpdelay.sim.tcp.window import (
-    ACKNOWLEDGED,
-    LOST_ON_PATH,
-    NEWLY_SACKED,
-    SENT,
-    UNDONE,
-    grow_window,
-    note,
-    note_rtt,
-    validate_window,
-)
+from tcpdelay.sim.tcp.window import ACKNOWLEDGED, LOST_ON_PATH, NEWLY_SACKED, SENT, UNDONE, note, validate_window
 from tcpdelay.sim.writes import message_end, message_record, write_next, written_at
 
 
@@ -100,8 +90,7 @@ def take_sack(c: Connection, wire: WireRecord, number: int) -> tuple[bool, bool,
     note(c, wire, NEWLY_SACKED, segment.start, segment.end)
     c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
     note_delivery(c, segment)
-    if c.bbr:
-        take_delivery(c, wire, number)
+    control.on_delivery(c, wire, number)
     original, rtt = False, -1
     if not segment.state & EVER_RETRANSMITTED:
         original = segment.end <= c.high_seq
@@ -158,8 +147,7 @@ def take_cumulative(c: Connection, wire: WireRecord, prior_fack: int, echo: int)
             c.delivered_at_sending = max(c.delivered_at_sending, segment.delivered)
             if not segment.state & EVER_RETRANSMITTED or echo // tcp.MILLISECOND >= segment.sent // tcp.MILLISECOND:
                 note_delivery(c, segment)
-            if c.bbr:
-                take_delivery(c, wire, c.first_segment)
+            control.on_delivery(c, wire, c.first_segment)
         c.packets_out -= 1
         c.first_segment += 1
         removed += 1
@@ -195,13 +183,13 @@ def on_acknowledgement(c: Connection, wire: WireRecord, answer: Acknowledgement)
         c.snd_una = answer.acknowledged
         c.retransmits = 0
     if c.packets_out == 0:
+        control.on_arrival(c, False)
         if duplicate:
             _alert(c, wire, prior_snd_una, False, False, answer.echo)
         if c.tlp_high_seq:
             _take_probe(c, wire, answer.acknowledged, probe_duplicated, True)
         return
-    if c.bbr:
-        begin_sample(c)
+    control.before_ack(c)
     prior_fack = c.highest_sacked + 1 if c.sacked_out else c.first_segment
     if answer.segment >= 0:
         sacked, original, sack_rtt, latest = take_sack(c, wire, answer.segment)
@@ -215,6 +203,8 @@ def on_acknowledgement(c: Connection, wire: WireRecord, answer: Acknowledgement)
     sampled = _take_rtt(c, removed, rtt, sack_rtt, latest if sack_rtt >= 0 else latest_removed, answer.echo)
     if c.reord_seen:
         adapt_reordering_window(c, c.delivered_at_sending)
+    # A receiver that has held data back, or lets its window grow, reports another window.
+    control.on_arrival(c, advanced and not (sacked_out or duplicate or c.rcv_room > 0))
     # A SACK alone restarts the timer only if its segment was sent after the head of the queue; otherwise each SACK
     # would postpone the timeout.
     later = sampled and sack_rtt >= 0 and sack_rtt > c.now - wire.segments[c.first_segment & MASK].sent
@@ -228,17 +218,15 @@ def on_acknowledgement(c: Connection, wire: WireRecord, answer: Acknowledgement)
     if restart_timer and not schedule_probe(c, wire, True):
         rearm_retransmission_timer(c, wire)
     delivered = c.delivered - delivered_before
-    if c.bbr:
+    if control.sets_window(c):
         # The ACK of a single small segment may have been delayed (FLAG_ACK_MAYBE_DELAYED).
         alone = removed == 1 and rtt >= 0 and advance < c.mss and not (sacked or duplicate or sacked_out)
-        c.rs_ack_delayed = alone and c.rs_prior_delivered + 1 == c.delivered
-        end_sample(c, delivered, c.lost - lost_before)
-        bbr.control(c, wire)
+        control.set_window(c, wire, delivered, c.lost - lost_before, alone)
     elif in_reduction(c):
         reduce_window(c, delivered, c.lost - lost_before, advanced)
     elif removed or (sacked and c.reordering_distance > tcp.DUPLICATE_THRESHOLD):
         # Where much is reordered, SACKs let the window grow too (`tcp_may_raise_cwnd`).
-        grow_window(c, delivered)
+        control.on_ack(c, delivered)
         c.snd_cwnd_stamp = ticks_now(c)
     if c.undone > undone_before:
         note(c, wire, UNDONE, c.snd_una, c.snd_nxt)
@@ -301,7 +289,7 @@ def _take_rtt(c: Connection, removed: int, rtt: int, sack_rtt: int, latest: int,
         sample = latest = c.rs_rtt = max(elapsed, 1) * tcp.MILLISECOND
     c.min_rtt = min(c.min_rtt, latest)
     update_estimate(c, sample)
-    note_rtt(c, latest)
+    control.on_rtt(c, latest)
     return True
 
 
@@ -320,9 +308,7 @@ def _alert(
         # The receiver learns of a reduction after marks from the next segment, so CWR lasts until it is acknowledged.
         if c.ca_state == RECOVERY:
             _end_recovery(c, wire, echo)
-        if (c.undo_marker or c.ca_state == CWR) and c.snd_ssthresh < tcp.INFINITE_THRESHOLD and not c.bbr:
-            c.snd_cwnd = c.snd_ssthresh
-            c.snd_cwnd_stamp = ticks_now(c)
+        end_reduction(c)
         c.ca_state = OPEN
     if c.ca_state == RECOVERY:
         if advanced and c.undo_marker and is_original(c, echo):
@@ -399,9 +385,7 @@ def _take_probe(c: Connection, wire: WireRecord, acknowledged: int, duplicated: 
     elif acknowledged > c.tlp_high_seq:
         begin_reduction(c)
         c.ca_state = CWR
-        if not c.bbr:
-            c.snd_cwnd = c.snd_ssthresh
-            c.snd_cwnd_stamp = ticks_now(c)
+        end_reduction(c)
         _keep_open(c, wire)
     elif pure:
         c.tlp_high_seq = 0
@@ -456,7 +440,7 @@ def is_undisturbed(c: Connection, wire: WireRecord) -> bool:
         return False
     if c.deferred and (c.reordering > 0.0 or c.tabled or not c.in_order):
         return False
-    if c.delayed_ack or c.bbr or c.answered or c.send_buffer or not c.tail_loss_probe:
+    if c.delayed_ack or control.sets_window(c) or c.answered or c.send_buffer or not c.tail_loss_probe:
         return False
     if c.ca_state != OPEN or c.sacked_out or c.lost_out or c.retrans_out or c.tlp_high_seq or c.snd_nxt < c.written:
         return False
@@ -551,9 +535,8 @@ def _may_send(c: Connection, wire: WireRecord) -> bool:
 def _send_message(c: Connection, wire: WireRecord) -> bool:
     """Write the next message and send its segments; return whether one is lost."""
     c.now = c.next_write
-    if c.packets_out == 0 and c.cubic and c.cubic_epoch:
-        now = ticks_now(c)
-        c.cubic_epoch = min(c.cubic_epoch + max(now - c.last_send, 0), now)
+    if c.packets_out == 0:
+        control.on_idle(c, wire)
     number, before, lost = c.packets_written, c.next_segment, False
     bursty = _is_bursty(c)
     waited = c.now - written_at(c, wire, number)
@@ -630,8 +613,9 @@ def _take_acknowledgement(c: Connection, wire: WireRecord, answer: Acknowledgeme
     note_delivery(c, latest)
     c.min_rtt = min(c.min_rtt, c.now - latest.sent)
     update_estimate(c, c.now - sent)
-    note_rtt(c, c.now - latest.sent)
+    control.on_rtt(c, c.now - latest.sent)
     if c.reord_seen:
         adapt_reordering_window(c, latest.delivered)
-    grow_window(c, removed)
+    control.on_arrival(c, True)
+    control.on_ack(c, removed)
     c.snd_cwnd_stamp = ticks_now(c)

@@ -6,8 +6,10 @@ After reordering RACK waits longer. A reduction of the window that turns out to 
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.congestion import of_tcp as control
 from tcpdelay.sim.records import (
     COLLAPSED,
+    CWR,
     EVER_RETRANSMITTED,
     FOUND_LOST,
     MARKED_LOST,
@@ -25,9 +27,8 @@ from tcpdelay.sim.records import (
     ticks_now,
     to_ticks,
 )
-from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.window import IN_RECOVERY, note, react_to_loss, reduced_threshold
+from tcpdelay.sim.tcp.window import IN_RECOVERY, note
 
 
 @kernel()
@@ -71,10 +72,7 @@ def undo_reduction(c: Connection, wire: WireRecord, unmark: bool) -> None:
                 segment.state &= ~MARKED_LOST
                 c.lost_out -= 1
     if c.prior_ssthresh:
-        if c.bbr:
-            bbr.undo(c)
-        else:
-            c.snd_cwnd = max(c.snd_cwnd, c.prior_cwnd)
+        control.on_undo(c)
         c.snd_ssthresh = max(c.snd_ssthresh, c.prior_ssthresh)
     c.snd_cwnd_stamp = ticks_now(c)
     c.undo_marker = 0
@@ -255,7 +253,18 @@ def begin_reduction(c: Connection) -> None:
     c.prior_cwnd = c.snd_cwnd
     c.prr_delivered = 0
     c.prr_out = 0
-    c.snd_ssthresh = reduced_threshold(c)
+    c.snd_ssthresh = control.on_loss(c)
+
+
+@kernel()
+def end_reduction(c: Connection) -> None:
+    """End a reduction, unless it is undone, with a window at the threshold (`tcp_end_cwnd_reduction`)."""
+    if control.sets_window(c):
+        return
+    if (c.undo_marker or c.ca_state == CWR) and c.snd_ssthresh < tcp.INFINITE_THRESHOLD:
+        c.snd_cwnd = c.snd_ssthresh
+        c.snd_cwnd_stamp = ticks_now(c)
+    control.on_reduction_end(c)
 
 
 @kernel()
@@ -268,7 +277,7 @@ def enter_recovery(c: Connection, wire: WireRecord) -> None:
     if not in_reduction(c):
         save_threshold(c)
         begin_reduction(c)
-    react_to_loss(c)
+    control.on_recovery(c)
     c.ca_state = RECOVERY
     c.recoveries += 1
     note(c, wire, IN_RECOVERY, c.snd_una, c.snd_nxt)

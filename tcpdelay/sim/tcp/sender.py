@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tcpdelay.compiling.compilation import kernel
+from tcpdelay.sim.congestion import of_tcp as control
 from tcpdelay.sim.path import is_dropped
 from tcpdelay.sim.records import (
     COLLAPSED,
@@ -32,9 +33,7 @@ from tcpdelay.sim.records import (
     ticks_now,
     to_ticks,
 )
-from tcpdelay.sim.tcp import bbr
 from tcpdelay.sim.tcp import constants as tcp
-from tcpdelay.sim.tcp.bbr import is_paced, note_sending, schedule_next
 from tcpdelay.sim.tcp.constants import NEVER
 from tcpdelay.sim.tcp.receiver import send
 from tcpdelay.sim.tcp.recovery import (
@@ -45,20 +44,7 @@ from tcpdelay.sim.tcp.recovery import (
     reduce_window,
     save_threshold,
 )
-from tcpdelay.sim.tcp.window import (
-    LOST_ON_PATH,
-    PROBE,
-    REORDERING,
-    SENT,
-    SENT_AGAIN,
-    TIMEOUT,
-    forget_cubic,
-    forget_rounds,
-    note,
-    react_to_loss,
-    reduced_threshold,
-    validate_window,
-)
+from tcpdelay.sim.tcp.window import LOST_ON_PATH, PROBE, REORDERING, SENT, SENT_AGAIN, TIMEOUT, note, validate_window
 from tcpdelay.sim.writes import message_end, written_at
 
 LARGEST_FLIGHT = RING // 2
@@ -83,22 +69,11 @@ def _transmit(c: Connection, wire: WireRecord, number: int) -> None:
 
 
 @kernel()
-def _model_sending(c: Connection, wire: WireRecord, number: int) -> None:
-    """Let BBR know of a segment that is sent now: idle time, pacing, delivery rate (`__tcp_transmit_skb`)."""
-    if in_flight(c) == 0:
-        bbr.restart_after_idle(c, wire)
-    segment = wire.segments[number & MASK]
-    segment.sent = c.now
-    schedule_next(c, segment.end - segment.start)
-    note_sending(c, wire, number)
-
-
-@kernel()
 def send_new(c: Connection, wire: WireRecord, probe: bool) -> int:
     """Send the new data that the window allows, or one segment as a `probe`; return their number (`tcp_write_xmit`)."""
     sent = 0
     while c.snd_nxt < c.written and (probe or in_flight(c) < c.snd_cwnd) and c.packets_out < LARGEST_FLIGHT:
-        if c.bbr and is_paced(c):
+        if control.is_paced(c):
             break
         segment = wire.segments[c.next_segment & MASK]
         segment.start = c.snd_nxt
@@ -107,12 +82,9 @@ def send_new(c: Connection, wire: WireRecord, probe: bool) -> int:
             segment.end = min(segment.end, message_end(c, wire, c.packets_sent))
         segment.state = 0
         segment.received = 0
-        if in_flight(c) == 0 and c.cubic and c.cubic_epoch:
-            # The clock of the cubic function stops while no segment is in flight.
-            now = ticks_now(c)
-            c.cubic_epoch = min(c.cubic_epoch + max(now - c.last_send, 0), now)
-        if c.bbr:
-            _model_sending(c, wire, c.next_segment)
+        if in_flight(c) == 0:
+            control.on_idle(c, wire)
+        control.on_send(c, wire, c.next_segment)
         outstanding = c.packets_out
         c.snd_nxt = segment.end
         c.next_segment += 1
@@ -179,8 +151,10 @@ def _send_again(c: Connection, wire: WireRecord, number: int) -> bool:
     _collapse(c, wire, number)
     segment.state |= EVER_RETRANSMITTED
     c.segments_retransmitted += 1
-    if c.bbr:
-        _model_sending(c, wire, number)
+    # In the kernel CUBIC learns of idle time here too, which matters only after rare timeouts.
+    if in_flight(c) == 0 and control.sets_window(c):
+        control.on_idle(c, wire)
+    control.on_send(c, wire, number)
     _transmit(c, wire, number)
     return True
 
@@ -203,7 +177,7 @@ def retransmit_lost(c: Connection, wire: WireRecord) -> None:
     """Retransmit the segments marked as lost, as far as the window allows (`tcp_xmit_retransmit_queue`)."""
     head_sent = False
     for number in range(c.first_segment, c.next_segment):
-        if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out or (c.bbr and is_paced(c)):
+        if in_flight(c) >= c.snd_cwnd or c.retrans_out >= c.lost_out or control.is_paced(c):
             break
         flags = wire.segments[number & MASK].state
         if not flags & MARKED_LOST or flags & (SACKED | RETRANSMITTED | COLLAPSED):
@@ -272,7 +246,7 @@ def on_timer(c: Connection, wire: WireRecord) -> None:
         if in_flight(c) != before:
             if c.ca_state != RECOVERY:
                 enter_recovery(c, wire)
-                if not c.bbr:
+                if not control.sets_window(c):
                     reduce_window(c, 1, 0, False)
             retransmit_lost(c, wire)
         if c.timer_kind != RETRANSMISSION_TIMER:
@@ -324,11 +298,11 @@ def _time_out(c: Connection, wire: WireRecord) -> None:
             continue
         if number == c.first_segment or c.rack_rtt <= c.now - segment.sent:
             mark_lost(c, segment)
-    if c.ca_state <= DISORDER or c.high_seq <= c.snd_una or (c.ca_state == LOSS and c.retransmits == 0):
+    first = c.ca_state <= DISORDER or c.high_seq <= c.snd_una or (c.ca_state == LOSS and c.retransmits == 0)
+    if first:
         save_threshold(c)
         c.prior_cwnd = c.snd_cwnd
-        c.snd_ssthresh = reduced_threshold(c)
-        react_to_loss(c)
+        c.snd_ssthresh = control.on_loss(c)
         begin_episode(c)
     c.snd_cwnd = in_flight(c) + 1
     c.snd_cwnd_cnt = 0
@@ -337,10 +311,7 @@ def _time_out(c: Connection, wire: WireRecord) -> None:
         # The segments beyond were SACKed, and it was a loss all the same: less is reordered than it seemed.
         c.reordering_distance = min(c.reordering_distance, tcp.DUPLICATE_THRESHOLD)
     c.ca_state = LOSS
-    forget_cubic(c)
-    forget_rounds(c)
-    if c.bbr:
-        bbr.time_out(c, wire)
+    control.on_timeout(c, wire, first)
     c.high_seq = c.snd_nxt
     c.tlp_high_seq = 0
     c.frto = c.f_rto and may_be_spurious

@@ -50,7 +50,7 @@ def bytes_per_second(c: BbrConnection, bandwidth: int, gain: int) -> int:
 @kernel()
 def is_paced(c: BbrConnection) -> bool:
     """Return whether the next segment must wait, and if so, let the timer send it later (`tcp_pacing_check`)."""
-    if not c.bbr or c.tcp_wstamp_ns <= c.now * NANOSECONDS:
+    if c.tcp_wstamp_ns <= c.now * NANOSECONDS:
         return False
     if c.pacing_at == NEVER:
         c.pacing_at = -(-c.tcp_wstamp_ns // NANOSECONDS)
@@ -95,11 +95,12 @@ NO_SAMPLE = -1
 
 
 @kernel()
-def note_sending(c: Connection, wire: WireRecord, number: int) -> None:
-    """Store the state of delivery with a segment that is sent now (`tcp_rate_skb_sent`).
+def on_send(c: Connection, wire: WireRecord, number: int) -> None:
+    """Pace the next segment, and store the state of delivery with this one (`tcp_rate_skb_sent`).
 
     A sample begins with the most recent ACK, or now if nothing is outstanding.
     """
+    schedule_next(c, wire.segments[number & MASK].end - wire.segments[number & MASK].start)
     if c.packets_out == 0:
         c.first_tx_mstamp = c.delivered_mstamp = c.now
     snapshot = wire.snapshots[number & MASK]
@@ -110,14 +111,14 @@ def note_sending(c: Connection, wire: WireRecord, number: int) -> None:
 
 
 @kernel()
-def begin_sample(c: BbrConnection) -> None:
+def before_ack(c: BbrConnection) -> None:
     """Begin the sample of an ACK that arrives now."""
     c.rs_prior_delivered = c.rs_last_end_seq = 0
     c.rs_prior_in_flight = in_flight(c)
 
 
 @kernel()
-def take_delivery(c: Connection, wire: WireRecord, number: int) -> None:
+def on_delivery(c: Connection, wire: WireRecord, number: int) -> None:
     """Use the latest sent segment that the ACK reports as the start of the sample (`tcp_rate_skb_delivered`)."""
     segment, snapshot = wire.segments[number & MASK], wire.snapshots[number & MASK]
     later = segment.sent > c.first_tx_mstamp or (segment.sent == c.first_tx_mstamp and segment.end > c.rs_last_end_seq)
@@ -153,7 +154,7 @@ def end_sample(c: BbrConnection, acked: int, losses: int) -> None:
 
 
 @kernel()
-def check_application_limited(c: Connection) -> None:
+def on_write(c: Connection) -> None:
     """Mark the rate as limited by the application if, before a write, it is (`tcp_rate_check_app_limited`)."""
     if c.written - c.snd_nxt < c.mss and in_flight(c) < c.snd_cwnd and c.lost_out <= c.retrans_out:
         c.app_limited = max(c.delivered + in_flight(c), 1)
@@ -244,8 +245,22 @@ STARTUP, DRAIN, PROBE_BW, PROBE_RTT = range(4)
 
 
 @kernel()
+def sets_window(c: BbrConnection) -> bool:
+    """Return that BBR sets the window (`bbr_main`)."""
+    return True
+
+
+@kernel()
+def buffered_windows(c: BbrConnection) -> int:
+    """Return a larger size of the send buffer (`bbr_sndbuf_expand`)."""
+    return 3
+
+
+@kernel()
 def start(c: BbrConnection) -> None:
     """Begin with the state at the end of the handshake (`bbr_init`)."""
+    # The handshake delivers the first segment.
+    c.delivered = 1
     c.bbr_mode = STARTUP
     c.bbr_next_rtt_delivered = c.delivered
     c.bbr_min_rtt = c.min_rtt
@@ -330,7 +345,14 @@ def save_window(c: BbrConnection) -> None:
 
 
 @kernel()
-def restart_after_idle(c: BbrConnection, wire: Generator) -> None:
+def on_loss(c: BbrConnection) -> int:
+    """Save the window; the threshold stays (`bbr_ssthresh`)."""
+    save_window(c)
+    return int(c.snd_ssthresh)
+
+
+@kernel()
+def on_idle(c: BbrConnection, wire: Generator) -> None:
     """Pace at the estimated bandwidth when sending begins again after idle time (`bbr_cwnd_event`)."""
     if not c.app_limited:
         return
@@ -344,7 +366,7 @@ def restart_after_idle(c: BbrConnection, wire: Generator) -> None:
 
 
 @kernel()
-def time_out(c: BbrConnection, wire: Generator) -> None:
+def on_timeout(c: BbrConnection, wire: Generator, first: bool) -> None:
     """Process a timeout as the end of a round and as a loss (`bbr_set_state`)."""
     c.bbr_prev_ca_state = LOSS
     c.bbr_full_bw = 0
@@ -354,15 +376,23 @@ def time_out(c: BbrConnection, wire: Generator) -> None:
 
 
 @kernel()
-def undo(c: BbrConnection) -> None:
+def on_undo(c: BbrConnection) -> None:
     """Look again for the end of startup after a needless recovery (`bbr_undo_cwnd`)."""
     c.bbr_full_bw = c.bbr_full_bw_cnt = 0
     reset_policer(c)
 
 
 @kernel()
+def set_window(c: BbrConnection, wire: Generator, delivered: int, lost: int, delayed: bool) -> None:
+    """Complete the rate sample of an ACK, and follow it (`bbr_main`)."""
+    c.rs_ack_delayed = delayed and c.rs_prior_delivered + 1 == c.delivered
+    end_sample(c, delivered, lost)
+    control(c, wire)
+
+
+@kernel()
 def control(c: BbrConnection, wire: Generator) -> None:
-    """Update the model of the path, the pacing rate and the window with the rate sample of an ACK (`bbr_main`)."""
+    """Update the model of the path, the pacing rate and the window with the rate sample of an ACK."""
     _update_bandwidth(c, wire)
     _update_aggregation(c)
     if c.bbr_mode == PROBE_BW and _is_phase_over(c):
