@@ -23,7 +23,7 @@ from .sim.records import Rules
 from .sim.simulation import Simulation, simulate
 from .study.best import best_connections, best_interval, best_split
 from .study.boundary import WorkingBoundary, loss_rtt_frontier, working_boundary
-from .study.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+from .study.largest import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
 from .study.margins import sensitivities
 from .study.playback import audio_not_stoppable, playout_without_gaps, startup_for_stalls, video_stalls
 from .study.playout import playout_for_call, playout_for_late_fraction

@@ -367,6 +367,16 @@ def test_rows_beyond_the_checked_range_are_counted():
         td.predict_many({"rtt": [0.1, 0.8], "loss": [0.01, 0.0]}, flow="voip", cached=False)
 
 
+def test_a_loss_beyond_the_checked_range_only_fails_for_certain():
+    # The chain has 317 ms at 12 %, and the simulation that `predict_delay` takes there has 418 ms.
+    rows = {"rtt": [0.1] * 4, "loss": [0.12, 0.1, 0.11, 0.02], "limit": [0.4, 0.4, 0.1, 0.4]}
+    with pytest.warns(td.ValidityWarning, match="2 of 4 .* at a larger loss, only a failure is certain"):
+        found = td.predict_many(rows, flow="game", columns={"loss": "loss:fraction"}, cached=False)
+    assert found["verdict"].tolist() == ["uncertain", "works", "fails", "works"]
+    assert found["late_high"][0] == 1
+    assert found["late_low"][0] == pytest.approx(found["late_low"][1])
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [

@@ -67,7 +67,7 @@ from tcpdelay.scenario.stack import Stack
 from tcpdelay.sim import simulation
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.statistics import Interval
-from tcpdelay.study.edge import largest_loss
+from tcpdelay.study.largest import largest_loss
 from tcpdelay.study.region import VERDICTS, working_region
 from tcpdelay.study.validation.predictions import Prediction
 from tcpdelay.units import format_fraction

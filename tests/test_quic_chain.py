@@ -269,7 +269,12 @@ def test_auto_asks_the_chain_where_its_error_is_small():
         (FLOW, td.Path(rtt=0.4, loss=0.02), STREAMS, "the chain is not checked here: rtt 0.4 s lies outside"),
         (td.Flow(174, 0.2), PATH, STREAMS, "the chain is not checked here: interval 0.2 s lies outside"),
         (FLOW, td.Path(rtt=0.1, loss=0.2), STREAMS, "the chain is not checked here: loss 0.2 lies outside"),
-        (FLOW, td.Path(rtt=0.1, loss=0.3), STREAMS, "the chain does not model this scenario (loss)"),
+        (
+            FLOW,
+            td.Path(rtt=0.1, loss=0.3),
+            STREAMS,
+            "the chain does not model this scenario (loss must be at most 0.25)",
+        ),
         (FLOW, PATH, td.Stack.quic("quic-go"), "the chain does not model this scenario (delivery)"),
         (
             FLOW,

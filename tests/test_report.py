@@ -16,7 +16,7 @@ from rich.console import Console
 from report_cases import CASES, FORMATS, VOIP, Page, as_text, markdown_rows, rendered
 from report_consistency import contradictions, draw, report
 from tcpdelay import guideline
-from tcpdelay.advice.rule import Effect
+from tcpdelay.advice.recommendation import Effect
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.chain import chains as chain_models
 from tcpdelay.quality.voice import voice_quality

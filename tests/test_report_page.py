@@ -24,7 +24,7 @@ from tcpdelay.report.content import NOT_TO_DO
 from tcpdelay.report.html import CHART_HEIGHT, CHART_WIDTH, VARIABLES
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, Target
-from tcpdelay.study.edge import largest_loss
+from tcpdelay.study.largest import largest_loss
 from tcpdelay.units import format_fraction
 
 
@@ -190,7 +190,7 @@ def test_the_chain_does_not_judge_frames_beyond_the_initial_window(rtt, loss, si
 
 
 def test_the_margin_of_a_report_is_where_the_search_for_it_finds_it(short, monkeypatch):
-    monkeypatch.setattr("tcpdelay.study.edge.COMPARED_PACKETS", 4000)
+    monkeypatch.setattr("tcpdelay.study.largest.COMPARED_PACKETS", 4000)
     report = td.guideline(FRAMES, PATH, target=TARGET)
     assert page_faults(report) == []
     assert report.simulated_because.startswith("the chain is not checked here: packet_size 16667 bytes")

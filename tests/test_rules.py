@@ -11,7 +11,7 @@ import pytest
 from tcpdelay import guideline
 from tcpdelay.advice import judged_delays as recommend
 from tcpdelay.advice.judged_delays import RULES, recommendation, recommendations
-from tcpdelay.advice.rule import NO_EVIDENCE, Situation
+from tcpdelay.advice.recommendation import NO_EVIDENCE, Situation
 from tcpdelay.advice.rules import fast_retransmit_playout, timeout_playout
 from tcpdelay.ask import Requested
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution

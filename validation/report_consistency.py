@@ -28,7 +28,7 @@ from tcpdelay import Guideline, SourceGuideline, guideline
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.advice.guideline import Findings
 from tcpdelay.advice.judged_delays import MOST_TO_DO, SMALLEST_GAIN
-from tcpdelay.advice.rule import Recommendation
+from tcpdelay.advice.recommendation import Recommendation
 from tcpdelay.advice.rules import SMALLEST_PART
 from tcpdelay.declare import bounds
 from tcpdelay.models.heuristics import joined_delay, piece_of, share_of, striped_delay

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
 from tcpdelay.accuracy.throughput import connection_utilization
-from tcpdelay.advice.rule import Effect, Place, Recommendation, Rule, Situation, Status
+from tcpdelay.advice.recommendation import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.rules import APPLICATION_RULES, QUIC_RULES, TCP_RULES
 from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, DelayParts, Model, NotSettledError, Requested, settled_record
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError

@@ -18,7 +18,7 @@ from pathlib import Path as File
 from typing import Any, NamedTuple
 
 from tcpdelay.accuracy.throughput import RULE_OF_THUMB_UTILIZATION
-from tcpdelay.advice.rule import (
+from tcpdelay.advice.recommendation import (
     NO_EFFECT,
     NO_EVIDENCE,
     NOT_SETTLED,

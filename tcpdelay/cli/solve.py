@@ -310,7 +310,7 @@ def _answer(
     from tcpdelay.quality.voice import CallTarget
     from tcpdelay.study.best import best_connections, best_interval, best_split
     from tcpdelay.study.boundary import loss_rtt_frontier
-    from tcpdelay.study.edge import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
+    from tcpdelay.study.largest import largest_bitrate, largest_loss, largest_packet_rate, largest_rtt
     from tcpdelay.study.margins import sensitivities
     from tcpdelay.study.playout import playout_for_call, playout_for_late_fraction
 

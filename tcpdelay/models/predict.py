@@ -19,7 +19,7 @@ from tcpdelay.scenario.stack import Linux, Quic, Stack, StackName, transport_nam
 from tcpdelay.units import format_fraction
 
 if TYPE_CHECKING:
-    from tcpdelay.ask import Answer, Model, Requested, Support
+    from tcpdelay.ask import Answer, Model, Requested, Support, UnsupportedError
     from tcpdelay.delays import DelayDistribution
     from tcpdelay.sim.simulation import Simulation
 
@@ -139,9 +139,15 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
 
 def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
     """Return in words why the chain refuses a scenario or cannot hold it."""
-    refused = ", ".join(error.name.replace("_", " ") for error in supports(scenario).refused)
+    refused = ", ".join(map(_refused_field, supports(scenario).refused))
     # Behind the semicolon is what to do if nothing else has an answer.
     return f"the chain does not model this scenario ({refused})" if refused else str(refusal).partition(";")[0]
+
+
+def _refused_field(error: UnsupportedError) -> str:
+    """Return the field that the chain refuses in words, with its limit if it has one."""
+    field, limit = error.name.replace("_", " "), error.allowed.partition(" in the chain")[0]
+    return f"{field} must {limit}" if limit.startswith(("be at most", "be at least")) else field
 
 
 def supports(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Support:

@@ -39,7 +39,7 @@ from tcpdelay.scenario.scenario import REPORTED_QUANTILES, Target
 from tcpdelay.statistics import Interval
 from tcpdelay.study.best import Candidate, Choice
 from tcpdelay.study.boundary import Frontier
-from tcpdelay.study.edge import Edge
+from tcpdelay.study.largest import Edge
 from tcpdelay.study.margins import NOISE, Input, Output, Sensitivities
 from tcpdelay.study.playback import STAGES, GaplessPlayout, PlayerAnswer, StartupBuffer, UnstoppableAudio, VideoStalls
 from tcpdelay.study.playout import PlayoutCell, PlayoutTable, SmallestBuffer

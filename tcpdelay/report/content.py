@@ -19,7 +19,7 @@ from tcpdelay.scenario.path import WARNING, Path, PathPreset
 from tcpdelay.scenario.scenario import REPORTED_QUANTILES
 from tcpdelay.scenario.source_settings import KINDS
 from tcpdelay.scenario.stack import transport_name
-from tcpdelay.study.edge import FAR
+from tcpdelay.study.largest import FAR
 from tcpdelay.units import (
     NEVER_SETTLES,
     TOO_FEW,
@@ -34,7 +34,7 @@ from tcpdelay.units import (
 
 if TYPE_CHECKING:
     from tcpdelay.advice.judged_delays import JudgedDelays, TransportComparison
-    from tcpdelay.advice.rule import Place, Recommendation
+    from tcpdelay.advice.recommendation import Place, Recommendation
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.models.verdict import Verdict
     from tcpdelay.quality.experience import Call, VideoPlayout

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tcpdelay.advice.guideline import Findings
     from tcpdelay.advice.judged_delays import JudgedDelays
-    from tcpdelay.advice.rule import Effect, Recommendation, Status
+    from tcpdelay.advice.recommendation import Effect, Recommendation, Status
     from tcpdelay.capture.estimate import PathEstimate
     from tcpdelay.quality.experience import Call
     from tcpdelay.quality.voice import VoiceQuality

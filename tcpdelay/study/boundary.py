@@ -20,9 +20,9 @@ from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, source_of, target_of
 from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import DEFAULT_STACK, Quic, Stack, StackName, checked_profile
-from tcpdelay.study.edge import Edge, largest_or_none, model_of, nothing_meets
 from tcpdelay.study.execution import work_out
 from tcpdelay.study.grid import Question, losses, question, round_trip_times
+from tcpdelay.study.largest import Edge, largest_or_none, model_of, nothing_meets
 from tcpdelay.study.search import (
     MAX_RTT,
     RELATIVE_TOLERANCE,
@@ -256,7 +256,7 @@ class _BoundarySearch:
             inside, outside = np.array([found.inside, found.outside], np.float64)
         edge = np.fmax(inside, lowest)
         # NumPy turns None into NaN.
-        within = np.array(edges_within_error(axis, asked.stack, whole, edge, model), np.float64)
+        within = np.array(edges_within_error(axis, asked.stack, whole, edge, model, self.method == "auto"), np.float64)
         row["simulated"] = model != "chain"
         row["works_up_to"], row["fails_from"] = inside, outside
         # Each search has a tolerance; NaN stays NaN.

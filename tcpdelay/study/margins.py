@@ -18,7 +18,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, flow_of, target_of
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, NewReno2008, Stack, StackName, checked_profile
-from tcpdelay.study.edge import FAR, NOT_MODELLED, Edge, largest_or_none
+from tcpdelay.study.largest import FAR, NOT_MODELLED, Edge, largest_or_none
 from tcpdelay.study.search import STEP, Axis, Bracket, at_rtt, bitrate_axis, bracket, loss_axis, rtt_axis
 
 

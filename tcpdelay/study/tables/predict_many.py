@@ -170,7 +170,8 @@ def demand_for(
 
 def unchecked_message(rows: int, of: int) -> str:
     """Return the warning for rows outside the range in which the model has been checked."""
-    return f"{rows} of {of} rows lie outside the range in which the model has been checked"
+    checked = "lie outside the range in which the model has been checked"
+    return f"{rows} of {of} rows {checked}; at a larger loss, only a failure is certain"
 
 
 def _stream(

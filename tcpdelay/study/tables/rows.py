@@ -20,7 +20,7 @@ from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
 from tcpdelay.scenario.source import Source as MessageSource
-from tcpdelay.scenario.stack import KnownStack
+from tcpdelay.scenario.stack import KnownStack, NewReno2008
 from tcpdelay.study.grid import Question, question
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
@@ -194,7 +194,11 @@ class RowPredictor:
         on_progress: Callable[[int, int], None] | None,
     ) -> Answers:
         """Return the added columns for some paths, with the number of the verdict, without the reason."""
-        answers = dict(self._lattice(flow, target).answer(rtt, loss, on_progress))
+        lattice, demand = self._lattice(flow, target), self.demand
+        answers = dict(lattice.answer(rtt, loss, on_progress))
+        known = validated_range(demand.stack, method="simulation" if demand.simulated else "chain")
+        if not demand.simulated and not isinstance(demand.stack, NewReno2008):
+            answers |= _beyond(lattice, answers, rtt, loss, known.loss[1])
         late, fewest, most = (answers[name] for name in ("late", "late_low", "late_high"))
         allowed = [target.allows(share) for share in (fewest, most)]
         call = self.demand.call
@@ -209,9 +213,24 @@ class RowPredictor:
                 answers["works"] = answers["sustainable"] & (scores >= call.mos)
                 allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
         answers["verdict"] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
-        known = validated_range(self.demand.stack, method="simulation" if self.demand.simulated else "chain")
         self.unchecked += int(np.count_nonzero(known.exceeded_by_paths(flow, rtt, loss)))
         return answers
+
+
+def _beyond(
+    lattice: Lattice, answers: Answers, rtt: NDArray[np.float64], loss: NDArray[np.float64], largest: float
+) -> Answers:
+    """Return the range of late packets where the loss is larger than the largest with which the chain is checked.
+
+    All that is known is that more losses make more packets late.
+    """
+    beyond = (loss > largest) & ~np.isnan(answers["late"])
+    if not beyond.any():
+        return {}
+    fewest = answers["late_low"].copy()
+    least = lattice.answer(rtt[beyond], np.full(int(beyond.sum()), largest))["late_low"]
+    fewest[beyond] = np.fmin(fewest[beyond], least)
+    return {"late_low": fewest, "late_high": np.where(beyond, 1.0, answers["late_high"])}
 
 
 def _words(numbers: NDArray[np.int8], words: Sequence[str], nulls: NDArray[np.bool_] | None) -> Any:
