@@ -436,7 +436,7 @@ def test_every_source_can_write_late(run, trace, sent):
     _, printed, _ = run("predict", *PATH_OPTIONS, *given, "--format", "json")
     found = json.loads(printed)
     assert found.get("source", found)["write_jitter"] == 0.002
-    refused = "source" if "FILE" in sent else "write jitter"
+    refused = "source" if "FILE" in sent else "write jitter must be at most 0.001 s"
     if "--method" not in given:
         assert found["simulated_because"] == f"the chain does not model this scenario ({refused})"
 

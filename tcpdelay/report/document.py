@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_core import to_jsonable_python
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
 from rich.padding import Padding
 from rich.segment import Segment, Segments
 from rich.table import Table as RichTable
@@ -344,15 +344,16 @@ def cells_table(
     *,
     wrap: bool = False,
     words: Collection[int] = (0,),
-) -> RichTable:
+) -> RenderableType:
     """Return a table of cells below headings; columns of `words`, and those without any digit, begin at the left."""
-    table = RichTable(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, heading in enumerate(headings):
         figures = i not in words and any(char.isdigit() for row in rows for char in row[i])
         table.add_column(Text(heading), justify="right" if figures else "left", no_wrap=i == 0 and not wrap)
     for row in rows:
         table.add_row(*map(Text, row))
-    return table
+    # The title of a `RichTable` is no wider than the table.
+    return Group(Text(title, "table.title"), table) if title else table
 
 
 def as_text(*parts: RenderableType, width: int = FILE_WIDTH) -> str:
