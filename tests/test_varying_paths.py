@@ -145,7 +145,8 @@ def test_the_command_for_a_radio_link_prints_milliseconds(run):
     status, printed, _ = run("predict", *arguments)
     lines = dict(re.split(r" {2,}", line) for line in printed.splitlines()[1:])
     assert status == 0
-    assert lines["method"] == "simulation: the chain does not model this scenario (bad time, jitter)"
+    because = "bad time; jitter must be at most 0.02 s, the interval"
+    assert lines["method"] == f"simulation: the chain does not model this scenario ({because})"
     assert float(lines["95 % come within"].removesuffix(" ms")) < 100
     assert float(lines["99 % come within"].removesuffix(" ms")) < 500
 

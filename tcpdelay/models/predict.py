@@ -139,7 +139,7 @@ def why_simulated(scenario: Scenario, solved: bool = True) -> str:
 
 def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
     """Return in words why the chain refuses a scenario or cannot hold it."""
-    refused = ", ".join(map(_refused_field, supports(scenario).refused))
+    refused = "; ".join(map(_refused_field, supports(scenario).refused))
     # Behind the semicolon is what to do if nothing else has an answer.
     return f"the chain does not model this scenario ({refused})" if refused else str(refusal).partition(";")[0]
 
