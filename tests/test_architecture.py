@@ -53,7 +53,7 @@ BUDGETS = {
     "accuracy": 1_030,
     "budget": 200,
     "ask": 415,
-    "sim": 14_620,
+    "sim": 14_625,
     "chain": 9_950,
     "models": 610,
     "quality": 1_220,

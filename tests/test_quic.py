@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import quic_traces
 import tcpdelay as td
 from tcpdelay.accuracy.errors import QUIC_ERROR
+from tcpdelay.sim.congestion.cubic_rfc9438 import on_ack as cubic_ack
 from tcpdelay.sim.congestion.of_quic import on_ack, on_persistent_congestion, on_send, reduce
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.quic import sender
@@ -138,6 +139,19 @@ def test_quinn_reduces_the_window_twice_if_it_has_not_grown_back():
         c.now = loss * MS
         reduce(c, (loss - 1) * MS)
         assert c.congestion_window == pytest.approx(packets * c.datagram_size)
+
+
+def test_cubic_grows_as_reno_up_to_the_window_before_the_loss():
+    # RFC 9438, 4.3: alpha is 9/17 until W_est reaches cwnd_prior, here 50 packets; 4.7 reduces W_max to 42.5.
+    c, _ = connection(congestion_control="cubic")
+    full = c.datagram_size
+    c.window_before_loss, c.congestion_window, c.now = 100.0 * full, 50.0 * full, 100 * MS
+    reduce(c, 99 * MS)
+    assert c.window_before_loss == pytest.approx(42.5 * full)
+    for estimated, alpha in ((45.0, 9 / 17), (50.0, 1.0)):
+        c.epoch, c.estimated_window, c.congestion_window = 100 * MS, estimated, 35.0 * full
+        cubic_ack(c, 101 * MS, full, 35 * full)
+        assert c.estimated_window == pytest.approx(estimated + alpha / 35)
 
 
 @pytest.mark.parametrize(("implementation", "sent"), [("rfc9002", 1), ("quinn", 0)])

@@ -208,9 +208,8 @@ def _buffers_of_tcp(flow: Flow, path: Path, stack: KnownTcp) -> list[tuple[str, 
 
 
 def _nagle_wait(s: Situation) -> Effect:
-    """Return the longest wait by Nagle's algorithm: for an acknowledgement, or until a segment is full."""
-    filled = math.ceil(s.stack.mss / s.flow.packet_size) * s.flow.interval
-    return s.saves_at_most(min(s.path.rtt, filled))
+    """Return the longest wait by Nagle's algorithm, until a segment is full; an ACK may wait for a repair."""
+    return s.saves_at_most(math.ceil(s.stack.mss / s.flow.packet_size) * s.flow.interval)
 
 
 def _sack(s: Situation) -> Effect | None:

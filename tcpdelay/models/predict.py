@@ -146,7 +146,7 @@ def _no_chain(scenario: Scenario, refusal: ValueError | None) -> str:
 
 def _refused_field(error: UnsupportedError) -> str:
     """Return the field that the chain refuses in words, with its limit if it has one."""
-    field, limit = error.name.replace("_", " "), error.allowed.partition(" in the chain")[0]
+    field, limit = error.name.replace("_", " "), error.allowed.partition(" in the chain")[0].removesuffix(",")
     return f"{field} must {limit}" if limit.startswith(("be at most", "be at least")) else field
 
 

@@ -17,7 +17,7 @@ CUBIC_ALPHA = 3 * (1 - CUBIC_BETA) / (1 + CUBIC_BETA)
 
 @kernel()
 def on_ack(c: Connection, sent: int, size: int, in_flight: int) -> None:
-    """Let the window grow; the time in which it may not is no part of an epoch (RFC 9438, 4.2)."""
+    """Let the window grow; while the application limits the sender, the epoch's clock stands still (RFC 9438, 4.2)."""
     if leaves_to_avoidance(c, sent, size, in_flight):
         _grow(c, size)
     elif c.epoch and sent > c.recovery_start and not may_grow(c, in_flight):
@@ -35,7 +35,7 @@ def _grow(c: Connection, size: int) -> None:
         c.cubic_k = ((largest - window) / CUBIC_C) ** (1 / 3) if largest > window else 0.0
         largest = max(largest, window)
     acknowledged = size / full
-    alpha = CUBIC_ALPHA if c.estimated_window < c.window_before_loss / full else 1.0
+    alpha = CUBIC_ALPHA if c.estimated_window < c.window_at_loss / full else 1.0
     c.estimated_window += alpha * acknowledged / window
     later = (c.now - c.epoch + c.smoothed_rtt) / SECOND - c.cubic_k
     target = min(max(CUBIC_C * later * later * later + largest, window), 1.5 * window)
@@ -50,6 +50,7 @@ def _grow(c: Connection, size: int) -> None:
 @kernel()
 def on_loss(c: Connection) -> None:
     """Reduce the window to 0.7 (RFC 9438, 4.6)."""
+    c.window_at_loss = c.congestion_window
     end_epoch(c)
     reduce_to(c, c.congestion_window * CUBIC_BETA)
 

@@ -81,7 +81,7 @@ def on_delivery(c: Connection, packet: Packet) -> None:
 def on_ack(c: Connection, sent: int, size: int, in_flight: int) -> None:
     """Let the window grow with an acknowledged packet, by its time of sending [us] and its size [bytes].
 
-    Before its ACK a number of bytes was in flight.
+    `in_flight` is the number of bytes in flight before the ACK.
     """
     newreno.on_ack(c, sent, size, in_flight)
 

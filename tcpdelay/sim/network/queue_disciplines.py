@@ -26,19 +26,20 @@ from tcpdelay.sim.network.waiting import (
     take_first,
 )
 
-# CoDel: packets are dropped while each packet of the last interval has waited longer than the target (RFC 8289).
+# CoDel (RFC 8289): it drops packets once each packet of an interval has waited longer than the target, until one has
+# not.
 #
 # The rules are those of Linux (include/net/codel_impl.h); the names of functions and variables are the kernel's.
 
 INTERVALS = 16
-"""Time since the last drop within which the rate of drops starts where it ended [intervals]."""
+"""If CoDel drops again within this time after `drop_next`, it begins with its last rate [intervals]."""
 
 
 @kernel()
 def newton_step(queue: Queue) -> None:
     """Improve x, the reciprocal of the square root of `count`: x' = x / 2 (3 - count x^2) (`codel_Newton_step`).
 
-    The first steps are far from the root, and so are the times between the first drops.
+    The first steps do not reach the root, so the first drops come at other times than the square root gives.
     """
     queue.rec_inv_sqrt *= 0.5 * (3.0 - queue.count * queue.rec_inv_sqrt**2)
     if queue.rec_inv_sqrt <= 0.0:
@@ -347,7 +348,8 @@ def _should_drop(link: Link, queue: Queue, slot: int, now: int) -> bool:
 # PIE: packets that arrive are dropped with a probability that a proportional integral controller sets (RFC 8033).
 #
 # The rules are those of Linux (net/sched/sch_pie.c) with its defaults: no byte mode, and the queueing delay from the
-# time stamps of packets. The kernel's integers are numbers from 0 to 1 here.
+# time stamps of packets. The kernel's integers are numbers from 0 to 1 here. Unlike Linux by default, packets with ECN
+# are marked, and updates are due exactly every interval, not at ticks.
 
 ALPHA, BETA = 0.125, 1.25
 """Gains of the controller [1/s] (RFC 8033, 4.2; `pie_params_init`: 2/16 and 20/16)."""
@@ -417,7 +419,7 @@ def dequeue_pie(link: Link, now: int) -> int:
 
 @kernel()
 def _update(link: Link, now: int) -> None:
-    """Make the updates of the probability that are due; nothing that they use has changed since they were due."""
+    """Make up for the updates of the probability that are due: what they use changes only with packets."""
     while link.next_update <= now:
         link.next_update += link.interval
         _calculate_probability(link)

@@ -51,7 +51,7 @@ class QuicRules(QuicPacket):
     pacing_burst: int = 10  # Most packets of a burst
     pacing_pause: int = 0  # Shortest pause of the pacer [us]
     probes: int = 1  # Packets that each probe timeout sends (RFC 9002, 6.2.4)
-    # Whether a probe carries the oldest data in flight if no data wait; else it is a PING
+    # Whether a probe carries the oldest data in flight, which count as lost; else it is a PING unless data wait
     probes_with_data: bool = True
     # Whether a probe timeout skips a packet number, so that the probe is acknowledged at once
     skips_at_probe: bool = False
@@ -182,7 +182,8 @@ class Settings(Record):
     latest_rtt: float
     congestion_window: float
     slow_start_threshold: float
-    window_before_loss: float
+    window_before_loss: float  # By fast convergence it may be smaller than it was
+    window_at_loss: float  # As it was, for CUBIC by the letter of RFC 9438
     cubic_k: float
     estimated_window: float
     tokens: float

@@ -356,7 +356,7 @@ SKIPPED, COUNTED = -1, -2
 MOST_DOUBLINGS = 20
 """Most doublings of the probe timeout: the timer must fit into a whole number."""
 LONGEST_TIMEOUT = 60_000_000
-"""Longest probe timeout [us]; quic-go has this bound (sent_packet_handler.go, maxPTODuration)."""
+"""Longest probe timeout [us] of all implementations; it is quic-go's (sent_packet_handler.go, maxPTODuration)."""
 
 
 @kernel()

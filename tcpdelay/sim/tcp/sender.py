@@ -100,7 +100,8 @@ def send_new(c: Connection, wire: WireRecord, probe: bool) -> int:
         if probe:
             break
     limited = in_flight(c) >= c.snd_cwnd
-    if sent or limited:
+    # Without data to send, the kernel does not look at the window (`tcp_push_pending_frames`).
+    if sent or (limited and c.snd_nxt < c.written):
         validate_window(c, limited)
     if sent:
         if in_reduction(c):

@@ -16,9 +16,9 @@ from tcpdelay.sim.tcp import constants as tcp
 def validate_window(c: Connection, limited: bool) -> None:
     """Record whether the window was the limit, and reduce it after idle time (`tcp_cwnd_validate`; RFC 2861).
 
-    The flag is cleared only after all segments that were outstanding when it was set have been acknowledged. The window
-    is reduced only if no new data has been acknowledged for a whole retransmission timeout, because such ACKs renew the
-    time stamp.
+    The flag is cleared only after all segments that were outstanding when it was set have been acknowledged. Each ACK
+    of new data renews the time stamp, so that only a whole retransmission timeout without such an ACK reduces the
+    window.
     """
     if c.snd_una >= c.cwnd_usage_seq or limited or (not c.is_cwnd_limited and c.packets_out > c.max_packets_out):
         c.is_cwnd_limited = limited
@@ -42,7 +42,10 @@ def validate_window(c: Connection, limited: bool) -> None:
 
 @kernel()
 def restart_after_idle(c: Connection) -> None:
-    """Halve the window, before a write, for each idle retransmission timeout (`tcp_cwnd_restart`; RFC 2861)."""
+    """Halve the window before a write after idle time, once for each timeout that the idle time has lasted.
+
+    It does not fall below the initial window (`tcp_cwnd_restart`; RFC 2861 has one segment there).
+    """
     now = ticks_now(c)
     idle = now - c.last_send
     if not c.window_validation or c.packets_out or c.last_send == 0 or idle <= c.rto:
