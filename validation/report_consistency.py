@@ -168,7 +168,7 @@ def _effect_faults(found: Findings) -> Iterator[str]:
         "byte-queue": lambda: delays(path=replace(path, bottleneck="bytes")).quantile(quantile),
     }
     bounds = {
-        "nagle": min(path.rtt, math.ceil(stack.mss / flow.packet_size) * flow.interval),
+        "nagle": math.ceil(stack.mss / flow.packet_size) * flow.interval,
         "delayed-ack": DELAYED_ACK_MIN,
     }
     for rule in found.recommendations:
