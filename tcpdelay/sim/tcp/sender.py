@@ -100,8 +100,7 @@ def send_new(c: Connection, wire: WireRecord, probe: bool) -> int:
         if probe:
             break
     limited = in_flight(c) >= c.snd_cwnd
-    # Without data to send, the kernel does not look at the window (`tcp_push_pending_frames`).
-    if sent or (limited and c.snd_nxt < c.written):
+    if sent or limited:
         validate_window(c, limited)
     if sent:
         if in_reduction(c):
