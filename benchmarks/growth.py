@@ -1,7 +1,7 @@
 """Measure how cost grows with the work: `python benchmarks/growth.py` writes growth.csv and docs/images/growth.svg.
 
-Times are processor times, the smallest of two calls after a first one; those of workers are by the clock. With
-`--draw`, only the chart is drawn anew. A run takes about a minute of processor time.
+After a first call, each case is called twice, and the shorter processor time counts; for workers, the shorter time by
+the clock. With `--draw`, only the chart is drawn anew. A run takes about a minute of processor time.
 """
 
 from __future__ import annotations

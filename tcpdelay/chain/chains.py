@@ -1,4 +1,4 @@
-"""The Markov chains behind the interface of a model: what all of them share, and those of a flow of constant rate."""
+"""The interface of the Markov chains, and the two chains of a flow of constant rate: published, and of Linux."""
 
 from __future__ import annotations
 

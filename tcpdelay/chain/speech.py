@@ -320,7 +320,7 @@ class SpeechModel(SourceChain):
                 yield UnsupportedError(name, getattr(source, name), allowed, SIMULATED)
 
     def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
-        """Return the delays of talk spurts, and those of first and later packets."""
+        """Return the delays of all packets, of the first packets of talk spurts, and of their other packets."""
         source, path, stack = scenario.source, scenario.path, scenario.stack
         assert isinstance(source, Speech)
         assert isinstance(stack, Linux)

@@ -525,7 +525,7 @@ def _put_repair(
 def _until_last_loss(
     p: LinuxParameters, window: int, before: float, wait: float, spacing_after_run: float
 ) -> tuple[float, float]:
-    """Return the mean time from the detection of the first of several losses to that of the last, and its ACKs.
+    """Return the mean time between the detections of the first and the last loss of a flight, and the ACKs in it.
 
     Any of the segments sent before the first detection, RTT + wait, may be the last loss. The segment `place` behind
     the first loss is detected by the ACK of its successor, at (place + 1) before; the first loss was detected at

@@ -195,7 +195,7 @@ def _first_rounds(
     by_time: bool,
     own_runs: bool,
 ) -> FirstRounds:
-    """Return the first rounds after a loss for each window: those of the largest reduced window that is not larger."""
+    """Return the first rounds after a loss for each window, from the largest reduced window up to this window."""
     starts, filled = reduced.size, rounds.size
     found: FirstRounds = records(p.largest_window + 2, FIRST_ROUNDS)
     start = 0
