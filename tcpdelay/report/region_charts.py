@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 Fill = Literal["delay", "mos"]
 
-LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)
+LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Delays at which the colour changes, in multiples of the limit; blue up to the limit, orange above it."""
 SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
 """Lowest scores of the classes of user satisfaction of narrowband calls, from "nearly all users dissatisfied" to "very
@@ -53,7 +53,7 @@ MOST_INSIDE = 4
 """Largest number of names in a legend inside the chart."""
 AXIS_MARGIN = 1.06
 """Factor between the outermost mark and the end of its axis."""
-_COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fdae6b", "#e6550d", "#a63603")
+_COLORS = ("#08519c", "#3182bd", "#6baed6", "#c6dbef", "#fdd0a2", "#fd8d3c", "#a63603")
 _SCORE_COLORS = ("#a63603", "#e6550d", "#fdd0a2", "#c6dbef", "#6baed6", "#08519c")
 
 _STYLES = ("-", "--", "-.", ":")

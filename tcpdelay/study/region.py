@@ -82,7 +82,7 @@ CELL_WITH_ERRORS = np.dtype([*CELL.descr, *((f"error_{statistic}", np.float64) f
 """The figures of a cell that is simulated or by the chain of QUIC: `CELL`, and the expected error of the quantile."""
 CELL_MESSAGES = 50_000
 """Default number of messages in the simulation of a cell."""
-FAR_BEYOND = 4.0
+FAR_BEYOND = 2.0
 """Delay of the target's quantile, in multiples of the limit, from which on a row is not followed to higher losses."""
 
 
@@ -149,7 +149,7 @@ def working_region(
         each cell, as in `tcpdelay.quality.voice.best_playout_delay`; it takes two to four times as long.
     beyond : {"bound", "exact"}
         How cells that miss the target are computed. With "bound", their delays may be lower bounds: within a narrow
-        bound of the backlog, or, beyond a loss at which the quantile exceeds four limits, the delays at that loss.
+        bound of the backlog, or, beyond a loss at which the quantile exceeds two limits, the delays at that loss.
         "exact" takes at least ten times as long.
     packets : int, optional
         Number of messages in the simulation of each cell, 1000 to 1e9; by default 50 000, or fewer if `max_seconds`
