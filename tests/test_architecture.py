@@ -60,7 +60,7 @@ BUDGETS = {
     "capture": 5_890,
     "testbed": 6_505,
     "proxy": 795,
-    "study": 9_485,
+    "study": 9_720,
     "advice": 1_865,
     "report": 5_970,
     "cli": 5_700,

@@ -30,6 +30,8 @@ from tcpdelay.study.tables.lattice import (
     place_of,
     save_lattice,
 )
+from tcpdelay.study.tables.predict_many import demand_for
+from tcpdelay.study.tables.rows import RowPredictor
 
 VOIP = question("voip", None, None, None)
 RTT = QUANTITIES["rtt"]
@@ -97,6 +99,36 @@ def test_rows_are_counted_over_all_batches_before_they_are_snapped():
     assert (lattice.solved, lattice.size) == (EXACT_ROWS, 0)
     lattice.answer(rtt[:10], loss[:10])
     assert 0 < lattice.size <= 10
+
+
+@pytest.mark.parametrize(
+    ("flow", "stack", "rtts", "losses"),
+    [
+        (td.Flow(174, 0.020), "linux", (0.05, 0.42), (1e-4, 0.13)),
+        (td.Flow(174, 0.020), "newreno_2008", (0.05, 0.3), (1e-3, 0.03)),
+        # TCP does not carry this flow in some of the rows, and in some it is near its capacity.
+        (td.Flow(1448, 0.050), "linux", (0.1, 0.42), (1e-3, 0.12)),
+    ],
+)
+def test_rows_that_are_only_counted_get_their_verdicts_from_few_chains(flow, stack, rtts, losses):
+    rng = np.random.default_rng(2)
+    rows = {
+        "rtt": np.exp(rng.choice(np.linspace(*np.log(rtts), 6), EXACT_ROWS + 100)),
+        "loss": np.exp(rng.uniform(*np.log(losses), EXACT_ROWS + 100)),
+    }
+    demand, table = demand_for(flow, stack, 0.2, 0.95), pa.RecordBatch.from_pydict(rows)
+
+    def verdicts(counted):
+        chains = []
+        found = RowPredictor(demand, find_sources([*rows]), counted=counted).predict(
+            table, lambda _, total: chains.append(total)
+        )
+        return found.column("verdict").to_pylist(), max(chains)
+
+    (expected, all_chains), (found, few_chains) = verdicts(False), verdicts(True)
+    assert found == expected
+    assert set(expected) >= {"works", "fails"}
+    assert few_chains < all_chains / 3
 
 
 def test_a_flow_that_tcp_cannot_carry_is_endlessly_late():

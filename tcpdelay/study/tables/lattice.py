@@ -63,11 +63,15 @@ _RTTS = int(np.log(_LONGEST_RTT / _SHORTEST_RTT) / _STEP) + 1
 _LOSSES = int(np.log1p(1 / SMALLEST_LOSS) / _STEP) + 1
 _LOSSLESS = _LOSSES
 """Column of the lattice without loss; the losses of the other columns grow in steps."""
+PLACES = _RTTS * (_LOSSES + 1)
+"""Number of paths of the lattice."""
 
 OnProgress: TypeAlias = Callable[[int, int], None] | None
-ANSWER = np.dtype([*((name, np.float64) for name in COLUMNS), ("works", np.bool_), ("sustainable", np.bool_)])
+ANSWER = np.dtype(
+    [*((name, np.float64) for name in (*COLUMNS, "quantile")), ("works", np.bool_), ("sustainable", np.bool_)]
+)
 """The answer for a path: `COLUMNS` [s, the late fraction, and the range that the expected error allows], NaN if the
-chain is too large; whether the target is met; and whether TCP can carry the flow."""
+chain is too large; the target's quantile [s]; whether the target is met; and whether TCP can carry the flow."""
 Answers: TypeAlias = Mapping[str, NDArray[Any]]
 """The columns of `ANSWER`, for several paths or rows."""
 NO_ANSWERS: Answers = {name: np.empty(0, ANSWER[name]) for name in ANSWER.names or ()}
@@ -79,6 +83,17 @@ def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.
     column = np.minimum(np.log1p(loss / SMALLEST_LOSS) / _STEP, _LOSSES - 1).astype(np.int64)
     place: NDArray[np.int64] = row * (_LOSSES + 1) + np.where(loss == 0, _LOSSLESS, column)
     return place
+
+
+def row_of(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the row of each lattice point: those of one round-trip time."""
+    return places // (_LOSSES + 1)
+
+
+def by_loss(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers in the order of the round-trip times, and for each of them in the order of the losses."""
+    row, column = np.divmod(places, _LOSSES + 1)
+    return row * (_LOSSES + 1) + np.where(column == _LOSSLESS, 0, column + 1)
 
 
 def places_between(rtt: tuple[float, float], loss: tuple[float, float]) -> NDArray[np.int64]:
@@ -123,7 +138,7 @@ class Lattice:
         self.solved = 0  # Chains solved so far in this process
         self._known = NO_ANSWERS
         # Number of the answer for each place, from 1. An array of zeros takes no memory until it is written to.
-        self._index = np.zeros(_RTTS * (_LOSSES + 1), np.int32)
+        self._index = np.zeros(PLACES, np.int32)
         self._exact: dict[tuple[float, float], int] = {}
         self._exact_answers = NO_ANSWERS
         self._exact_rows = 0
@@ -133,26 +148,49 @@ class Lattice:
         """Number of paths of the lattice whose answers are remembered."""
         return int(np.count_nonzero(self._index))
 
-    def answer(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress = None) -> Answers:
+    def answer(
+        self,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        on_progress: OnProgress = None,
+        exact: bool | None = None,
+    ) -> Answers:
         """Return the predictions for rows, and solve the chains that are not known yet.
 
         The first `EXACT_ROWS` rows get the answer for exactly their path, unless a call has more rows. All other rows
         get the answer for the nearest path of the lattice. `on_progress` is called with the number of chains solved,
-        and to be solved.
+        and to be solved. `exact` decides in place of the number of rows.
         """
-        if self._exact_rows + rtt.size <= EXACT_ROWS:
-            self._exact_rows += rtt.size
+        if exact is None:
+            exact = self.is_exact_for(rtt.size)
+            self._exact_rows += rtt.size if exact else 0
+        if exact:
             return self._answer_exactly(rtt, loss, on_progress)
-        places = place_of(rtt, loss)
+        return self.nearest(place_of(rtt, loss), on_progress)
+
+    def nearest(self, places: NDArray[np.int64], on_progress: OnProgress = None) -> Answers:
+        """Return the answers at places."""
         # In random order, so that the time of some chains tells how long the other chains take.
         missing = np.random.default_rng(0).permutation(self.missing(places))
         self._refuse_hopeless(*path_at(missing))
         self.solve(missing, on_progress)
+        return self.known(places)
+
+    def is_exact_for(self, rows: int) -> bool:
+        """Return whether so many further rows get the answer for exactly their path."""
+        return self._exact_rows + rows <= EXACT_ROWS
+
+    def is_known(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which places have an answer that is remembered."""
+        return self._index[places] > 0
+
+    def known(self, places: NDArray[np.int64]) -> Answers:
+        """Return the answers of places that are known."""
         return taken(self._known, self._index[places] - 1)
 
     def missing(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the different places whose answers are not known yet."""
-        return np.unique(places[self._index[places] == 0])
+        return np.unique(places[~self.is_known(places)])
 
     def solve(self, places: NDArray[np.int64], on_progress: OnProgress = None) -> None:
         """Solve the chains of places that are not known yet; after an interrupt, the solved chains are kept."""
@@ -171,7 +209,7 @@ class Lattice:
     def remembered(self) -> tuple[NDArray[np.int64], Answers]:
         """Return all known places, and their answers."""
         places = np.flatnonzero(self._index)
-        return places, taken(self._known, self._index[places] - 1)
+        return places, self.known(places)
 
     @property
     def simulated(self) -> bool:
@@ -261,7 +299,7 @@ def _scenario(
 
 def _fill(target: Target, row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
     """Write an answer to a row."""
-    row["p50"], row["p95"], row["p99"], _ = answer.quantiles.tolist()
+    row["p50"], row["p95"], row["p99"], row["quantile"] = answer.quantiles.tolist()
     row["mean"], row["late"] = answer.mean, answer.late_fractions[0]
     row["late_low"], row["late_high"] = late_range(answer, target.latest)
     row["works"] = answer.meets(target)
@@ -291,8 +329,13 @@ def _source_digest() -> str:
 def load_lattice(asked: Question) -> Lattice:
     """Return the lattice of a question, with the answers from the cache."""
     lattice = Lattice(asked)
-    lattice.remember(*_kept(lattice_path(asked)))
+    load_answers(lattice)
     return lattice
+
+
+def load_answers(lattice: Lattice) -> None:
+    """Add the answers from the cache to an empty lattice."""
+    lattice.remember(*_kept(lattice_path(lattice.asked)))
 
 
 def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
@@ -301,7 +344,7 @@ def _kept(file: Path) -> tuple[NDArray[np.int64], Answers]:
         table = pq.read_table(file, page_checksum_verification=True, memory_map=False)
         places = table.column("place").to_numpy()
         answers = {name: table.column(name).to_numpy() for name in NO_ANSWERS}
-        if not np.all((places >= 0) & (places < _RTTS * (_LOSSES + 1))):
+        if not np.all((places >= 0) & (places < PLACES)):
             raise ValueError("no places of the lattice")
     except (OSError, pa.ArrowException, KeyError, ValueError):
         return np.empty(0, np.int64), NO_ANSWERS

@@ -306,7 +306,7 @@ def run_job(
     `on_rows` is called with the number of rows predicted so far, `on_progress` with the numbers of chains solved and to
     solve. With `cached`, answers are read from, and written to, the user's cache, also after an interrupt.
     """
-    predictor = RowPredictor(demand, dict(sources), shares.prefix, cached)
+    predictor = RowPredictor(demand, dict(sources), shares.prefix, cached, counted=job.target is None)
     with reading(job.source, job.source_format) as reader:
         for batch in chunks(reader, ROWS_AT_A_TIME):
             check_units(batch, sources, demand.stack)

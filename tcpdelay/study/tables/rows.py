@@ -28,11 +28,12 @@ from tcpdelay.study.tables.lattice import (
     COLUMNS,
     Answers,
     Lattice,
-    load_lattice,
+    load_answers,
     require_chain,
     require_simulator,
     save_lattice,
 )
+from tcpdelay.study.tables.sides import Verdicts, has_sides
 from tcpdelay.units import NUMBER
 
 FLAGS = ("works", "sustainable")
@@ -72,7 +73,14 @@ class Demand:
 class RowPredictor:
     """Predicts batches of rows, with a lattice of answers for each flow."""
 
-    def __init__(self, demand: Demand, sources: dict[str, Source], prefix: str = "", cached: bool = False) -> None:
+    def __init__(
+        self,
+        demand: Demand,
+        sources: dict[str, Source],
+        prefix: str = "",
+        cached: bool = False,
+        counted: bool = False,
+    ) -> None:
         if not isinstance(prefix, str):
             raise InvalidValueError("prefix", prefix, "be a text")
         require_flag("cached", cached)
@@ -90,6 +98,8 @@ class RowPredictor:
                 )
             raise InvalidValueError("flow", demand.flow, f"be a Flow {table}")
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
+        # Whether rows are only counted by their verdicts: other figures may then be those of neighbouring paths.
+        self.counted = counted and (demand.call is None or demand.call.mos is None)
         self.unchecked = 0  # Rows so far outside the range in which the model has been checked
         self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
         self._lattices: OrderedDict[tuple[MessageSource, Target], Lattice] = OrderedDict()
@@ -123,8 +133,8 @@ class RowPredictor:
         added["verdict"] = np.zeros(batch.num_rows, np.int8)
         for flow, target, rows in self._flows(values, reason == 0):
             answers = self._predict_flow(flow, target, values["rtt"][rows], values["loss"][rows], on_progress)
-            for name, column in answers.items():
-                added[name][rows] = column
+            for name, column in added.items():
+                column[rows] = answers[name]
         unanswered = NOT_SETTLED if self.demand.simulated else NO_CHAIN
         reason[(reason == 0) & np.isnan(added["p50"])] = _REASONS.index(unanswered)
         bad = reason > 0
@@ -153,7 +163,9 @@ class RowPredictor:
             demand = self.demand
             own = (demand.max_seconds, demand.max_memory)
             asked = question(flow, demand.stack, target.limit, target.quantile, *own)
-            lattice = load_lattice(asked) if self.cached and not self.demand.simulated else Lattice(asked)
+            lattice = Verdicts(asked) if self.counted and has_sides(asked) else Lattice(asked)
+            if self.cached and not self.demand.simulated:
+                load_answers(lattice)
             self._lattices[key], self._kept[key] = lattice, lattice.size
             if len(self._lattices) > MOST_LATTICES:
                 self._save(*self._lattices.popitem(last=False))
@@ -195,10 +207,9 @@ class RowPredictor:
     ) -> Answers:
         """Return the added columns for some paths, with the number of the verdict, without the reason."""
         lattice, demand = self._lattice(flow, target), self.demand
-        answers = dict(lattice.answer(rtt, loss, on_progress))
         known = validated_range(demand.stack, method="simulation" if demand.simulated else "chain")
-        if not demand.simulated and not isinstance(demand.stack, NewReno2008):
-            answers |= _beyond(lattice, answers, rtt, loss, known.loss[1])
+        is_checked = not demand.simulated and not isinstance(demand.stack, NewReno2008)
+        answers = dict(self._answers(lattice, rtt, loss, known.loss[1] if is_checked else np.inf, on_progress))
         late, fewest, most = (answers[name] for name in ("late", "late_low", "late_high"))
         allowed = [target.allows(share) for share in (fewest, most)]
         call = self.demand.call
@@ -216,21 +227,30 @@ class RowPredictor:
         self.unchecked += int(np.count_nonzero(known.exceeded_by_paths(flow, rtt, loss)))
         return answers
 
+    def _answers(
+        self,
+        lattice: Lattice,
+        rtt: NDArray[np.float64],
+        loss: NDArray[np.float64],
+        largest: float,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> Answers:
+        """Return the answers for some paths.
 
-def _beyond(
-    lattice: Lattice, answers: Answers, rtt: NDArray[np.float64], loss: NDArray[np.float64], largest: float
-) -> Answers:
-    """Return the range of late packets where the loss is larger than the largest with which the chain is checked.
-
-    All that is known is that more losses make more packets late.
-    """
-    beyond = (loss > largest) & ~np.isnan(answers["late"])
-    if not beyond.any():
-        return {}
-    fewest = answers["late_low"].copy()
-    least = lattice.answer(rtt[beyond], np.full(int(beyond.sum()), largest))["late_low"]
-    fewest[beyond] = np.fmin(fewest[beyond], least)
-    return {"late_low": fewest, "late_high": np.where(beyond, 1.0, answers["late_high"])}
+        Where the loss is larger than the largest with which the chain is checked, all that is known is that more losses
+        make more packets late.
+        """
+        beyond, exact = loss > largest, lattice.is_exact_for(rtt.size)
+        if isinstance(lattice, Verdicts) and not exact:
+            answers = lattice.answer(rtt, np.minimum(loss, largest), on_progress)
+            return {**answers, "late_high": np.where(beyond, 1.0, answers["late_high"])}
+        answers = lattice.answer(rtt, loss, on_progress)
+        beyond &= ~np.isnan(answers["late"])
+        fewest = answers["late_low"].copy()
+        if beyond.any():
+            least = lattice.answer(rtt[beyond], np.full(int(beyond.sum()), largest), exact=exact)
+            fewest[beyond] = least["late_low"]
+        return {**answers, "late_low": fewest, "late_high": np.where(beyond, 1.0, answers["late_high"])}
 
 
 def _words(numbers: NDArray[np.int8], words: Sequence[str], nulls: NDArray[np.bool_] | None) -> Any:
