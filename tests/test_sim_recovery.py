@@ -498,6 +498,18 @@ def test_sacks_let_the_window_grow_where_much_is_reordered(size, distance, windo
     assert (sender.c.ca_state, sender.c.snd_cwnd) == (DISORDER, window)
 
 
+@pytest.mark.parametrize("waiting", [False, True])
+def test_an_ack_shows_that_the_window_limits_only_where_data_wait(waiting):
+    # tcp_push_pending_frames: without unsent data, tcp_write_xmit and therefore tcp_cwnd_validate are not called.
+    sender = window_limited()
+    sender.c.snd_cwnd, sender.c.is_cwnd_limited, sender.c.cwnd_usage_seq = 5, 0, 0
+    if waiting:
+        sender.c.written += MSS
+        sender.c.packets_written += 1
+    sender.acknowledge(100, 2)
+    assert (sender.sent, sender.c.is_cwnd_limited) == (10, waiting)
+
+
 def test_a_timeout_after_many_sacks_takes_the_distance_back():
     # tcp_enter_loss
     sender = window_limited()

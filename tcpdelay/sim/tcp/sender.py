@@ -99,8 +99,9 @@ def send_new(c: Connection, wire: WireRecord, probe: bool) -> int:
         sent += 1
         if probe:
             break
+    # Without data to send the kernel does not come here (`tcp_push_pending_frames`).
     limited = in_flight(c) >= c.snd_cwnd
-    if sent or limited:
+    if sent or (limited and c.snd_nxt < c.written):
         validate_window(c, limited)
     if sent:
         if in_reduction(c):
