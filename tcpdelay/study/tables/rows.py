@@ -241,9 +241,6 @@ class RowPredictor:
         make more packets late.
         """
         beyond, exact = loss > largest, lattice.is_exact_for(rtt.size)
-        if isinstance(lattice, Verdicts) and not exact:
-            answers = lattice.answer(rtt, np.minimum(loss, largest), on_progress)
-            return {**answers, "late_high": np.where(beyond, 1.0, answers["late_high"])}
         answers = lattice.answer(rtt, loss, on_progress)
         beyond &= ~np.isnan(answers["late"])
         fewest = answers["late_low"].copy()
