@@ -20,7 +20,7 @@ from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import BLOCK, Blocks, Flow, Source, message_array
 from tcpdelay.scenario.stack import Linux, Stack, StackName, checked_linux
-from tcpdelay.sim.batches import UNKNOWN, Batches
+from tcpdelay.sim.batches import Batches
 from tcpdelay.sim.engine import ALL_RULES, CONNECTION_TIME, TIE_BREAK, Connections
 from tcpdelay.sim.simulation import segments_per_message, source_refusals
 from tcpdelay.sim.tcp.constants import SECOND
@@ -50,11 +50,6 @@ class Exchanges(DelayDistribution):
     answer_time: float = field(kw_only=True)  # Time from the read of each request to the write of its response [s]
     exchanges: int = field(kw_only=True)  # Number of exchanges counted
     seed: int = field(kw_only=True)  # Seed of the random numbers
-    probability: float = field(kw_only=True)  # The probability to which `quantile_interval` belongs
-    # quantile_interval, mean_interval: The quantile and the mean [s], each with its 95 % interval; NaN with fewer
-    # than 40 000 exchanges, as a rule.
-    quantile_interval: Interval = field(kw_only=True)
-    mean_interval: Interval = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -196,10 +191,10 @@ def simulate_exchanges(
     batches = Batches()
     for chunk in np.array_split(times, math.ceil(counted / CHUNK)):
         batches.add(chunk)
-    values, counts = batches.histogram()
+    delays = batches.delays(DelayDistribution, path.rtt, quantile)
     return Exchanges(
-        values / SECOND + answer_time,
-        counts / counted,
+        delays.values + answer_time,
+        delays.weights,
         path.rtt + answer_time,
         method="simulation",
         request=DelayDistribution.from_samples(requests / SECOND, path.forward_delay, "simulation"),
@@ -208,8 +203,8 @@ def simulate_exchanges(
         exchanges=counted,
         seed=seed,
         probability=quantile,
-        quantile_interval=_later(batches.quantile(quantile) if batches.enough else UNKNOWN, answer_time),
-        mean_interval=_later(batches.mean() if batches.enough else UNKNOWN, answer_time),
+        quantile_interval=_later(delays.quantile_interval, answer_time),
+        mean_interval=_later(delays.mean_interval, answer_time),
         ended_by_clock=by_clock,
         ended_by_budget=counted < exchanges and not by_clock,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import SEED, InvalidValueError, declarations, is_number
-from tcpdelay.delays import DelayDistribution
+from tcpdelay.delays import UNKNOWN, DelayDistribution
 from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Target, source_of
 from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Linux, Stack
-from tcpdelay.sim.batches import SUBBATCHES, UNKNOWN, Batches, read_share
+from tcpdelay.sim.batches import SUBBATCHES, Batches, read_share
 from tcpdelay.sim.engine import WARM_UP, advance, compile_loop, new_connection
+from tcpdelay.sim.network.result import OfferedMessages
 from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import arrival_time, is_dropped
 from tcpdelay.sim.records import Connection, WireRecord
@@ -120,17 +121,14 @@ SLICES = 64
 
 
 @dataclass(frozen=True)
-class RelayedMessages:
-    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay."""
+class RelayedMessages(OfferedMessages):
+    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay.
 
-    # offered, delivered: Messages that the source writes, and messages that are read at the end of the second leg.
-    offered: int
-    delivered: int
+    The delays are those from the first write to the read at the end of the second leg.
+    """
+
     lost: tuple[int, int]  # Messages lost on the first and on the second leg; 0 for a leg over TCP
     dropped: int  # Messages that the relay drops because its buffer is full
-    # Delays of the delivered messages from the first write to the read at the end of the second leg; None if no
-    # message is delivered.
-    delays: DelayDistribution | None
     # first, second: Parts of these delays: from the write to the read by the relay, and from there to the end.
     first: DelayDistribution | None
     second: DelayDistribution | None
@@ -139,10 +137,6 @@ class RelayedMessages:
     # Smallest buffer of the relay that would have had room for each of these messages at once [bytes]: none is
     # dropped, and none waits before the relay. None with a limited buffer, or with UDP on the second leg.
     buffer_needed: int | None = None
-    # mean_interval, quantile_interval: Mean delay and requested quantile [s] with their 95 % intervals; NaN if the
-    # delays are correlated over the whole simulation, or the messages are too few.
-    mean_interval: Interval = UNKNOWN
-    quantile_interval: Interval = UNKNOWN
 
     @property
     def lost_share(self) -> float:
@@ -159,6 +153,11 @@ class RelayedMessages:
         """False if the delays depend on the length of the simulation; those of each kind and leg then say so too."""
         return self.delays is None or self.delays.settled
 
+    @property
+    def sustainable(self) -> bool:
+        """False if the backlog before or at the relay grows for ever; all delays are then infinite."""
+        return self.delays is None or self.delays.sustainable
+
 
 @dataclass(frozen=True)
 class RelayResult(RelayedMessages):
@@ -166,8 +165,6 @@ class RelayResult(RelayedMessages):
 
     # The same by kind of message, such as "key frame", for sources with several kinds.
     by_kind: Mapping[str, RelayedMessages] = field(default_factory=dict)
-    # False if the backlog before or at the relay grows for ever; all delays are then infinite.
-    sustainable: bool = True
     probability: float = 0.95  # Probability of the requested quantile
     seed: int = 0  # Seed of all random numbers
 
@@ -262,16 +259,15 @@ def simulate_relay(
     if carried.high < 1:
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
     delivered = fates.only(counted & (fates.second != NOT_READ))
-    batches = _batches(delivered.first + delivered.second)
-    settled = batches is not None and batches.is_settled(quantile)
-    known = {"settled": settled, "carried": carried, "method": "simulation"}
-    overall = _relayed(fates.only(counted), first, second, quantile, unlimited, known)
+    settled = _batches(delivered.first + delivered.second).is_settled(quantile)
+    known = {"probability": quantile, "settled": settled, "carried": carried}
+    overall = _relayed(fates.only(counted), first, second, unlimited, known)
     kinds = source.kinds if len(source.kinds) > 1 else ()
     of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}
     return RelayResult(
         **vars(overall),
         by_kind={
-            kind: _relayed(fates.only(some), first, second, quantile, unlimited, known)
+            kind: _relayed(fates.only(some), first, second, unlimited, known)
             for kind, some in of_kind.items()
             if some.any()
         },
@@ -351,20 +347,16 @@ def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
     return {"offered": fates.first.size, "delivered": delivered, **ends}
 
 
-def _relayed(
-    fates: _Fates, first: Leg, second: Leg, quantile: float, unlimited: bool, known: dict[str, Any]
-) -> RelayedMessages:
+def _relayed(fates: _Fates, first: Leg, second: Leg, unlimited: bool, known: dict[str, Any]) -> RelayedMessages:
     """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit."""
     counts = _counts(fates, second)
     delivered = fates.only(fates.second != NOT_READ)
     if not delivered.first.size:
         return RelayedMessages(**counts, delays=None, first=None, second=None)
     there, onward = first[0].forward_delay, second[0].forward_delay
-    total = delivered.first + delivered.second
-    batches = _batches(total)
-    parts = ((total, there + onward), (delivered.first, there), (delivered.second, onward))
+    parts = ((delivered.first + delivered.second, there + onward), (delivered.first, there), (delivered.second, onward))
     of_all, of_first, of_second = (
-        replace(DelayDistribution.from_samples(delays / SECOND, alone), **known) for delays, alone in parts
+        _batches(delays).delays(DelayDistribution, alone, **known) for delays, alone in parts
     )
     return RelayedMessages(
         **counts,
@@ -373,17 +365,13 @@ def _relayed(
         second=of_second,
         relay_delay=float(delivered.waited.mean() / SECOND),
         buffer_needed=int(delivered.held.max()) if unlimited else None,
-        mean_interval=UNKNOWN if batches is None else batches.mean(),
-        quantile_interval=UNKNOWN if batches is None else batches.quantile(quantile),
     )
 
 
-def _batches(delays: NDArray[np.int64]) -> Batches | None:
-    """Return delays [us] in the order of time in batches; None if they are too few."""
-    if delays.size < BATCHES * SUBBATCHES:
-        return None
+def _batches(delays: NDArray[np.int64]) -> Batches:
+    """Return delays [us] in the order of time in batches; in a single one if they are too few."""
     batches = Batches()
-    for part in np.array_split(delays, BATCHES):
+    for part in np.array_split(delays, BATCHES if delays.size >= BATCHES * SUBBATCHES else 1):
         batches.add(part)
     return batches
 
@@ -391,16 +379,12 @@ def _batches(delays: NDArray[np.int64]) -> Batches | None:
 def _unsustainable(fates: _Fates, first: Leg, second: Leg, quantile: float, seed: int) -> RelayResult:
     """Return the result for messages whose backlog grows for ever."""
     there, onward = first[0].forward_delay, second[0].forward_delay
-    never = Interval(np.inf, np.inf, np.inf)
     return RelayResult(
         **_counts(fates, second),
         delays=DelayDistribution.unsustainable(there + onward),
         first=DelayDistribution.unsustainable(there),
         second=DelayDistribution.unsustainable(onward),
         relay_delay=np.inf,
-        mean_interval=never,
-        quantile_interval=never,
-        sustainable=False,
         probability=quantile,
         seed=seed,
     )
