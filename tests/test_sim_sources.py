@@ -12,7 +12,7 @@ import tcpdelay as td
 from tcpdelay.ask import Requested, UnsupportedError
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.writes import WriteSchedule
@@ -114,7 +114,7 @@ def carried(times, sizes, stack=RENO, **rules):
     connection, wire = new_connection(td.Trace(times, sizes), QUIET, stack, 0, Rules(**rules), exact_ties=True)
     schedule = WriteSchedule(td.Trace(times, sizes), 0)
     schedule.begin(connection)
-    advance(connection, wire, len(times), schedule)
+    TCP.advance(connection, wire, len(times), schedule)
     return connection, wire.delays[0, : len(times)] / 1e6
 
 
@@ -178,7 +178,7 @@ def test_a_message_is_read_with_its_last_byte():
     schedule = WriteSchedule(td.Trace([0.0, 0.020, 0.040, 0.060, 1.0], [1000, 2 * MSS, 500, 400, 10]), 0)
     schedule.begin(connection)
     connection.until_loss = 3
-    advance(connection, wire, 5, schedule)
+    TCP.advance(connection, wire, 5, schedule)
     assert connection.segments_lost == 1
     delays = wire.delays[0, :5] / 1e6
     repaired = 0.020 + delays[1]
@@ -198,7 +198,7 @@ def test_every_message_is_read_once_in_order_and_none_is_faster_than_the_network
     connection, wire = new_connection(trace, path, td.Stack.linux(control), seed)
     schedule = WriteSchedule(trace, 0)
     schedule.begin(connection)
-    advance(connection, wire, len(times), schedule)
+    TCP.advance(connection, wire, len(times), schedule)
     delays, waits, held = wire.delays[:, : len(times)]
     assert (held >= sizes).all()
     assert connection.packets_read == connection.packets_written == len(times)

@@ -51,19 +51,12 @@ from tcpdelay.sim.batches import (
     carried_share,
     wide_enough,
 )
-from tcpdelay.sim.engine import (
-    ALL_RULES,
-    CONNECTION_TIME,
-    LONGEST_CONNECTION,
-    SHORTEST_CONNECTION,
-    Chunk,
-    Connections,
-    warm_up,
-)
+from tcpdelay.sim.connections import Chunk, Connections, Engine, State, warm_up
+from tcpdelay.sim.engine import ALL_RULES, CONNECTION_TIME, LONGEST_CONNECTION, SHORTEST_CONNECTION, TCP
 from tcpdelay.sim.path import PATH_FIELDS
 from tcpdelay.sim.quic.connection import NEVER_READ
-from tcpdelay.sim.quic.engine import QuicConnections
-from tcpdelay.sim.records import Rules
+from tcpdelay.sim.quic.engine import QUIC
+from tcpdelay.sim.records import Rings, Rules
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT
 from tcpdelay.sim.tcp.window import PUBLIC_EVENT, public_events
@@ -335,20 +328,33 @@ def simulate(
     checked_budget(max_seconds, None)
     usual_budget = SimulationBudget(SLOWEST * max_seconds)
     budget = usual_budget if packets is None else requested_budget(packets, source, stack, max_seconds)
-    connections: Connections | QuicConnections
+    engine: Engine[Any, Any] = QUIC if isinstance(stack, Quic) else TCP
+    settings = {"rules": rules, "exact_ties": exact_ties}
     if isinstance(stack, Quic):
         of_kernel = {"rules": rules != ALL_RULES, "exact_ties": exact_ties, "tick_offset": tick_offset, "trace": trace}
         for name in (name for name, given in of_kernel.items() if given):
             raise ValueError(f"{name} is for Stack.linux(...), not for Stack.quic(...)")
-        connections = QuicConnections(source, path, stack, seed, budget)
-    else:
-        if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
-            since = TIME_BASED_RECOVERY.since
-            allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {since}"
-            raise InvalidValueError("rules.rack", rules.rack, allowed)
-        connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, budget)
+        settings = {}
+    elif not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
+        since = TIME_BASED_RECOVERY.since
+        allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {since}"
+        raise InvalidValueError("rules.rack", rules.rack, allowed)
+    left_out = warm_up(source, stack)
+    connections = Connections(
+        engine,
+        source,
+        path,
+        stack,
+        seed,
+        budget,
+        left_out,
+        settings,
+        tick_offset,
+        connection_time,
+        with_messages=trace,
+    )
     most = packets_within(max_seconds, source, stack) if packets is None else packets
-    if (available := available_messages(source, connections.warm_up, packets)) is not None:
+    if (available := available_messages(source, left_out, packets)) is not None:
         most = min(most, available)
     usual = partial(wide_enough, HALF_WIDTH, _captured(source, path, stack), path)
     width = usual if half_width is None else lambda _: half_width
@@ -424,7 +430,7 @@ def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator
 
 
 def _run(
-    connections: Connections | QuicConnections,
+    connections: Connections[State, Rings],
     most_packets: int,
     seed: int,
     sought: Sought,
@@ -447,19 +453,13 @@ def _run(
     if trace:
         first["tracing"] = 1
     start = int(first.packets_read)
-    while counted < most_packets:
-        found = connections.advance(min(chunk, most_packets - counted), with_messages=trace)
-        if connections.backlogged:
-            return _unsustainable(connections, counted, seed, carried)
-        if not found.packets:
-            # The source has ended, or the budget.
-            break
+    for found in connections.chunks(most_packets, chunk):
         counted += found.packets
         batches.add(found.delays[0])
         if late is not None:
             late.add(found.delays[0])
         connections.budget.spend(WORK_OF_CHUNK)
-        sums += found.delays.sum(axis=1)
+        sums += found.delays[:2].sum(axis=1)
         written_per_read.append(found.written_per_read)
         for number, of_kind in enumerate(kinds.values()):
             of_kind.add(found.delays[0][found.messages["kind"] == number])
@@ -477,6 +477,8 @@ def _run(
                     break
         if on_progress is not None:
             on_progress(counted, most_packets)
+    if connections.backlogged:
+        return _unsustainable(connections, counted, seed, carried)
     if connections.budget.is_spent and (looked == 0 or counted < FEWEST_PACKETS):
         advice = "allow more time, or use a longer interval, smaller packets or a lower loss"
         raise connections.budget.error(f"{counted} packets", advice)
@@ -519,7 +521,7 @@ def _run(
 
 def _traced(kept: list[Chunk], connection: Any, wire: Any, start: int) -> dict[str, Any]:
     """Return what is kept of every packet, and the events at the sender from packet number `start` on."""
-    read_after, sent_after = np.concatenate([chunk.delays for chunk in kept], axis=1) / SECOND
+    read_after, sent_after = np.concatenate([chunk.delays[:2] for chunk in kept], axis=1) / SECOND
     messages = np.concatenate([chunk.messages for chunk in kept])
     events = wire.record.events[: connection.events]
     first_byte = int(message_end(connection, wire.record, start - 1))
@@ -528,9 +530,7 @@ def _traced(kept: list[Chunk], connection: Any, wire: Any, start: int) -> dict[s
     return {"messages": messages, "sent_after": sent_after, "read_after": read_after, "events": public}
 
 
-def _unsustainable(
-    connections: Connections | QuicConnections, packets: int, seed: int, carried: Interval
-) -> Simulation:
+def _unsustainable(connections: Connections[State, Rings], packets: int, seed: int, carried: Interval) -> Simulation:
     """Return the result for a flow that TCP cannot carry: all delays are infinite."""
     path = connections.path
     return replace(

@@ -18,14 +18,14 @@ from tcpdelay.scenario.scenario import Target, source_of
 from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.sim.batches import SUBBATCHES, Batches, read_share
-from tcpdelay.sim.engine import WARM_UP, advance, compile_loop, new_connection
+from tcpdelay.sim.connections import WARM_UP, Connections
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.network.result import OfferedMessages
 from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import arrival_time, is_dropped
 from tcpdelay.sim.records import Connection, WireRecord
 from tcpdelay.sim.simulation import FEWEST_PACKETS, available_messages, requested_budget, source_refusals
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.writes import WriteSchedule
 from tcpdelay.statistics import Interval
 
 # One leg of a relay: when the messages that enter it are read at its end, over TCP or as UDP datagrams.
@@ -56,20 +56,12 @@ def over_tcp(
 ) -> Carried:
     """Carry messages over a TCP connection, in their order."""
     source = Trace(times / SECOND, sizes)
-    connection, wire = new_connection(source, path, stack, seed)
-    connection.send_buffer, connection.drops_when_full = buffer or 0, int(drops_when_full)
-    schedule = WriteSchedule(source, seed)
-    schedule.begin(connection)
-    parts, budget = [], requested_budget(times.size, source, stack)
-    compile_loop(connection, wire)
-    budget.start()
-    while (first := int(connection.packets_read)) < times.size:
-        # Flow and kernel have no common clock.
-        connection.tick_phase += int(wire.random.integers(connection.tick))
-        advance(connection, wire, min(first + CHUNK, times.size), schedule, budget)
-        if budget.is_spent:
-            raise budget.error(f"{connection.packets_read} packets of a leg", "use a lower loss or fewer packets")
-        parts.append(wire.delays_of(first, int(connection.packets_read) - first))
+    budget = requested_budget(times.size, source, stack)
+    run = Connections(TCP, source, path, stack, seed, budget, warm_up=0, whole=True)
+    run.state.send_buffer, run.state.drops_when_full = buffer or 0, int(drops_when_full)
+    parts = [chunk.delays for chunk in run.chunks(times.size, CHUNK)]
+    if budget.is_spent:
+        raise budget.error(f"{run.state.packets_read} packets of a leg", "use a lower loss or fewer packets")
     delays, waited, held = np.concatenate(parts, axis=1)
     return Carried(np.maximum(delays, NOT_READ), waited, held)
 
