@@ -85,8 +85,7 @@ class Chunk(NamedTuple):
     # the send buffer holds when it has taken the message
     delays: NDArray[np.int64]
     written_per_read: float  # Messages written in the time in which a message is read
-    # The messages, of type `tcpdelay.scenario.source.MESSAGE`; none of a constant rate unless they are requested
-    messages: NDArray[np.void]
+    messages: NDArray[np.void]  # Of type `tcpdelay.scenario.source.MESSAGE`; none unless they are requested
 
     @property
     def packets(self) -> int:
@@ -110,7 +109,7 @@ class Connections(Generic[State, Rings]):
     # Age of a connection [s] up to which it carries messages, where delays depend on it; None for a single connection
     connection_time: float | None = None
     schedule: WriteSchedule | None = None  # By default that of the engine
-    with_messages: bool = False  # Whether chunks have the messages of a constant rate
+    with_messages: bool = False  # Whether chunks have their messages, or the delays alone
     # Whether a chunk has all messages that have been read. A call may read more than requested: those that waited for
     # the same segment.
     whole: bool = False
@@ -166,10 +165,11 @@ class Connections(Generic[State, Rings]):
         read = int(self.state.packets_read) - first
         written_per_read = (int(self.state.packets_written) - written) / read if read else np.inf
         end = first + (read if self.whole else min(packets, read))
+        last = end if self.with_messages else first
         if self.schedule is not None:
-            messages = self.schedule.numbered(first, end)
+            messages = self.schedule.numbered(first, last)
         else:
-            numbers = np.arange(first, end if self.with_messages else first)
+            numbers = np.arange(first, last)
             messages = message_array(numbers * (int(self.state.interval) / SECOND), int(self.state.packet_size))
         return Chunk(first, self.wire.delays_of(first, end - first), written_per_read, messages)
 

@@ -9,7 +9,7 @@ import numpy as np
 from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Source, is_exact
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux
 from tcpdelay.sim.congestion import of_tcp as control
 from tcpdelay.sim.connections import Engine
@@ -21,7 +21,7 @@ from tcpdelay.sim.tcp.constants import NEVER, SECOND
 from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer, take_arrival
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.sim.tcp.window import restart_after_idle
-from tcpdelay.sim.writes import message_record, resume_writing, write_next
+from tcpdelay.sim.writes import constant_rate, message_record, resume_writing, write_next
 
 TIE_BREAK = 1
 """Time by which the round-trip time is longer unless exact ties are requested [us]."""
@@ -78,7 +78,7 @@ def new_connection(
         # The receiver sends no data, so it knows only the RTT sample of the handshake.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
-        **_constant_rate(source),
+        **constant_rate(source),
         **_path_settings(path, stack, wire, exact_ties),
     }
     for name, value in settings.items():
@@ -124,13 +124,6 @@ def _compression_delay(kernel: str, rtt: int) -> int:
     """Return the delay of a compressed SACK [us]: a share of the RTT [us], and the slack (`__tcp_ack_snd_check`)."""
     share = COMPRESSION_PERCENT.value(kernel) * rtt // 100
     return min(tcp.COMPRESSION_DELAY, share) + COMPRESSION_SLACK.value(kernel)
-
-
-def _constant_rate(source: Source | None) -> dict[str, int]:
-    """Return size and interval of a flow with exact writes as fields of a connection; nothing for any other source."""
-    if not is_exact(source):
-        return {}
-    return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
 
 
 WORK_OF_SEGMENT = 4

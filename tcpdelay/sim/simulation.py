@@ -351,7 +351,7 @@ def simulate(
         settings,
         tick_offset,
         connection_time,
-        with_messages=trace,
+        with_messages=trace or len(source.kinds) > 1,
     )
     most = packets_within(max_seconds, source, stack) if packets is None else packets
     if (available := available_messages(source, left_out, packets)) is not None:

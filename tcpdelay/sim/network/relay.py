@@ -251,9 +251,9 @@ def simulate_relay(
     if carried.high < 1:
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
     delivered = fates.only(counted & (fates.second != NOT_READ))
-    settled = _batches(delivered.first + delivered.second).is_settled(quantile)
-    known = {"probability": quantile, "settled": settled, "carried": carried}
-    overall = _relayed(fates.only(counted), first, second, unlimited, known)
+    batches = _batches(delivered.first + delivered.second)
+    known = {"probability": quantile, "settled": batches.is_settled(quantile), "carried": carried}
+    overall = _relayed(fates.only(counted), first, second, unlimited, known, batches)
     kinds = source.kinds if len(source.kinds) > 1 else ()
     of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}
     return RelayResult(
@@ -339,22 +339,24 @@ def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
     return {"offered": fates.first.size, "delivered": delivered, **ends}
 
 
-def _relayed(fates: _Fates, first: Leg, second: Leg, unlimited: bool, known: dict[str, Any]) -> RelayedMessages:
-    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit."""
+def _relayed(
+    fates: _Fates, first: Leg, second: Leg, unlimited: bool, known: dict[str, Any], total: Batches | None = None
+) -> RelayedMessages:
+    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit.
+
+    `total` are the delays over both legs, if they are in batches already.
+    """
     counts = _counts(fates, second)
     delivered = fates.only(fates.second != NOT_READ)
     if not delivered.first.size:
         return RelayedMessages(**counts, delays=None, first=None, second=None)
     there, onward = first[0].forward_delay, second[0].forward_delay
-    parts = ((delivered.first + delivered.second, there + onward), (delivered.first, there), (delivered.second, onward))
-    of_all, of_first, of_second = (
-        _batches(delays).delays(DelayDistribution, alone, **known) for delays, alone in parts
-    )
+    total = total or _batches(delivered.first + delivered.second)
     return RelayedMessages(
         **counts,
-        delays=of_all,
-        first=of_first,
-        second=of_second,
+        delays=total.delays(DelayDistribution, there + onward, **known),
+        first=_batches(delivered.first).delays(DelayDistribution, there, **known),
+        second=_batches(delivered.second).delays(DelayDistribution, onward, **known),
         relay_delay=float(delivered.waited.mean() / SECOND),
         buffer_needed=int(delivered.held.max()) if unlimited else None,
     )

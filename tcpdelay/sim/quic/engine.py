@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.scenario.media import KEY_FRAME
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Source, is_exact
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Delivery, Quic
 from tcpdelay.sim.congestion.newreno import UNLIMITED
 from tcpdelay.sim.congestion.of_quic import number_of, start
@@ -41,7 +41,7 @@ from tcpdelay.sim.quic.sender import (
 )
 from tcpdelay.sim.records import Wire
 from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, MILLISECOND, NEVER, SECOND
-from tcpdelay.sim.writes import WriteSchedule, written_at
+from tcpdelay.sim.writes import WriteSchedule, constant_rate, written_at
 
 _DELIVERIES: dict[Delivery, int] = {
     "stream": ONE_STREAM,
@@ -95,10 +95,8 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         **path_settings(path, wire.record, wire.random),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path),
+        **constant_rate(source),
     }
-    if is_exact(source):
-        interval = round(source.interval * SECOND)
-        settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
     for name, value in settings.items():
         connection[name] = value
     start(connection)
