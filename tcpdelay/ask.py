@@ -22,6 +22,7 @@ from tcpdelay.declare import InvalidValueError, declarations, documented, meanin
 from tcpdelay.delays import (
     USUAL_QUANTILE,
     DelayDistribution,
+    DelayParts,
     Ending,
     ExpectedError,
     carried_in_words,
@@ -192,16 +193,6 @@ class Requested:
 
 
 WHOLE_DISTRIBUTION = Requested()
-
-
-@dataclass(frozen=True)
-class DelayParts:
-    """The parts of the mean delay [s]."""
-
-    network: float  # The one-way delay of the path
-    backlog: float  # Waiting in the send buffer while the window is too small
-    head_of_line: float  # Waiting at the receiver for a retransmission
-    timeouts: float  # Waiting in the send buffer for a timeout, until its backlog is gone
 
 
 def assumptions(method: str, ignored: Mapping[str, str]) -> tuple[str, ...]:

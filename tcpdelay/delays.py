@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
@@ -81,6 +81,9 @@ UNKNOWN_ERROR = ExpectedError(np.nan, np.nan, np.nan, Spread(np.nan, np.nan, np.
 """The expected error where no error was measured."""
 
 
+UNKNOWN = Interval(np.nan, np.nan, np.nan)
+ENDLESS = Interval(np.inf, np.inf, np.inf)
+"""Interval of a delay that is infinite."""
 MOST_CARRIED = 10.0
 """Share of the rate above which the end of an interval says nothing."""
 
@@ -110,6 +113,16 @@ def ended_after(packets: int, ended_by: Ending) -> str:
     ('5000 packets', '5000 packets, where the clock ended the simulation')
     """
     return f"{packets} packets" + (f", where {ended_by} ended the simulation" if ended_by else "")
+
+
+@dataclass(frozen=True)
+class DelayParts:
+    """The parts of the mean delay [s]."""
+
+    network: float  # The one-way delay of the path
+    backlog: float  # Waiting in the send buffer while the window is too small
+    head_of_line: float  # Waiting at the receiver for a retransmission
+    timeouts: float  # Waiting in the send buffer for a timeout, until its backlog is gone
 
 
 class UnsettledWarning(UserWarning):
@@ -152,6 +165,19 @@ class DelayDistribution:
         that is carried.
     carried : Interval
         Rate that is carried, relative to the flow's rate, with its interval; NaN if it is not known.
+    mean_interval, quantile_interval : Interval
+        Mean delay and requested quantile [s] with their 95 % intervals; NaN unless the delays were simulated. They are
+        NaN too if the delays are correlated over the whole simulation, or the messages are too few.
+    probability : float
+        Probability of the requested quantile.
+    late_errors : tuple of ndarray
+        Delays [s], ascending, and half the 95 % interval of the share of packets later than each; empty if unknown.
+    by_kind : mapping of str to DelayDistribution
+        Delays of each kind of message, such as "key frame", for sources with several kinds.
+    parts : DelayParts or None
+        Parts of the mean delay, if the model distinguishes them.
+    backlogged : float
+        Share of the time in which data wait in the send buffer, 0 to 1; NaN if it is not known.
 
     Raises
     ------
@@ -178,7 +204,16 @@ class DelayDistribution:
     ended_by_clock: bool = field(default=False, repr=False, compare=False, kw_only=True)
     ended_by_budget: bool = field(default=False, repr=False, compare=False, kw_only=True)
     settled: bool = field(default=True, kw_only=True)
-    carried: Interval = field(default=Interval(np.nan, np.nan, np.nan), kw_only=True)
+    carried: Interval = field(default=UNKNOWN, kw_only=True)
+    mean_interval: Interval = field(default=UNKNOWN, compare=False, kw_only=True)
+    quantile_interval: Interval = field(default=UNKNOWN, compare=False, kw_only=True)
+    probability: float = field(default=USUAL_QUANTILE, compare=False, kw_only=True)
+    late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
+        default=(np.empty(0), np.empty(0)), compare=False, kw_only=True
+    )
+    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, compare=False, kw_only=True)
+    parts: DelayParts | None = field(default=None, compare=False, kw_only=True)
+    backlogged: float = field(default=np.nan, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if not is_number(self.one_way_delay):
@@ -204,7 +239,8 @@ class DelayDistribution:
         >>> DelayDistribution.unsustainable(0.05).quantile(0.5)
         inf
         """
-        return cls(np.array([np.inf]), np.array([1.0]), one_way_delay, sustainable=False)
+        found = cls(np.array([np.inf]), np.array([1.0]), one_way_delay, sustainable=False)
+        return replace(found, mean_interval=ENDLESS, quantile_interval=ENDLESS)
 
     @classmethod
     def from_samples(cls, samples: ArrayLike, one_way_delay: float, method: str = "measurement") -> DelayDistribution:
@@ -320,10 +356,11 @@ class DelayDistribution:
         return "" if self.settled else f"not settled after {ended_after(self.packets, self.ended_by)}{known}"
 
     def late_error(self, delay: float) -> float:
-        """Return the statistical error of the share of packets later than a delay [s]; 0 except for simulations."""
+        """Return half the 95 % interval of the share of packets later than a delay [s]; 0 if it is not known."""
         if not is_number(delay):
             raise InvalidValueError("delay", delay, "be a number of seconds")
-        return 0.0
+        delays, errors = self.late_errors
+        return float(np.interp(delay, delays, errors)) if delays.size else 0.0
 
     def expected_error_of(self, quantile: float) -> ExpectedError | None:
         """Return the probable error of a quantile, above 0 and below 1, or of the next higher one that is known."""

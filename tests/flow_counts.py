@@ -42,7 +42,7 @@ def histograms(network, until=200.0):
     delays = SlicedDelays()
     network.advance(until, delays)
     delays.end_slice()
-    return [delays.histogram(number) for number in range(network.flows.size)]
+    return [delays.of(number).histogram() for number in range(network.flows.size)]
 
 
 def counted_delays(network, until=200.0):

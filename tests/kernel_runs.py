@@ -41,13 +41,12 @@ from tcpdelay.chain.quic_chain import QuicChain
 from tcpdelay.compiling import stored_kernels
 from tcpdelay.quality.player import Player, play
 from tcpdelay.scenario.scenario import Scenario, Target
-from tcpdelay.sim import engine
+from tcpdelay.sim import connections
 from tcpdelay.sim.engine import LiveConnection
 from tcpdelay.sim.network.bottleneck import MANAGED, Bottleneck, SharedPath
 from tcpdelay.sim.network.link_trace import LinkTrace
 from tcpdelay.sim.network.sources import Bulk, ConstantRate, Web
 from tcpdelay.sim.network.stacks import Classic, Dctcp, Scp, Udp
-from tcpdelay.sim.quic.engine import QuicConnections
 
 VOICE, EXACT = Flow(174, 0.020), Flow(174, 0.020, write_jitter=0)
 TRACES = (
@@ -101,7 +100,7 @@ def live_figures():
 def figures():
     """Small runs of every model."""
     # Plain Python would take a minute and a half for packets that no figure counts, and that no other code carries.
-    engine.WARM_UP = QuicConnections.warm_up = 100
+    connections.WARM_UP = 100
     network = simulate_network(
         [
             ConstantRate(flow=VOICE, path=SharedPath(0.01), stack=stack)

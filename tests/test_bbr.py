@@ -23,7 +23,7 @@ from tcpdelay.declare import InvalidValueError
 from tcpdelay.models.predict import predict, supports
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.sim.congestion import bbr
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
@@ -84,7 +84,7 @@ def test_the_first_transmissions_are_those_of_the_kernel():
     while c.segments_sent < len(real):
         later = lost[lost >= c.segments_sent]
         c.until_loss = int(later[0] - c.segments_sent + 1) if later.size else ALWAYS
-        advance(c, wire, int(c.packets_read) + 1)
+        TCP.advance(c, wire, int(c.packets_read) + 1)
     events = wire.record.events[: c.events]
     sent = events[np.isin(events["kind"], (SENT, SENT_AGAIN))][: len(real)]
     np.testing.assert_array_equal(sent["start"], real["start"])

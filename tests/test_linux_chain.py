@@ -30,7 +30,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import Linux, Stack
 from tcpdelay.sim.congestion.of_tcp import on_ack, on_loss
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.tcp.constants import SECOND
 
 SEGMENTS_PER_ROUND_TRIP = 8
@@ -355,7 +355,7 @@ def test_the_share_of_losses_with_fast_convergence_is_that_of_the_simulator(rtt,
     c, wire = new_connection(Flow(1448, 0.001, write_jitter=0), Path(rtt, loss), Stack.linux(), 1)
     stored, recoveries, converged = 0, 0, []
     for packets in range(1000, 60_000):
-        advance(c, wire, packets)
+        TCP.advance(c, wire, packets)
         if c.recoveries > recoveries:
             recoveries = int(c.recoveries)
             converged.append(c.prior_cwnd < stored)

@@ -10,7 +10,7 @@ import tcpdelay as td
 from flow_counts import FAST, LINUX, PATH, assert_counted
 from tcpdelay.declare import InvalidValueError
 from tcpdelay.scenario.source import is_exact
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.network.bottleneck import Bottleneck, SharedPath
 from tcpdelay.sim.network.simulation import prepare, simulate_network
 from tcpdelay.sim.network.sources import Bulk, ConstantRate
@@ -87,7 +87,7 @@ def test_alone_on_a_fast_link_each_message_of_a_source_is_as_late_as_on_a_path(n
     if not is_exact(source):
         schedule = WriteSchedule(source, 7)
         schedule.begin(connection)
-    advance(connection, wire, messages, schedule)
+    TCP.advance(connection, wire, messages, schedule)
     np.testing.assert_array_equal(found.delays, wire.delays_of(0, messages)[0])
     np.testing.assert_array_equal(found.kinds, first["kind"][:messages])
     assert connection.segments_lost > 10

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tcpdelay import Flow, Path, Stack
 from tcpdelay.proxy.stream import LARGEST_SEND_BUFFER, Activity, Delivery, Stream
-from tcpdelay.sim.engine import MOST_WRITES, LiveConnection, advance, new_connection
+from tcpdelay.sim.engine import MOST_WRITES, TCP, LiveConnection, new_connection
 
 MSS = Stack.linux().mss
 MINUTE = 60_000_000
@@ -33,7 +33,7 @@ def test_writes_that_become_known_one_by_one_are_read_when_the_simulator_reads_t
     flow, path = Flow(900, 0.020, write_jitter=0), Path(rtt=0.080, loss=0.03, **more)
     stack, packets = Stack.linux(congestion_control=congestion_control), 2000
     known, wire = new_connection(flow, path, stack, seed=7)
-    advance(known, wire, packets)
+    TCP.advance(known, wire, packets)
     live = LiveConnection(path, stack, seed=7)
     readable = []
     for number in range(packets + 500):

@@ -19,7 +19,7 @@ from tcpdelay.sim.congestion.of_quic import on_ack, on_persistent_congestion, on
 from tcpdelay.sim.network.sources import ConstantRate
 from tcpdelay.sim.quic import sender
 from tcpdelay.sim.quic.connection import IMPLEMENTATIONS, NEVER_READ
-from tcpdelay.sim.quic.engine import advance, new_connection
+from tcpdelay.sim.quic.engine import QUIC, new_connection
 from tcpdelay.sim.quic.sender import on_timer, probe_timeout, timer_at, update_rtt, write
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.tcp.constants import SECOND
@@ -99,7 +99,7 @@ def test_the_window_of_aioquic_grows_before_the_losses_of_an_ack_reduce_it():
             td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.020, write_jitter=0), implementation=implementation
         )
         c.until_loss = 3
-        advance(c, wire, 8)
+        QUIC.advance(c, wire, 8)
         windows[implementation] = c.congestion_window / c.loss_factor
     # Slow start: the packets before the lost one, and for aioquic also the packet of the ACK that shows the loss.
     assert c.reductions == 1
@@ -177,7 +177,7 @@ def one_loss(lost, interval=0.020, **options):
     """Return the delays of twenty messages of which the packet with a number is lost [ms]."""
     c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(20, interval, write_jitter=0), **options)
     c.until_loss = lost + 1
-    advance(c, wire, 40)
+    QUIC.advance(c, wire, 40)
     return wire.delays_of(0, 20)[0] / MS
 
 
@@ -197,12 +197,12 @@ def test_the_end_of_a_long_stream_of_quic_go_is_a_packet_of_its_own(implementati
     # send_stream.go of quic-go: a write of more than 1452 bytes (MaxPacketBufferSize) waits until its data are sent.
     path = td.Path(rtt=0.1001, loss=0.0)
     c, wire = connection(path, td.Flow(size, 0.1, write_jitter=0), implementation=implementation, delivery=delivery)
-    advance(c, wire, 20)
+    QUIC.advance(c, wire, 20)
     assert c.packets_sent == packets * c.packets_written
     # The loss of the last data of the first message is found by the packet of the end, or else by the next message.
     c, wire = connection(path, td.Flow(size, 0.1, write_jitter=0), implementation=implementation, delivery=delivery)
     c.until_loss = 3
-    advance(c, wire, 20)
+    QUIC.advance(c, wire, 20)
     if packets == 4:
         assert wire.delays_of(0, 1)[0][0] / MS == pytest.approx(50 + 9 / 8 * 100, abs=0.5)
 
@@ -277,7 +277,7 @@ def test_invariants_of_any_scenario(implementation, delivery, size, interval, rt
     c, wire = new_connection(
         td.Flow(size, interval, write_jitter=0), path, td.Stack.quic(implementation, delivery=delivery), 5
     )
-    advance(c, wire, 300)
+    QUIC.advance(c, wire, 300)
     read = int(c.packets_read)
     delays = wire.delays_of(0, read)
     known = delays[0] < NEVER_READ
@@ -451,7 +451,7 @@ def test_bbr_carries_a_flow_with_losses_that_newreno_does_not_carry():
 
 def test_bbr_estimates_the_bandwidth_of_the_flow_and_the_delay_of_the_path():
     c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(1000, 0.005, write_jitter=0), congestion_control="bbr")
-    advance(c, wire, 4000)
+    QUIC.advance(c, wire, 4000)
     # 200 packets per second, or more: startup has carried a backlog at once, and the path has no bottleneck.
     assert c.bbr_bw / 2**24 * SECOND > 190
     assert c.bbr_min_rtt / MS == pytest.approx(100, abs=0.2)
@@ -464,7 +464,7 @@ def test_bbr_estimates_the_bandwidth_of_the_flow_and_the_delay_of_the_path():
 def test_bbr_paces_a_burst_at_its_rate():
     # Forty packets, for which the window has room: they leave at the pacing rate, and not at once.
     c, wire = connection(td.Path(rtt=0.1001, loss=0.0), td.Flow(46_000, 0.5, write_jitter=0), congestion_control="bbr")
-    advance(c, wire, 20)
+    QUIC.advance(c, wire, 20)
     waited = wire.delays_of(0, 20)[1][-1] / SECOND
     assert c.snd_cwnd > 40
     assert waited == pytest.approx(46_000 / c.pacing_rate, rel=0.05)

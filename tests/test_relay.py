@@ -133,6 +133,18 @@ def test_the_second_leg_alone_is_a_simulation_of_the_trace():
     assert 0.020 + second.low < first.high
 
 
+def test_the_intervals_of_both_legs_add_up_to_that_of_all():
+    leg = td.Path(rtt=0.060, loss=0.01), td.Stack.linux()
+    found = td.simulate_relay(VOICE, leg, leg, packets=20_000)
+    parts = [found.first.mean_interval, found.second.mean_interval]
+    assert found.mean_interval == found.delays.mean_interval
+    assert sum(part.value for part in parts) == pytest.approx(found.mean_interval.value)
+    assert all(
+        part.low < delays.mean < part.high for part, delays in zip(parts, (found.first, found.second), strict=True)
+    )
+    assert found.quantile_interval.value == found.delays.quantile(found.probability)
+
+
 def test_key_frames_are_counted_by_kind():
     legs = (path(0.020), UDP), (path(0.080, 0.01), TCP)
     relayed = td.simulate_relay(td.Video(2_000_000), *legs, buffer=30_000, packets=20_000)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.compiling.compilation import kernel
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.path import is_dropped
 from tcpdelay.sim.records import COLLAPSED, MARKED_LOST, MOST_EVENTS, RETRANSMITTED, RING, SACKED, Rules
 from tcpdelay.sim.simulation import simulate
@@ -49,7 +49,7 @@ rules = st.builds(Rules, **dict.fromkeys(Rules.__dataclass_fields__, st.booleans
 @given(flows, paths, stacks, rules, st.booleans(), st.integers(0, 1000))
 def test_nothing_is_lost_from_view_and_nothing_is_faster_than_the_network(flow, path, stack, followed, ties, seed):
     connection, wire = new_connection(flow, path, stack, seed, followed, ties)
-    advance(connection, wire, PACKETS)
+    TCP.advance(connection, wire, PACKETS)
     delays, waits, _ = wire.delays_of(0, PACKETS)
     assert delays.min() >= connection.one_way_delay
     assert waits.min() >= 0
@@ -273,7 +273,7 @@ def test_a_connection_loses_the_rest_of_its_rounds_also_in_recovery(flow, exact_
     path = td.Path(rtt=0.100, loss=0.02, loss_pattern="correlated")
     connection, wire = new_connection(flow, path, td.Stack.linux(), seed=1, exact_ties=exact_ties)
     connection.tracing = 1
-    advance(connection, wire, 5_000)
+    TCP.advance(connection, wire, 5_000)
     events = wire.record.events[: connection.events]
     sent = np.isin(events["kind"], [SENT, SENT_AGAIN])
     # A segment that is lost has its event right behind that of its transmission.

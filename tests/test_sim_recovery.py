@@ -5,7 +5,7 @@ import pytest
 
 import tcpdelay as td
 from tcpdelay.compiling.record_types import record_type
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.records import (
     COLLAPSED,
     DISORDER,
@@ -381,7 +381,7 @@ def test_a_packet_of_several_segments_is_acknowledged_once(stack):
 def test_a_path_that_keeps_the_order_shows_no_reordering(size, interval, rtt, stack):
     """An ACK often acknowledges the segments before a hole and SACKs the segment after it (`prior_fack` in tcp_ack)."""
     connection, wire = new_connection(td.Flow(size, interval, write_jitter=0), td.Path(rtt, 0.01), stack, seed=1)
-    advance(connection, wire, 20_000)
+    TCP.advance(connection, wire, 20_000)
     assert connection.recoveries > 100
     assert connection.reord_seen == 0
 

@@ -12,7 +12,7 @@ import tcpdelay as td
 from tcpdelay.ask import Requested, UnsupportedError
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.scenario import Scenario
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.records import Rules
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.writes import WriteSchedule
@@ -114,7 +114,7 @@ def carried(times, sizes, stack=RENO, **rules):
     connection, wire = new_connection(td.Trace(times, sizes), QUIET, stack, 0, Rules(**rules), exact_ties=True)
     schedule = WriteSchedule(td.Trace(times, sizes), 0)
     schedule.begin(connection)
-    advance(connection, wire, len(times), schedule)
+    TCP.advance(connection, wire, len(times), schedule)
     return connection, wire.delays[0, : len(times)] / 1e6
 
 
@@ -178,7 +178,7 @@ def test_a_message_is_read_with_its_last_byte():
     schedule = WriteSchedule(td.Trace([0.0, 0.020, 0.040, 0.060, 1.0], [1000, 2 * MSS, 500, 400, 10]), 0)
     schedule.begin(connection)
     connection.until_loss = 3
-    advance(connection, wire, 5, schedule)
+    TCP.advance(connection, wire, 5, schedule)
     assert connection.segments_lost == 1
     delays = wire.delays[0, :5] / 1e6
     repaired = 0.020 + delays[1]
@@ -198,7 +198,7 @@ def test_every_message_is_read_once_in_order_and_none_is_faster_than_the_network
     connection, wire = new_connection(trace, path, td.Stack.linux(control), seed)
     schedule = WriteSchedule(trace, 0)
     schedule.begin(connection)
-    advance(connection, wire, len(times), schedule)
+    TCP.advance(connection, wire, len(times), schedule)
     delays, waits, held = wire.delays[:, : len(times)]
     assert (held >= sizes).all()
     assert connection.packets_read == connection.packets_written == len(times)
@@ -262,8 +262,21 @@ def test_the_delays_by_kind_are_the_parts_of_all_delays():
         assert delays.by_kind[kind].quantile(0.9) == pytest.approx(np.quantile(chosen, 0.9, method="inverted_cdf"))
     # Of several segments, one is lost more often.
     assert key.mean_interval.low > other.mean_interval.high
+    assert all(kind.quantile_interval.value == kind.quantile(kind.probability) for kind in (delays, key, other))
     assert other.quantile_interval.low <= other.quantile(0.95) <= other.quantile_interval.high
     assert simulate(td.Flow(174, 0.020), td.Path(0.1, 0.005), packets=2000).by_kind == {}
+
+
+def test_datagrams_of_a_kind_that_are_lost_never_arrive():
+    speech, path = td.Speech(174, 0.020), td.Path(0.020, 0.1)
+    delays = simulate(speech, path, td.Stack.quic(delivery="datagram"), packets=5000, quantile=0.8)
+    lost = {kind: of_kind.late_fraction(10.0) for kind, of_kind in delays.by_kind.items()}
+    assert all(share == pytest.approx(0.1, abs=0.05) for share in lost.values())
+    packets = {kind: of_kind.packets for kind, of_kind in delays.by_kind.items()}
+    assert sum(lost[kind] * packets[kind] for kind in lost) == pytest.approx(5000 * delays.late_fraction(10.0))
+    for found in (delays, delays.by_kind["packet"]):
+        assert (found.mean, found.worst, found.mean_interval.value) == (np.inf, np.inf, np.inf)
+        assert found.quantile_interval.value == found.quantile(0.8) == 0.01
 
 
 def test_a_rare_kind_has_delays_without_an_interval():

@@ -15,7 +15,7 @@ from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import is_exact
 from tcpdelay.sim.batches import Batches, merge
 from tcpdelay.sim.congestion.cubic import cube_root
-from tcpdelay.sim.engine import advance, new_connection
+from tcpdelay.sim.engine import TCP, new_connection
 from tcpdelay.sim.records import wheel_expiry
 from tcpdelay.sim.simulation import simulate
 from tcpdelay.sim.writes import WriteSchedule
@@ -31,7 +31,7 @@ def delays_after_one_loss(interval=0.020, rtt=0.100, lost=100, packets=200):
     )
     # Every packet is a segment here, as the window does not bind.
     connection.until_loss = lost + 1
-    advance(connection, wire, packets)
+    TCP.advance(connection, wire, packets)
     assert connection.segments_lost == connection.segments_retransmitted == 1
     assert np.all(wire.delays[0, :lost] == connection.one_way_delay)
     return wire.delays[0, lost:packets] / 1e3
@@ -53,9 +53,9 @@ def test_with_many_packets_per_round_the_third_sack_repairs():
         td.Flow(174, 0.005, write_jitter=0), td.Path(rtt=0.1, loss=0.0), td.Stack.linux(), 0, exact_ties=True
     )
     # The window has to open first.
-    advance(connection, wire, 2000)
+    TCP.advance(connection, wire, 2000)
     connection.until_loss = 1
-    advance(connection, wire, 2200)
+    TCP.advance(connection, wire, 2200)
     assert connection.segments_lost == 1
     assert wire.delays[0, 2000:2200].max() / 1e3 == pytest.approx(50 + 100 + 15, abs=0.01)
 
@@ -108,7 +108,7 @@ def test_undisturbed_time_leaves_the_state_that_its_events_leave(seed):
             schedule = WriteSchedule(source, seed)
             schedule.begin(connection)
         for packets in (1500, 3000):
-            advance(connection, wire, packets, schedule)
+            TCP.advance(connection, wire, packets, schedule)
         # What an ACK sets to use it itself is not set, nor what only BBR uses.
         left_out = {"leaping", "skipped", "reord", "delivered_at_sending", "rs_rtt"}
         states.append({name: connection[name] for name in connection.dtype.names if name not in left_out})
@@ -122,7 +122,7 @@ def test_undisturbed_time_leaves_the_state_that_its_events_leave(seed):
 def test_most_time_is_undisturbed_where_little_is_lost():
     flow, path = td.Flow(174, 0.020, write_jitter=0), td.Path(rtt=0.1, loss=0.001)
     connection, wire = new_connection(flow, path, td.Stack.linux(), 1, exact_ties=True)
-    advance(connection, wire, 50_000)
+    TCP.advance(connection, wire, 50_000)
     assert connection.skipped > 40_000
 
 

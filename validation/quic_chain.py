@@ -23,7 +23,6 @@ import tcpdelay as td
 from scoring.spreads import spread_of
 from tcpdelay.accuracy.errors import WRONG_CALL
 from tcpdelay.budget import TooLargeError
-from tcpdelay.chain.chains import SourceDelays
 from tcpdelay.chain.quic_chain import error_group, largest_rate
 from tcpdelay.delays import DelayDistribution
 from tcpdelay.models.predict import predict
@@ -72,13 +71,11 @@ def figures(delays: DelayDistribution) -> dict[str, float]:
     return {name: mean if name == "mean" else delays.quantile(QUANTILES[name]) for name in QUANTITIES}
 
 
-def solved(flow: Flow, path: td.Path, stack: td.Stack) -> tuple[SourceDelays | None, float]:
+def solved(flow: Flow, path: td.Path, stack: td.Stack) -> tuple[DelayDistribution | None, float]:
     """Return the delays by the chain, None if it is too large, and the time that it took [s]."""
     began = time.process_time()
     try:
-        found = predict(Scenario(flow, path, stack), method="chain").require()
-        assert isinstance(found, SourceDelays)
-        return found, time.process_time() - began
+        return predict(Scenario(flow, path, stack), method="chain").require(), time.process_time() - began
     except TooLargeError:
         return None, time.process_time() - began
 

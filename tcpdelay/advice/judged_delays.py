@@ -15,8 +15,8 @@ from pydantic_core import to_jsonable_python
 from tcpdelay.accuracy.throughput import connection_utilization
 from tcpdelay.advice.recommendation import Effect, Place, Recommendation, Rule, Situation, Status
 from tcpdelay.advice.rules import APPLICATION_RULES, QUIC_RULES, TCP_RULES
-from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, DelayParts, Model, NotSettledError, Requested, settled_record
-from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, ExpectedError
+from tcpdelay.ask import WHOLE_DISTRIBUTION, Answer, Model, NotSettledError, Requested, settled_record
+from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution, DelayParts, ExpectedError
 from tcpdelay.models.predict import (
     COMPARED_PACKETS,
     AnsweredBy,

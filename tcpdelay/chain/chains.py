@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,7 +18,6 @@ from tcpdelay.accuracy.validity import compared_flow
 from tcpdelay.ask import (
     SIMULATED,
     Answer,
-    DelayParts,
     Precision,
     Requested,
     Status,
@@ -47,30 +46,11 @@ from tcpdelay.chain.solver.stationary import (
 )
 from tcpdelay.compiling.compilation import interpreted_first, single_prediction
 from tcpdelay.declare import declarations
-from tcpdelay.delays import DelayDistribution, ExpectedError
+from tcpdelay.delays import DelayDistribution, DelayParts, ExpectedError
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import LOSS_BASED_CONTROLS, KnownStack, Linux, NewReno2008, Quic, Stack
-
-
-@dataclass(frozen=True, repr=False)
-class SourceDelays(DelayDistribution):
-    """The delays of the messages of a source.
-
-    Attributes
-    ----------
-    by_kind : mapping of str to DelayDistribution
-        Delays of the messages of each kind.
-    parts : DelayParts or None
-        Parts of the mean delay, if the chain tells them apart.
-    backlogged : float
-        Share of the time in which data wait in the send buffer, 0 to 1; NaN if it is not known.
-    """
-
-    by_kind: Mapping[str, DelayDistribution] = field(default_factory=dict, repr=False, compare=False)
-    parts: DelayParts | None = field(default=None, repr=False, compare=False)
-    backlogged: float = math.nan
 
 
 class Chain(ABC):
@@ -174,11 +154,11 @@ class DistributionChain(Chain):
         )
 
     @abstractmethod
-    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+    def delays(self, scenario: Scenario, budget: Budget) -> DelayDistribution:
         """Return the delays; TooLargeError where the chain would be too large."""
 
     @abstractmethod
-    def error(self, delays: SourceDelays, scenario: Scenario, quantile: float) -> ExpectedError:
+    def error(self, delays: DelayDistribution, scenario: Scenario, quantile: float) -> ExpectedError:
         """Return the expected error of a quantile."""
 
 
@@ -465,7 +445,7 @@ class SourceChain(DistributionChain):
             limit = f"{self.largest_utilization:.0%} of the fair rate of TCP"
             yield UnsupportedError("loss", path.loss, f"be smaller {where}: {self.busy} exceed {limit}", SIMULATED)
 
-    def error(self, delays: SourceDelays, scenario: Scenario, quantile: float) -> ExpectedError:
+    def error(self, delays: DelayDistribution, scenario: Scenario, quantile: float) -> ExpectedError:
         """Return the expected error of a quantile."""
         assert isinstance(scenario.stack, Linux)
         flow = compared_flow(scenario.source)

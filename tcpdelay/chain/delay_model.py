@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.ask import DelayParts
 from tcpdelay.budget import MOST_MEMORY, MOST_SECONDS, SECONDS_PER_UPDATE, SLICE, Budget, TooLargeError
 from tcpdelay.chain.linux.transitions import linux_profile
 from tcpdelay.chain.published import PublishedProfile
@@ -54,7 +53,7 @@ from tcpdelay.chain.solver.stationary import (
 )
 from tcpdelay.compiling.compilation import few_predictions
 from tcpdelay.declare import InvalidValueError, is_number
-from tcpdelay.delays import DelayDistribution
+from tcpdelay.delays import DelayDistribution, DelayParts
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import Flow

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import WRONG_CALL, is_near_capacity, no_less_than_teeth
-from tcpdelay.ask import QUIC_SIMULATED, DelayParts, UnsupportedError, refused_lateness, unknown_fields
+from tcpdelay.ask import QUIC_SIMULATED, UnsupportedError, refused_lateness, unknown_fields
 from tcpdelay.budget import Budget
-from tcpdelay.chain.chains import DistributionChain, SourceDelays, solved_within
+from tcpdelay.chain.chains import DistributionChain, solved_within
 from tcpdelay.chain.events import begin, finished, new_events, put
 from tcpdelay.chain.solver.aggregation import backlog_drift
 from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.compiling.compilation import interpreted_first, kernel
-from tcpdelay.delays import ExpectedError, Spread
+from tcpdelay.delays import DelayDistribution, DelayParts, ExpectedError, Spread
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow, Source
@@ -515,7 +515,7 @@ ERRORS: dict[tuple[ErrorGroup, float], ExpectedError] = {
 """Errors by `validation/quic_chain.py` beyond the simulator's interval, by `error_group` and quantile."""
 
 
-def error_group(delays: SourceDelays, quantile: float) -> ErrorGroup:
+def error_group(delays: DelayDistribution, quantile: float) -> ErrorGroup:
     """Return the group of `ERRORS` of a predicted quantile."""
     if not delays.sustainable:
         return "not carried"
@@ -624,21 +624,21 @@ class QuicChain(DistributionChain):
         assert isinstance(scenario.stack, Quic)
         yield from quic_chain_refusals(scenario.source, scenario.path, scenario.stack)
 
-    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+    def delays(self, scenario: Scenario, budget: Budget) -> DelayDistribution:
         """Return the delays: the wait for the window, the path, and the time until lost packets are repaired."""
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Quic)
         forward = path.forward_delay
         if path.loss < NEGLIGIBLE_LOSS:
             parts = DelayParts(forward, 0.0, 0.0, timeouts=0.0)
-            return SourceDelays(np.array([forward]), np.ones(1), forward, parts=parts, backlogged=0.0)
+            return DelayDistribution(np.array([forward]), np.ones(1), forward, parts=parts, backlogged=0.0)
         recovery, p, levels = _window(flow, path, stack)
         phases, transitions = window_chain(p, levels)
         start = _first_phase(levels)
         budget.load = f"{p.step / p.interval:.4g} messages per step"
         if backlog_drift(phases, transitions, start + 1) >= 0:
             parts = DelayParts(forward, math.inf, 0.0, timeouts=0.0)
-            return replace(SourceDelays.unsustainable(forward), parts=parts, backlogged=1.0)
+            return replace(DelayDistribution.unsustainable(forward), parts=parts, backlogged=1.0)
         rows, probability, cut = solved_within(budget, phases, transitions, start, FIRST_BOUND)
         bound = int(rows["bound"][0])
         longest = (1 + math.ceil(p.cuts)) * bound * p.unit / p.packed * p.interval
@@ -649,7 +649,7 @@ class QuicChain(DistributionChain):
         values, weights = _with_repairs(waits, shares, path, recovery, stack.delivery == "datagram")
         # Every second phase has a backlog.
         of_cells = np.repeat(np.arange(phases.size - 1) % 2, np.diff(rows["offset"]))
-        solved = SourceDelays(
+        solved = DelayDistribution(
             forward + values, weights, forward, truncated_mass=cut, backlogged=float(probability @ of_cells)
         )
         waiting = float(waits @ shares)
@@ -657,7 +657,7 @@ class QuicChain(DistributionChain):
         repairs = solved.mean - forward - waiting if np.isfinite(solved.mean) else 0.0
         return replace(solved, parts=DelayParts(forward, waiting, repairs, timeouts=0.0))
 
-    def error(self, delays: SourceDelays, scenario: Scenario, quantile: float) -> ExpectedError:
+    def error(self, delays: DelayDistribution, scenario: Scenario, quantile: float) -> ExpectedError:
         """Return the expected error of p95 or p99: of the next higher one, as other chains have it."""
         flow, path, stack = scenario.flow, scenario.path, scenario.stack
         assert isinstance(stack, Quic)

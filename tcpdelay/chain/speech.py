@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tcpdelay.accuracy.errors import SPEECH_TABLE
 from tcpdelay.ask import SIMULATED, UnsupportedError
 from tcpdelay.budget import SECONDS_PER_UPDATE, Budget
-from tcpdelay.chain.chains import LinuxChain, SourceChain, SourceDelays, solved_within
+from tcpdelay.chain.chains import LinuxChain, SourceChain, solved_within
 from tcpdelay.chain.events import Events, begin, finished, new_events, put
 from tcpdelay.chain.linux.delays import cost_of_bins, delay_bins, filled_bins
 from tcpdelay.chain.linux.departures import WEIGHT, last_packet_repaired
@@ -319,7 +320,7 @@ class SpeechModel(SourceChain):
                 allowed = f"be at least {SHORTEST_TALK:g} s in the chain of speech"
                 yield UnsupportedError(name, getattr(source, name), allowed, SIMULATED)
 
-    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+    def delays(self, scenario: Scenario, budget: Budget) -> DelayDistribution:
         """Return the delays of all packets, of the first packets of talk spurts, and of their other packets."""
         source, path, stack = scenario.source, scenario.path, scenario.stack
         assert isinstance(source, Speech)
@@ -351,4 +352,4 @@ class SpeechModel(SourceChain):
             values, shares = filled_bins(bins)
             of_kind[kind] = DelayDistribution(forward + values * p.interval, shares, forward)
         all_packets = of_kind.pop("")
-        return SourceDelays(all_packets.values, all_packets.weights, forward, truncated_mass=cut, by_kind=of_kind)
+        return replace(all_packets, truncated_mass=cut, by_kind=of_kind)

@@ -14,12 +14,13 @@ from tcpdelay.accuracy.errors import VIDEO_TABLE
 from tcpdelay.accuracy.validity import packet_size
 from tcpdelay.ask import SIMULATED, UnsupportedError
 from tcpdelay.budget import SECONDS_PER_UPDATE, Budget, TooLargeError
-from tcpdelay.chain.chains import SourceChain, SourceDelays
+from tcpdelay.chain.chains import SourceChain
 from tcpdelay.chain.linux.delays import NUMBER
 from tcpdelay.chain.linux.parameters import SAME_TIME, SMALLEST_WINDOW
 from tcpdelay.chain.solver.aggregation import gth_solve
 from tcpdelay.chain.solver.stationary import NEGLIGIBLE_LOSS
 from tcpdelay.compiling.compilation import allocation_free, kernel
+from tcpdelay.delays import DelayDistribution
 from tcpdelay.scenario.media import Video
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -256,7 +257,7 @@ class VideoModel(SourceChain):
                 allowed = f"be smaller {where}: {what} {segments:.0f} segments, and at most {most:.0f} are followed"
                 yield UnsupportedError("bitrate", source.bitrate, allowed, SIMULATED)
 
-    def delays(self, scenario: Scenario, budget: Budget) -> SourceDelays:
+    def delays(self, scenario: Scenario, budget: Budget) -> DelayDistribution:
         """Return the delays of all frames, and those of key frames and other frames."""
         source, path, stack = scenario.source, scenario.path, scenario.stack
         assert isinstance(source, Video)
@@ -272,7 +273,7 @@ class VideoModel(SourceChain):
         found = []
         for weights in (np.sum(each, axis=0), *each):
             occurs = weights > 0
-            found.append(SourceDelays(values[occurs], weights[occurs] / weights[occurs].sum(), forward))
+            found.append(DelayDistribution(values[occurs], weights[occurs] / weights[occurs].sum(), forward))
         return replace(found[0], by_kind=dict(zip(kinds, found[1:], strict=True)))
 
 

@@ -146,15 +146,8 @@ def quantile_in_words(distribution: DelayDistribution, share: float) -> str:
 
 def _kinds_record(target: Target, distribution: DelayDistribution) -> dict[str, Any]:
     """Return the target's quantile by kind of message as an entry of a record; nothing for messages of one kind."""
-    by_kind = _by_kind(distribution)
-    quantiles = {kind: delays.known_quantile(target.quantile) for kind, delays in by_kind.items()}
-    return {"target_quantile_by_kind": quantiles} if by_kind else {}
-
-
-def _by_kind(distribution: DelayDistribution) -> Mapping[str, DelayDistribution]:
-    """Return the delays by kind of message; empty unless a source with several kinds was simulated."""
-    by_kind: Mapping[str, DelayDistribution] = getattr(distribution, "by_kind", {})
-    return by_kind
+    quantiles = {kind: delays.known_quantile(target.quantile) for kind, delays in distribution.by_kind.items()}
+    return {"target_quantile_by_kind": quantiles} if quantiles else {}
 
 
 def not_settled_record(
@@ -240,7 +233,7 @@ def prediction_text(
         *_quantile_facts(distribution, target),
         *([("on such paths", _on_such_paths(target, other_paths))] if other_paths else []),
         (name, late),
-        *((kind, quantile_in_words(delays, target.quantile)) for kind, delays in _by_kind(distribution).items()),
+        *((kind, quantile_in_words(delays, target.quantile)) for kind, delays in distribution.by_kind.items()),
         ("sustainable", "yes" if distribution.sustainable else "no: the backlog grows for ever"),
         ("method", _method(distribution.method, simulated_because)),
         ("expected error", "not known" if error is None else in_words(error, target.quantile)),

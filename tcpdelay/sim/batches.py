@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.accuracy.errors import SIMULATED_RATE_ERROR, simulator_error
-from tcpdelay.delays import DelayDistribution, ExpectedError, Spread
+from tcpdelay.delays import ENDLESS, UNKNOWN, DelayDistribution, ExpectedError, Spread
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.sim.quic.connection import NEVER_READ
@@ -34,7 +33,6 @@ LARGEST_HALF_WIDTH = 1.0
 """Largest half width of a quantile's interval with which the delays count as settled, relative to the quantile."""
 LARGEST_SHARE_HALF_WIDTH = 0.5
 """The same for the share of packets later than the quantile: twice the spread of 16 independent backlogs."""
-UNKNOWN = Interval(np.nan, np.nan, np.nan)
 MOST_BATCHES = 64
 """Number of batches at which neighbouring batches are merged."""
 FEWEST_BATCHES = 20
@@ -56,10 +54,14 @@ FEWEST_ALLOWED = 1000
 
 Histogram: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 Found = TypeVar("Found")
+Result = TypeVar("Result", bound=DelayDistribution)
 
 
 class Batches:
-    """Histograms of consecutive batches of packets, all of one size, which doubles at `MOST_BATCHES` batches."""
+    """Histograms of consecutive batches of packets, all of one size, which doubles at `MOST_BATCHES` batches.
+
+    The differences between the batches give the statistics: the intervals, and whether the delays have settled.
+    """
 
     def __init__(self) -> None:
         self._histograms: list[Histogram] = []
@@ -67,6 +69,7 @@ class Batches:
         self._too_short: list[Histogram] = []
         self._merged = 1
         self._means: list[float] = []
+        self._means_per_histogram = SUBBATCHES
         self._known: dict[str, Any] = {}  # What follows from the packets so far, until there are more
 
     def add(self, delays: NDArray[np.int64]) -> None:
@@ -97,13 +100,42 @@ class Batches:
 
     def mean(self) -> Interval:
         """Return the mean delay [s] and its 95 % interval; NaN if all batches are correlated."""
-        batches = self._independent()
-        return UNKNOWN if batches is None else mean_of(batches)
+        return self._interval(mean_of)
 
     def quantile(self, probability: float) -> Interval:
         """Return a quantile of the delay [s] and its 95 % interval; NaN if all batches are correlated."""
+        return self._interval(lambda batches: quantile_of(batches, self.histogram(), probability))
+
+    def _interval(self, estimate: Callable[[list[Histogram]], Interval]) -> Interval:
+        """Return an estimate with its interval."""
         batches = self._independent()
-        return UNKNOWN if batches is None else quantile_of(batches, self.histogram(), probability)
+        return UNKNOWN if batches is None else estimate(batches)
+
+    def delays(
+        self, kind: type[Result], one_way_delay: float, probability: float, fewest: int = FEWEST_BATCHES, **more: Any
+    ) -> Result:
+        """Return the distribution of all delays, with the intervals of mean and quantile if `fewest` batches are full.
+
+        `more` are further fields of the result.
+        """
+        values, counts = self.histogram()
+        mean, quantile = UNKNOWN, UNKNOWN
+        if len(self._histograms) >= fewest:
+            # A datagram that is lost never arrives.
+            mean = ENDLESS if values[-1] >= NEVER_READ else self.mean()
+            quantile = self.quantile(probability)
+            quantile = ENDLESS if quantile.value >= NEVER_READ / SECOND else quantile
+        return kind(
+            np.where(values >= NEVER_READ, np.inf, values / SECOND),
+            counts / counts.sum(),
+            one_way_delay,
+            method="simulation",
+            packets=int(counts.sum()),
+            mean_interval=mean,
+            quantile_interval=quantile,
+            probability=probability,
+            **more,
+        )
 
     def is_settled(self, probability: float) -> bool:
         """Return whether the delays have settled, by the rule of `is_settled`."""
@@ -123,7 +155,7 @@ class Batches:
 
     def _independent(self) -> list[Histogram] | None:
         """Return the histograms of the shortest batches with independent means; None if there are none."""
-        size = SUBBATCHES * self._merged
+        size = self._means_per_histogram * self._merged
         return self._once("batches", lambda: independent_batches(self._histograms, np.array(self._means), size))
 
     def _once(self, name: str, find: Callable[[], Found]) -> Found:
@@ -362,77 +394,24 @@ class Sought(NamedTuple):
         return batches.quantile(self.quantile).relative_half_width <= self.half_width(batches.histogram())
 
 
-# The delays of each kind of message, such as key frames and other frames.
-
 SMALLEST_BATCH = 4 * SUBBATCHES
 """Smallest number of messages of a kind that form a batch."""
 
 
-@dataclass(frozen=True, repr=False)
-class DelaysOfKind(DelayDistribution):
-    """Simulated delays of the messages of one kind.
-
-    Attributes
-    ----------
-    mean_interval, quantile_interval : Interval
-        Mean delay and requested quantile [s] with their 95 % intervals; NaN if the delays are correlated over the whole
-        simulation, or the messages are too few.
-    probability : float
-        Probability of the requested quantile.
-    """
-
-    method: str = "simulation"
-    mean_interval: Interval = UNKNOWN
-    quantile_interval: Interval = UNKNOWN
-    probability: float = 0.95
-
-
-class _KindBatches:
-    """The delays of one kind in batches of equal size."""
+class KindBatches(Batches):
+    """Batches of the messages of one kind, of equal size although chunks have different numbers of them."""
 
     def __init__(self) -> None:
-        self._batches, self._waiting, self._size = Batches(), np.empty(0, np.int64), 0
-        self.count = 0
+        super().__init__()
+        self._waiting, self._size = np.empty(0, np.int64), 0
 
     def add(self, delays: NDArray[np.int64]) -> None:
         """Add delays [us]."""
-        self.count += delays.size
         self._waiting = np.concatenate([self._waiting, delays])
         if not self._size and self._waiting.size >= SMALLEST_BATCH:
             # Somewhat less than the first messages, so that about as many batches fill as there are chunks.
             self._size = max(3 * self._waiting.size // 4, SMALLEST_BATCH)
         while self._size and self._waiting.size >= self._size:
-            self._batches.add(self._waiting[: self._size])
+            super().add(self._waiting[: self._size])
             self._waiting = self._waiting[self._size :]
-
-    def delays(self, one_way_delay: float, probability: float) -> DelaysOfKind:
-        """Return the distribution of the delays, and the intervals of its mean and of a quantile."""
-        values, counts = merge([self._batches.histogram(), np.unique(self._waiting, return_counts=True)])
-        enough = self._batches.enough
-        return DelaysOfKind(
-            np.asarray(values / SECOND, np.float64),
-            counts / counts.sum(),
-            one_way_delay,
-            packets=self.count,
-            mean_interval=self._batches.mean() if enough else UNKNOWN,
-            quantile_interval=self._batches.quantile(probability) if enough else UNKNOWN,
-            probability=probability,
-        )
-
-
-class KindsInBatches:
-    """The delays of all kinds of messages of a source; nothing is kept of a single kind."""
-
-    def __init__(self, kinds: tuple[str, ...]) -> None:
-        self._of_kind = {kind: _KindBatches() for kind in kinds} if len(kinds) > 1 else {}
-
-    def add(self, delays: NDArray[np.int64], kinds: NDArray[np.integer]) -> None:
-        """Add the delays [us] of messages, given the number of the kind of each."""
-        for number, batches in enumerate(self._of_kind.values()):
-            batches.add(delays[kinds == number])
-
-    def delays(self, one_way_delay: float, probability: float) -> Mapping[str, DelaysOfKind]:
-        """Return the delays by kind, of the kinds that occurred."""
-        return {
-            kind: batches.delays(one_way_delay, probability) for kind, batches in self._of_kind.items() if batches.count
-        }
+        self._too_short, self._known = [np.unique(self._waiting, return_counts=True)], {}

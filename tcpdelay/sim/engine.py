@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tcpdelay.budget import SimulationBudget
 from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.compiling.record_types import Array, Record, record_type
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Source, is_exact, message_array
-from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux, Quic
+from tcpdelay.scenario.source import Source
+from tcpdelay.scenario.stack import COMPRESSION_PERCENT, COMPRESSION_SLACK, DELAYED_ACK_BELOW_TIMEOUT, Linux
 from tcpdelay.sim.congestion import of_tcp as control
+from tcpdelay.sim.connections import Engine
 from tcpdelay.sim.path import drop_tail_settings, is_reordering, loss_settings, next_arrival, path_settings
-from tcpdelay.sim.records import MASK, WIRE, Connection, Rings, Rules, Wire, WireRecord
+from tcpdelay.sim.records import MASK, WIRE, Connection, Rules, Wire, WireRecord
 from tcpdelay.sim.tcp import constants as tcp
 from tcpdelay.sim.tcp.acknowledgement import is_undisturbed, on_acknowledgement, pass_undisturbed
 from tcpdelay.sim.tcp.constants import NEVER, SECOND
 from tcpdelay.sim.tcp.receiver import expect_after_idle, on_receiver_timer, take_arrival
 from tcpdelay.sim.tcp.sender import on_pacing_timer, on_timer, send_new
 from tcpdelay.sim.tcp.window import restart_after_idle
-from tcpdelay.sim.writes import AnsweredSchedule, Writer, WriteSchedule, message_record, resume_writing, write_next
+from tcpdelay.sim.writes import constant_rate, message_record, resume_writing, write_next
 
 TIE_BREAK = 1
 """Time by which the round-trip time is longer unless exact ties are requested [us]."""
@@ -80,7 +78,7 @@ def new_connection(
         # The receiver sends no data, so it knows only the RTT sample of the handshake.
         "receiver_rto": -(-(rtt + max(2 * rtt, rto_min)) // tick),
         "rto": -(-round(tcp.FIRST_TIMEOUT * SECOND) // tick),
-        **_constant_rate(source),
+        **constant_rate(source),
         **_path_settings(path, stack, wire, exact_ties),
     }
     for name, value in settings.items():
@@ -128,37 +126,10 @@ def _compression_delay(kernel: str, rtt: int) -> int:
     return min(tcp.COMPRESSION_DELAY, share) + COMPRESSION_SLACK.value(kernel)
 
 
-def _constant_rate(source: Source | None) -> dict[str, int]:
-    """Return size and interval of a flow with exact writes as fields of a connection; nothing for any other source."""
-    if not is_exact(source):
-        return {}
-    return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
-
-
 WORK_OF_SEGMENT = 4
 """Work of sending a segment, in units of `SECONDS_PER_WORK`; the event that sends it is counted separately."""
 SCANNED_PER_WORK = 128
 """Segments in flight that an event looks through in a unit of work, while some are lost or SACKed."""
-
-
-def advance(
-    connection: Connection,
-    wire: Wire[WireRecord],
-    packets: int,
-    schedule: WriteSchedule | None = None,
-    budget: SimulationBudget | None = None,
-) -> None:
-    """Simulate until a number of packets have been read, or fewer if source or budget ends or messages pile up."""
-    budget = budget or SimulationBudget()
-    while connection.packets_read < packets and (most := budget.next_call()):
-        if schedule is not None:
-            packets = min(packets, schedule.fill(connection, wire))
-        budget.spend(_advance(connection, wire.record, packets, most))
-
-
-def compile_loop(connection: Connection, wire: Wire[WireRecord]) -> None:
-    """Compile the event loop without processing an event, so that its time does not count."""
-    _advance(connection, wire.record, 0, 0)
 
 
 @kernel(nogil=True)
@@ -221,150 +192,32 @@ def process_next(c: Connection, wire: WireRecord, packets: int) -> None:
         send_new(c, wire, False)
 
 
-# The connections that carry the packets of a simulation in turn.
-#
-# Reno and CUBIC forget the start of a connection within seconds, so that they use a single connection. BBR does not end
-# its startup while the application limits the rate. Its startup lasts for seconds to hours, and delays are shorter
-# meanwhile; so the delays of BBR depend on the age of the connection.
+# The transport of a run; see `tcpdelay.sim.connections`.
 
-WARM_UP = 2_000
-"""Packets at the beginning that are not counted."""
-BBR_WARM_UP = 10.0
-"""Time at the beginning of a BBR connection that is not counted [s]: the first round trips."""
 CONNECTION_TIME = 1200.0
 """Age up to which the packets of a BBR connection count by default [s]."""
-WORK_OF_CONNECTION = 40_000
-"""Work of opening a connection, in units of `SECONDS_PER_WORK`: its record has megabytes."""
 SHORTEST_CONNECTION, LONGEST_CONNECTION = 60.0, 1e6
 """Bounds of this age [s]."""
-COUNTS = (
-    "segments_sent",
-    "segments_lost",
-    "segments_retransmitted",
-    "recoveries",
-    "timeouts",
-    "probes",
-    "reordering_timeouts",
-    "undone",
-    "dsack_dups",
-    "paws_discards",
-    "acks_sent",
-    "acks_lost",
+TCP: Engine[Connection, WireRecord] = Engine(
+    new_connection,
+    _advance,
+    (
+        "segments_sent",
+        "segments_lost",
+        "segments_retransmitted",
+        "recoveries",
+        "timeouts",
+        "probes",
+        "reordering_timeouts",
+        "undone",
+        "dsack_dups",
+        "paws_discards",
+        "acks_sent",
+        "acks_lost",
+    ),
+    has_ticks=True,
+    work_of_connection=40_000,  # its record has megabytes
 )
-
-
-class Chunk(NamedTuple):
-    """Consecutive packets of a simulation."""
-
-    delays: NDArray[np.int64]  # Time of each packet from its write to its read, and to its first transmission [us]
-    written_per_read: float  # Packets written in the time in which a packet is read
-    # The messages, of type `tcpdelay.scenario.source.MESSAGE`; none of a constant rate unless they
-    # are requested.
-    messages: NDArray[np.void]
-
-    @property
-    def packets(self) -> int:
-        """Number of packets."""
-        return int(self.delays.shape[1])
-
-
-def chunk_since(
-    state: Writer,
-    wire: Wire[Rings],
-    schedule: WriteSchedule | None,
-    first: int,
-    written: int,
-    packets: int,
-    with_messages: bool,
-) -> Chunk:
-    """Return at most a number of packets that a connection has read since it had read `first` and written `written`."""
-    # A call may read more packets than it has to: those that waited for the same segment.
-    read = int(state.packets_read) - first
-    packets = min(packets, read)
-    written_per_read = (int(state.packets_written) - written) / read if read else np.inf
-    if schedule is not None:
-        messages = schedule.numbered(first, first + packets)
-    else:
-        numbers = np.arange(first, first + packets if with_messages else first)
-        messages = message_array(numbers * (int(state.interval) / SECOND), int(state.packet_size))
-    return Chunk(wire.delays_of(first, packets)[:2], written_per_read, messages)
-
-
-def warm_up(source: Source, stack: Linux | Quic) -> int:
-    """Return the number of packets at the beginning of a connection that are not counted."""
-    bbr_over_tcp = isinstance(stack, Linux) and stack.congestion_control == "bbr"
-    return max(round(BBR_WARM_UP / source.mean_interval), 1) if bbr_over_tcp else WARM_UP
-
-
-@dataclass
-class Connections:
-    """The connections of a simulation; unless BBR controls congestion, a single connection."""
-
-    # source, path, stack, seed, rules, exact_ties, tick_offset, connection_time: As for
-    # `tcpdelay.sim.simulation.simulate`.
-    source: Source
-    path: Path
-    stack: Linux
-    seed: int
-    rules: Rules
-    exact_ties: bool
-    tick_offset: float | None
-    connection_time: float
-    budget: SimulationBudget  # What they may take; then they carry no more packets
-    # Whether each message waits until the message before it is read and answered, as in `AnsweredSchedule`.
-    answered: bool = False
-    state: Connection = field(init=False)
-    wire: Wire[WireRecord] = field(init=False)
-    _earlier: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
-
-    def __post_init__(self) -> None:
-        self.warm_up, self._packets = warm_up(self.source, self.stack), 0
-        if self.stack.congestion_control == "bbr":
-            self._packets = max(round(self.connection_time / self.source.mean_interval) - self.warm_up, 1)
-        schedule = AnsweredSchedule if self.answered else WriteSchedule
-        self.schedule = None if is_exact(self.source) else schedule(self.source, self.seed)
-        self._open(self.seed)
-
-    def _open(self, seed: int, earlier: Connection | None = None) -> None:
-        """Open a connection, and let it carry the packets that do not count."""
-        self.state, self.wire = new_connection(self.source, self.path, self.stack, seed, self.rules, self.exact_ties)
-        if self.tick_offset is not None:
-            phase = round(self.tick_offset * SECOND) % self.state.tick
-            self.state.tick_phase += phase - self.state.tick_phase % self.state.tick
-        if self.schedule is not None:
-            self.schedule.begin(self.state, earlier)
-        if earlier is None:
-            compile_loop(self.state, self.wire)
-            self.budget.start()
-        self.budget.spend(WORK_OF_CONNECTION)
-        advance(self.state, self.wire, self.warm_up, self.schedule, self.budget)
-        self._left = self._packets
-
-    def chunk(self, most: int) -> int:
-        """Return the number of packets of a chunk, at most `most`: a connection carries a whole number of chunks."""
-        return -(-self._packets // -(-self._packets // most)) if self._packets else most
-
-    def advance(self, packets: int, with_messages: bool) -> Chunk:
-        """Return the next packets: fewer if the source or the budget ends, or too many packets wait to be read."""
-        if self._packets and self._left <= 0:
-            self._earlier = self.counts
-            self._open(int(self.wire.random.integers(1 << 62)), self.state)
-        self._left -= packets
-        first, written = int(self.state.packets_read), int(self.state.packets_written)
-        if self.tick_offset is None:
-            self.state.tick_phase += int(self.wire.random.integers(self.state.tick))
-        advance(self.state, self.wire, first + packets, self.schedule, self.budget)
-        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
-
-    @property
-    def backlogged(self) -> bool:
-        """Whether more messages wait to be read than can be kept."""
-        return self.schedule is not None and self.schedule.backlogged
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Counts of all connections by name."""
-        return {name: count + int(self.state[name]) for name, count in self._earlier.items()}
 
 
 # A simulated connection that advances with a clock, whose writes become known only when they happen.

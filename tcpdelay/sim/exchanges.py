@@ -20,10 +20,12 @@ from tcpdelay.scenario.path import Path, checked_path
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import BLOCK, Blocks, Flow, Source, message_array
 from tcpdelay.scenario.stack import Linux, Stack, StackName, checked_linux
-from tcpdelay.sim.batches import UNKNOWN, Batches
-from tcpdelay.sim.engine import ALL_RULES, CONNECTION_TIME, TIE_BREAK, Connections
+from tcpdelay.sim.batches import Batches
+from tcpdelay.sim.connections import Connections, warm_up
+from tcpdelay.sim.engine import CONNECTION_TIME, TCP, TIE_BREAK
 from tcpdelay.sim.simulation import segments_per_message, source_refusals
 from tcpdelay.sim.tcp.constants import SECOND
+from tcpdelay.sim.writes import AnsweredSchedule
 from tcpdelay.statistics import Interval
 
 CHUNK, SEGMENTS_PER_CALL = 2_000, 200_000
@@ -50,11 +52,6 @@ class Exchanges(DelayDistribution):
     answer_time: float = field(kw_only=True)  # Time from the read of each request to the write of its response [s]
     exchanges: int = field(kw_only=True)  # Number of exchanges counted
     seed: int = field(kw_only=True)  # Seed of the random numbers
-    probability: float = field(kw_only=True)  # The probability to which `quantile_interval` belongs
-    # quantile_interval, mean_interval: The quantile and the mean [s], each with its 95 % interval; NaN with fewer
-    # than 40 000 exchanges, as a rule.
-    quantile_interval: Interval = field(kw_only=True)
-    mean_interval: Interval = field(kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -196,10 +193,10 @@ def simulate_exchanges(
     batches = Batches()
     for chunk in np.array_split(times, math.ceil(counted / CHUNK)):
         batches.add(chunk)
-    values, counts = batches.histogram()
+    delays = batches.delays(DelayDistribution, path.rtt, quantile)
     return Exchanges(
-        values / SECOND + answer_time,
-        counts / counted,
+        delays.values + answer_time,
+        delays.weights,
         path.rtt + answer_time,
         method="simulation",
         request=DelayDistribution.from_samples(requests / SECOND, path.forward_delay, "simulation"),
@@ -208,8 +205,8 @@ def simulate_exchanges(
         exchanges=counted,
         seed=seed,
         probability=quantile,
-        quantile_interval=_later(batches.quantile(quantile) if batches.enough else UNKNOWN, answer_time),
-        mean_interval=_later(batches.mean() if batches.enough else UNKNOWN, answer_time),
+        quantile_interval=_later(delays.quantile_interval, answer_time),
+        mean_interval=_later(delays.mean_interval, answer_time),
         ended_by_clock=by_clock,
         ended_by_budget=counted < exchanges and not by_clock,
     )
@@ -236,17 +233,23 @@ def _delays(
     # The answer brings the ACK, so the ACK is there before the next message. In the simulation it is later by the time
     # that keeps ACKs apart.
     source = _Answered(size, writes, pauses + 2 * TIE_BREAK * writes / SECOND)
-    connections = Connections(source, path, stack, seed, ALL_RULES, False, None, CONNECTION_TIME, budget, True)
+    connections = Connections(
+        TCP,
+        source,
+        path,
+        stack,
+        seed,
+        budget,
+        warm_up(source, stack),
+        connection_time=CONNECTION_TIME,
+        schedule=AnsweredSchedule(source, seed),
+    )
     most = min(CHUNK, max(SEGMENTS_PER_CALL // (writes + segments_per_message(messages, stack)), 1))
     parts: list[NDArray[np.int64]] = []
-    counted, ended = 0, False
-    while counted < exchanges and not ended:
-        first, wanted = int(connections.state.packets_read), min(most, exchanges - counted) * writes
-        chunk = connections.advance(wanted, with_messages=False)
-        ended = chunk.packets < wanted
-        last_of_message = np.arange(first + 1, first + 1 + chunk.packets) % writes == 0
+    for chunk in connections.chunks(exchanges * writes, most * writes):
+        last_of_message = np.arange(chunk.first + 1, chunk.first + 1 + chunk.packets) % writes == 0
         parts.append(chunk.delays[0][last_of_message])
-        counted += parts[-1].size
+    counted = sum(part.size for part in parts)
     if counted < min(exchanges, FEWEST):
         raise budget.error(f"{counted} exchanges", "allow more time, or use smaller messages")
     return np.concatenate(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, cast
@@ -16,7 +16,6 @@ from tcpdelay.accuracy.throughput import LARGEST_SUSTAINABLE_UTILIZATION, reno_u
 from tcpdelay.accuracy.validity import CAPTURED, CAPTURED_CONTROLS, uncaptured_over_quic
 from tcpdelay.ask import (
     Answer,
-    DelayParts,
     NotSettledError,
     Requested,
     Support,
@@ -26,7 +25,7 @@ from tcpdelay.ask import (
 )
 from tcpdelay.budget import MOST_SECONDS, SimulationBudget, TooLargeError, checked_budget
 from tcpdelay.declare import SEED, InvalidValueError, Quantity, declarations, is_number
-from tcpdelay.delays import USUAL_QUANTILE, DelayDistribution, ExpectedError
+from tcpdelay.delays import UNKNOWN, USUAL_QUANTILE, DelayDistribution, DelayParts, ExpectedError
 from tcpdelay.scenario.media import Speech, Utterances, Video
 from tcpdelay.scenario.messages import Messages, Trace
 from tcpdelay.scenario.path import Path, checked_path
@@ -45,28 +44,19 @@ from tcpdelay.scenario.stack import (
 )
 from tcpdelay.sim.batches import (
     FEWEST_SHARES,
-    UNKNOWN,
     Batches,
-    DelaysOfKind,
-    KindsInBatches,
+    KindBatches,
     LateShare,
     Sought,
     carried_share,
     wide_enough,
 )
-from tcpdelay.sim.engine import (
-    ALL_RULES,
-    CONNECTION_TIME,
-    LONGEST_CONNECTION,
-    SHORTEST_CONNECTION,
-    Chunk,
-    Connections,
-    warm_up,
-)
+from tcpdelay.sim.connections import Chunk, Connections, Engine, State, warm_up
+from tcpdelay.sim.engine import ALL_RULES, CONNECTION_TIME, LONGEST_CONNECTION, SHORTEST_CONNECTION, TCP
 from tcpdelay.sim.path import PATH_FIELDS
 from tcpdelay.sim.quic.connection import NEVER_READ
-from tcpdelay.sim.quic.engine import QuicConnections
-from tcpdelay.sim.records import Rules
+from tcpdelay.sim.quic.engine import QUIC
+from tcpdelay.sim.records import Rings, Rules
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.sim.tcp.sender import LARGEST_FLIGHT
 from tcpdelay.sim.tcp.window import PUBLIC_EVENT, public_events
@@ -104,8 +94,6 @@ PACKETS = Quantity(
 """Declaration of the packets of a simulation."""
 LARGEST_MESSAGE_RATE = 10_000.0
 """Largest mean rate of messages [1/s] of a source without exact writes: the messages of 100 s can wait."""
-NEVER = Interval(np.inf, np.inf, np.inf)
-"""Interval of a delay that is infinite."""
 MORE_PER_LOOK = 1.1
 """Growth of the number of packets between two estimates of the precision, which take time."""
 
@@ -136,22 +124,9 @@ class Simulation(DelayDistribution):
         Error of the simulator in captures like this: of Linux, and of the implementations of QUIC, below 0.9 of the
         rate that Reno carries over TCP. None if there are none: no program follows "rfc9002" to the letter, and no
         capture of QUIC has reordering.
-    mean_interval : Interval
-        Mean delay [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
-    quantile_interval : Interval
-        The requested quantile [s] with its 95 % interval; NaN if delays are correlated over the whole simulation.
-    probability : float
-        Probability of the requested quantile.
-    sender_delay, head_of_line_delay : float
-        Parts of the mean delay beyond the network's one-way delay [s]: waiting in the send buffer, and waiting at the
-        receiver for a lost segment, which may be the packet's own.
     counts : dict of int
         Segments sent, lost and retransmitted; recoveries, timeouts, probes, reordering timeouts, and needless
         reductions undone; D-SACKs received, segments discarded by PAWS; ACKs sent and lost.
-    late_errors : tuple of ndarray
-        Delays [s], ascending, and half the 95 % interval of the share of packets later than each.
-    by_kind : mapping of str to DelaysOfKind
-        Delays of each kind of message, such as "key frame", for sources with several kinds.
     messages : structured array
         The packets or messages counted: `time` of the write since the first write counted [s], `size` [bytes] and the
         number of the `kind` in the source's `kinds`; empty without `trace`.
@@ -170,25 +145,21 @@ class Simulation(DelayDistribution):
     rtt: float = np.nan
     congestion_control: CongestionControl | QuicControl = "cubic"
     captured: ExpectedError | None = SIMULATOR_ERROR
-    mean_interval: Interval = UNKNOWN
-    quantile_interval: Interval = UNKNOWN
-    probability: float = 0.95
-    sender_delay: float = 0.0
-    head_of_line_delay: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
-    late_errors: tuple[NDArray[np.float64], NDArray[np.float64]] = field(
-        default_factory=lambda: (np.empty(0), np.empty(0)), repr=False, compare=False
-    )
-    by_kind: Mapping[str, DelaysOfKind] = field(default_factory=dict, repr=False, compare=False)
     messages: NDArray[np.void] = field(default_factory=lambda: np.empty(0, MESSAGE), repr=False)
     sent_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     read_after: NDArray[np.float64] = field(default_factory=lambda: np.empty(0), repr=False)
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PUBLIC_EVENT), repr=False)
 
-    def late_error(self, delay: float) -> float:
-        """Return half the 95 % interval of the share of packets later than a delay [s]; 0 if it is not known."""
-        unknown, (delays, errors) = super().late_error(delay), self.late_errors
-        return float(np.interp(delay, delays, errors)) if delays.size else unknown
+    @property
+    def sender_delay(self) -> float:
+        """Part of the mean delay in which packets wait in the send buffer [s]."""
+        return 0.0 if self.parts is None else self.parts.backlog
+
+    @property
+    def head_of_line_delay(self) -> float:
+        """Part of the mean delay [s] in which packets wait at the receiver for a lost segment, maybe their own."""
+        return 0.0 if self.parts is None else self.parts.head_of_line
 
     @cached_property
     def expected_error(self) -> ExpectedError | None:
@@ -357,20 +328,33 @@ def simulate(
     checked_budget(max_seconds, None)
     usual_budget = SimulationBudget(SLOWEST * max_seconds)
     budget = usual_budget if packets is None else requested_budget(packets, source, stack, max_seconds)
-    connections: Connections | QuicConnections
+    engine: Engine[Any, Any] = QUIC if isinstance(stack, Quic) else TCP
+    settings = {"rules": rules, "exact_ties": exact_ties}
     if isinstance(stack, Quic):
         of_kernel = {"rules": rules != ALL_RULES, "exact_ties": exact_ties, "tick_offset": tick_offset, "trace": trace}
         for name in (name for name, given in of_kernel.items() if given):
             raise ValueError(f"{name} is for Stack.linux(...), not for Stack.quic(...)")
-        connections = QuicConnections(source, path, stack, seed, budget)
-    else:
-        if not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
-            since = TIME_BASED_RECOVERY.since
-            allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {since}"
-            raise InvalidValueError("rules.rack", rules.rack, allowed)
-        connections = Connections(source, path, stack, seed, rules, exact_ties, tick_offset, connection_time, budget)
+        settings = {}
+    elif not rules.rack and TIME_BASED_RECOVERY.holds(stack.kernel):
+        since = TIME_BASED_RECOVERY.since
+        allowed = f"be True with Linux {stack.kernel}, which has no other recovery since {since}"
+        raise InvalidValueError("rules.rack", rules.rack, allowed)
+    left_out = warm_up(source, stack)
+    connections = Connections(
+        engine,
+        source,
+        path,
+        stack,
+        seed,
+        budget,
+        left_out,
+        settings,
+        tick_offset,
+        connection_time,
+        with_messages=trace or len(source.kinds) > 1,
+    )
     most = packets_within(max_seconds, source, stack) if packets is None else packets
-    if (available := available_messages(source, connections.warm_up, packets)) is not None:
+    if (available := available_messages(source, left_out, packets)) is not None:
         most = min(most, available)
     usual = partial(wide_enough, HALF_WIDTH, _captured(source, path, stack), path)
     width = usual if half_width is None else lambda _: half_width
@@ -446,7 +430,7 @@ def source_refusals(source: Source, path: Path, stack: Linux | Quic) -> Iterator
 
 
 def _run(
-    connections: Connections | QuicConnections,
+    connections: Connections[State, Rings],
     most_packets: int,
     seed: int,
     sought: Sought,
@@ -456,7 +440,8 @@ def _run(
     """Simulate until `most_packets` are counted, what is sought is known or the budget is spent; return the result."""
     batches, sums, kept = Batches(), np.zeros(2), []
     late = None if sought.decided is None else LateShare(sought.decided)
-    kinds = KindsInBatches(connections.source.kinds)
+    names = connections.source.kinds
+    kinds = {name: KindBatches() for name in names} if len(names) > 1 else {}
     written_per_read: list[float] = []
     # Each segment is sent 1 / (1 - loss) times.
     sent = segments_per_message(connections.source, connections.stack) / min(2 * (1 - connections.path.loss), 1.0)
@@ -468,21 +453,16 @@ def _run(
     if trace:
         first["tracing"] = 1
     start = int(first.packets_read)
-    while counted < most_packets:
-        found = connections.advance(min(chunk, most_packets - counted), with_messages=trace)
-        if connections.backlogged:
-            return _unsustainable(connections, counted, seed, carried)
-        if not found.packets:
-            # The source has ended, or the budget.
-            break
+    for found in connections.chunks(most_packets, chunk):
         counted += found.packets
         batches.add(found.delays[0])
         if late is not None:
             late.add(found.delays[0])
         connections.budget.spend(WORK_OF_CHUNK)
-        sums += found.delays.sum(axis=1)
+        sums += found.delays[:2].sum(axis=1)
         written_per_read.append(found.written_per_read)
-        kinds.add(found.delays[0], found.messages["kind"])
+        for number, of_kind in enumerate(kinds.values()):
+            of_kind.add(found.delays[0][found.messages["kind"] == number])
         if trace:
             kept.append(found)
         if counted >= MORE_PER_LOOK * looked or counted == most_packets:
@@ -497,47 +477,41 @@ def _run(
                     break
         if on_progress is not None:
             on_progress(counted, most_packets)
+    if connections.backlogged:
+        return _unsustainable(connections, counted, seed, carried)
     if connections.budget.is_spent and (looked == 0 or counted < FEWEST_PACKETS):
         advice = "allow more time, or use a longer interval, smaller packets or a lower loss"
         raise connections.budget.error(f"{counted} packets", advice)
-    values, counts = batches.histogram()
-    quantile_interval, mean_interval = batches.quantile(sought.quantile), batches.mean()
     # The delays of a source that ends are those of its messages, however TCP carries them.
     complete = countable(connections.source, connections.warm_up) == most_packets
     cut = sought.half_width is None and not decided and counted < most_packets and connections.budget.is_spent
     known = decided or batches.is_settled(sought.quantile)
     settled = not cut and (known or (complete and not connections.budget.is_spent))
-    mean_delay, mean_sender = sums / counted / SECOND
-    if values[-1] >= NEVER_READ:
-        # Datagrams that are lost arrive never.
-        mean_delay, values = np.inf, np.where(values >= NEVER_READ, np.inf, values)
-        mean_interval = NEVER
-        if quantile_interval.value >= NEVER_READ / SECOND:
-            quantile_interval = NEVER
     path = connections.path
-    return Simulation(
-        np.asarray(values / SECOND, np.float64),
-        counts / counts.sum(),
+    judged: dict[str, Any] = {"settled": settled, "carried": carried}
+    mean_delay, mean_sender = (sums / counted / SECOND).tolist()
+    if batches.histogram()[0][-1] >= NEVER_READ:
+        mean_delay = np.inf
+    # The drawn jitter may be less than its mean.
+    head_of_line = max(mean_delay - mean_sender - path.forward_delay - path.mean_jitter, 0.0)
+    return batches.delays(
+        Simulation,
         path.forward_delay,
-        packets=counted,
+        sought.quantile,
+        fewest=0,
+        **judged,
         seed=seed,
-        settled=settled,
-        carried=carried,
         work_seconds=connections.budget.seconds,
         rtt=path.rtt,
         congestion_control=connections.stack.congestion_control,
         captured=_captured(connections.source, path, connections.stack),
-        mean_interval=mean_interval,
-        quantile_interval=quantile_interval,
-        probability=sought.quantile,
         late_errors=batches.late_errors(),
-        sender_delay=float(mean_sender),
-        # The drawn jitter may be less than its mean.
-        head_of_line_delay=max(float(mean_delay - mean_sender - path.forward_delay - path.mean_jitter), 0.0),
+        parts=DelayParts(path.forward_delay + path.mean_jitter, mean_sender, head_of_line, timeouts=0.0),
         counts=connections.counts,
         by_kind={
-            kind: replace(delays, settled=settled, carried=carried)
-            for kind, delays in kinds.delays(path.forward_delay, sought.quantile).items()
+            name: of_kind.delays(DelayDistribution, path.forward_delay, sought.quantile, **judged)
+            for name, of_kind in kinds.items()
+            if of_kind.histogram()[0].size
         },
         ended_by_clock=connections.budget.ended_by_clock,
         ended_by_budget=cut and not connections.budget.ended_by_clock,
@@ -547,7 +521,7 @@ def _run(
 
 def _traced(kept: list[Chunk], connection: Any, wire: Any, start: int) -> dict[str, Any]:
     """Return what is kept of every packet, and the events at the sender from packet number `start` on."""
-    read_after, sent_after = np.concatenate([chunk.delays for chunk in kept], axis=1) / SECOND
+    read_after, sent_after = np.concatenate([chunk.delays[:2] for chunk in kept], axis=1) / SECOND
     messages = np.concatenate([chunk.messages for chunk in kept])
     events = wire.record.events[: connection.events]
     first_byte = int(message_end(connection, wire.record, start - 1))
@@ -556,23 +530,16 @@ def _traced(kept: list[Chunk], connection: Any, wire: Any, start: int) -> dict[s
     return {"messages": messages, "sent_after": sent_after, "read_after": read_after, "events": public}
 
 
-def _unsustainable(
-    connections: Connections | QuicConnections, packets: int, seed: int, carried: Interval
-) -> Simulation:
+def _unsustainable(connections: Connections[State, Rings], packets: int, seed: int, carried: Interval) -> Simulation:
     """Return the result for a flow that TCP cannot carry: all delays are infinite."""
-    return Simulation(
-        np.array([np.inf]),
-        np.array([1.0]),
-        connections.path.forward_delay,
-        sustainable=False,
+    path = connections.path
+    return replace(
+        Simulation.unsustainable(path.forward_delay),
         packets=packets,
         seed=seed,
         carried=carried,
         work_seconds=connections.budget.seconds,
-        mean_interval=NEVER,
-        quantile_interval=NEVER,
-        sender_delay=np.inf,
-        head_of_line_delay=np.inf,
+        parts=DelayParts(path.forward_delay + path.mean_jitter, np.inf, np.inf, timeouts=0.0),
         counts=connections.counts,
     )
 
@@ -639,9 +606,6 @@ class Simulator:
             )
             return answered("not settled", refusal=refusal)
         found = replace(found, scenario=(source, path, stack))
-        parts = DelayParts(
-            path.forward_delay + path.mean_jitter, found.sender_delay, found.head_of_line_delay, timeouts=0.0
-        )
         target = requested.target
         return answered(
             "estimated" if found.sustainable else "not carried",
@@ -651,7 +615,7 @@ class Simulator:
             found.sustainable,
             distribution=found,
             lateness=np.nan if target is None else found.late_fraction(target.limit),
-            parts=parts if requested.parts else None,
+            parts=found.parts if requested.parts else None,
         )
 
     def capacity(self, scenario: Scenario) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.compiling.record_types import Array
-from tcpdelay.scenario.source import MESSAGE, Source
+from tcpdelay.scenario.source import MESSAGE, Source, is_exact
 from tcpdelay.sim.records import Connection, Rings, Wire, WireRecord, WrittenMessage
 from tcpdelay.sim.tcp.constants import NEVER, SECOND
 
@@ -158,6 +158,13 @@ def resume_writing(c: Connection, wire: WireRecord) -> None:
         c.next_write, c.write_blocked = c.now, 0
 
 
+def constant_rate(source: Source | None) -> dict[str, int]:
+    """Return size and interval of a flow with exact writes as fields of a connection; nothing for any other source."""
+    if not is_exact(source):
+        return {}
+    return {"packet_size": source.packet_size, "interval": round(source.interval * SECOND), "messages_known": NEVER}
+
+
 class WriteSchedule:
     """The messages of a source, for the connections of a simulation in turn.
 
@@ -227,9 +234,10 @@ class WriteSchedule:
 
     def numbered(self, first: int, following: int) -> NDArray[np.void]:
         """Return the messages from number `first` of the connection to before `following`, and forget earlier ones."""
-        known = np.concatenate([_NO_MESSAGES, *self._given])[first - self._first :]
-        self._given, self._first = [known], first
-        return known[: following - first]
+        while self._given and self._first + self._given[0].size <= first:
+            self._first += self._given.pop(0).size
+        known = np.concatenate([_NO_MESSAGES, *self._given]) if following > first else _NO_MESSAGES
+        return known[first - self._first : following - self._first]
 
 
 class AnsweredSchedule(WriteSchedule):

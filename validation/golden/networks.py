@@ -17,13 +17,18 @@ FLOW_FIGURES = (
     *("delays", "all_delays", "mean_interval", "p95_interval", "offered", "delivered", "lost", "unfinished"),
     *("gap_bytes", "delivered_fraction", "name", "sender_delay", "network_delay", "receiver_delay", "throughput"),
     *("sustainable", "settled", "carried", "segments_sent", "segments_lost", "segments_dropped"),
-    *("segments_carried", "retransmissions", "timeouts", "marks", "late_errors", "by_kind"),
+    *("segments_carried", "retransmissions", "timeouts", "marks", "late_errors"),
 )
 QUEUE_FIGURES = ("mean_length", "mean_sojourn", "utilization", "offered", "dropped", "marked", "loss_fraction")
 RELAY_FIGURES = (
     *("offered", "delivered", "lost", "dropped", "delays", "first", "second", "relay_delay", "buffer_needed"),
-    *("mean_interval", "quantile_interval", "by_kind", "sustainable", "settled"),
+    *("mean_interval", "quantile_interval", "sustainable", "settled"),
 )
+KIND_FIGURES = (
+    *("delays", "mean_interval", "p95_interval", "quantile_interval", "offered", "delivered", "lost", "unfinished"),
+    *("gap_bytes", "dropped", "first", "second", "relay_delay", "buffer_needed"),
+)
+SETTLED = ("settled", "carried", "packets", "sustainable")
 
 
 def queue(number: int) -> td.Bottleneck:
@@ -106,13 +111,23 @@ def sources(random: np.random.Generator, number: int, managed: bool) -> list[Any
     return found
 
 
+def figures(result: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the figures of messages, of all and of each kind, and whether their delays have settled."""
+    judged = {} if result.delays is None else attributes(result.delays, SETTLED)
+    kinds = getattr(result, "by_kind", {})
+    return attributes(result, names) | {
+        "of_delays": judged,
+        "by_kind": {kind: figures(of_kind, KIND_FIGURES) for kind, of_kind in kinds.items()},
+    }
+
+
 def shared(number: int) -> dict[str, Any]:
     """Return all figures of a shared link, to the last bit."""
     random = np.random.default_rng([SEED, number])
     link = queue(number)
     managed = link.discipline in ("codel", "fq_codel", "pie", "cake", "dualpi2")
     found = td.simulate_network(sources(random, number, managed), link, duration=30.0, warm_up=5.0, seed=number)
-    flows = {str(place): attributes(flow, FLOW_FIGURES) for place, flow in enumerate(found.flows)}
+    flows = {str(place): figures(flow, FLOW_FIGURES) for place, flow in enumerate(found.flows)}
     return {"flows": flows, "queue": attributes(found.queue, QUEUE_FIGURES), "fairness": found.fairness}
 
 
@@ -127,7 +142,7 @@ def relayed(number: int) -> dict[str, Any]:
     messages = source(random, (0, 1, 2, 3, 4, 5, 8)[number % 7])
     buffer = int(draw(random, 3000, 60_000)) if number % 3 == 0 and over_udp != 2 else None
     found = td.simulate_relay(messages, legs[0], legs[1], buffer=buffer, packets=3000, seed=number)
-    return attributes(found, RELAY_FIGURES)
+    return figures(found, RELAY_FIGURES)
 
 
 def cases() -> Cases:

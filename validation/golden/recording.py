@@ -26,6 +26,8 @@ ROOT = PACKAGE.parent
 LONGEST_CASE = 600
 """Time after which a case is given up [s]; none takes a tenth of it."""
 LONG_ARRAY = 40
+PROPERTIES = ("mean_interval", "p95_interval")
+"""Figures that are fields of some results, and that others derive."""
 
 
 class TooLong(BaseException):
@@ -109,6 +111,7 @@ def recorded(value: Any, exact: bool = False) -> Any:
         return [recorded(entry, exact) for entry in value]
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
+        names += [name for name in PROPERTIES if name not in names and hasattr(value, name)]
         return {name: recorded(getattr(value, name), exact) for name in names if not callable(getattr(value, name))}
     return plain(repr(value))
 

@@ -12,6 +12,7 @@ import tcpdelay as td
 
 SIMULATIONS, EXCHANGES = 200, 20
 SEED = 43
+KIND_FIGURES = ("mean_interval", "quantile_interval", "probability", "settled", "carried", "packets")
 FIGURES = (
     *("packets", "counts", "settled", "ended_by_clock", "carried", "work_seconds", "rtt", "congestion_control"),
     *("compared", "mean_interval", "quantile_interval", "sender_delay", "head_of_line_delay", "late_errors"),
@@ -108,7 +109,8 @@ def options(random: np.random.Generator, number: int, of_linux: bool) -> dict[st
 def simulated(source: Any, path: td.Path, stack: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Return all figures of a simulation, to the last bit."""
     found = td.simulate(source, path, stack, **options)
-    return recorded(found, exact=True) | attributes(found, FIGURES)  # type: ignore[no-any-return]
+    kinds = {kind: attributes(of_kind, KIND_FIGURES) for kind, of_kind in found.by_kind.items()}
+    return recorded(found, exact=True) | attributes(found, FIGURES) | {"of_kinds": kinds}  # type: ignore[no-any-return]
 
 
 def exchanged(number: int) -> dict[str, Any]:

@@ -306,7 +306,7 @@ def run_alone(flow: td.Flow, there: float, back: float, loss: float, seed: int, 
         delays = SlicedDelays()
         network.advance(float(window_end) + (1000.0 if last else 0.0), delays)
         delays.end_slice()
-        histograms.append(delays.histogram(0))
+        histograms.append(delays.of(0).histogram())
     values, counts = merge([histogram for histogram in histograms if histogram[0].size])
     deviations = [deviation(*histogram) for histogram in histograms if histogram[0].size]
     record = network.flows[0]

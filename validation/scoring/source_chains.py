@@ -15,7 +15,6 @@ import pandas as pd
 from scoring.chain_errors import MEASURES, errors, measures
 from tcpdelay.accuracy.errors import table_file
 from tcpdelay.accuracy.validity import compared_flow
-from tcpdelay.chain.chains import SourceDelays
 from tcpdelay.models.predict import predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -70,7 +69,6 @@ class ChainComparison:
     def predicted(self, source: Source, path: Path, control: CongestionControl) -> dict[str, float]:
         """Return the figures of the chain, of all messages and of each part."""
         chain = predict(Scenario(source, path, Stack.linux(control)), method="chain").require()
-        assert isinstance(chain, SourceDelays)
         return self._figures(chain, source, "chain")
 
     def row(self, source: Source, path: Path, control: CongestionControl) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 
 from tcpdelay.compiling.compilation import kernel
 from tcpdelay.declare import SEED, InvalidValueError, declarations, is_number
-from tcpdelay.delays import DelayDistribution
+from tcpdelay.delays import UNKNOWN, DelayDistribution
 from tcpdelay.scenario.messages import Trace
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Target, source_of
 from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Linux, Stack
-from tcpdelay.sim.batches import SUBBATCHES, UNKNOWN, Batches, read_share
-from tcpdelay.sim.engine import WARM_UP, advance, compile_loop, new_connection
+from tcpdelay.sim.batches import SUBBATCHES, Batches, read_share
+from tcpdelay.sim.connections import WARM_UP, Connections
+from tcpdelay.sim.engine import TCP, new_connection
+from tcpdelay.sim.network.result import OfferedMessages
 from tcpdelay.sim.network.stacks import Udp
 from tcpdelay.sim.path import arrival_time, is_dropped
 from tcpdelay.sim.records import Connection, WireRecord
 from tcpdelay.sim.simulation import FEWEST_PACKETS, available_messages, requested_budget, source_refusals
 from tcpdelay.sim.tcp.constants import SECOND
-from tcpdelay.sim.writes import WriteSchedule
 from tcpdelay.statistics import Interval
 
 # One leg of a relay: when the messages that enter it are read at its end, over TCP or as UDP datagrams.
@@ -55,20 +56,12 @@ def over_tcp(
 ) -> Carried:
     """Carry messages over a TCP connection, in their order."""
     source = Trace(times / SECOND, sizes)
-    connection, wire = new_connection(source, path, stack, seed)
-    connection.send_buffer, connection.drops_when_full = buffer or 0, int(drops_when_full)
-    schedule = WriteSchedule(source, seed)
-    schedule.begin(connection)
-    parts, budget = [], requested_budget(times.size, source, stack)
-    compile_loop(connection, wire)
-    budget.start()
-    while (first := int(connection.packets_read)) < times.size:
-        # Flow and kernel have no common clock.
-        connection.tick_phase += int(wire.random.integers(connection.tick))
-        advance(connection, wire, min(first + CHUNK, times.size), schedule, budget)
-        if budget.is_spent:
-            raise budget.error(f"{connection.packets_read} packets of a leg", "use a lower loss or fewer packets")
-        parts.append(wire.delays_of(first, int(connection.packets_read) - first))
+    budget = requested_budget(times.size, source, stack)
+    run = Connections(TCP, source, path, stack, seed, budget, warm_up=0, whole=True)
+    run.state.send_buffer, run.state.drops_when_full = buffer or 0, int(drops_when_full)
+    parts = [chunk.delays for chunk in run.chunks(times.size, CHUNK)]
+    if budget.is_spent:
+        raise budget.error(f"{run.state.packets_read} packets of a leg", "use a lower loss or fewer packets")
     delays, waited, held = np.concatenate(parts, axis=1)
     return Carried(np.maximum(delays, NOT_READ), waited, held)
 
@@ -120,17 +113,14 @@ SLICES = 64
 
 
 @dataclass(frozen=True)
-class RelayedMessages:
-    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay."""
+class RelayedMessages(OfferedMessages):
+    """What becomes of the messages of one kind, or of all kinds, that are offered to a relay.
 
-    # offered, delivered: Messages that the source writes, and messages that are read at the end of the second leg.
-    offered: int
-    delivered: int
+    The delays are those from the first write to the read at the end of the second leg.
+    """
+
     lost: tuple[int, int]  # Messages lost on the first and on the second leg; 0 for a leg over TCP
     dropped: int  # Messages that the relay drops because its buffer is full
-    # Delays of the delivered messages from the first write to the read at the end of the second leg; None if no
-    # message is delivered.
-    delays: DelayDistribution | None
     # first, second: Parts of these delays: from the write to the read by the relay, and from there to the end.
     first: DelayDistribution | None
     second: DelayDistribution | None
@@ -139,10 +129,6 @@ class RelayedMessages:
     # Smallest buffer of the relay that would have had room for each of these messages at once [bytes]: none is
     # dropped, and none waits before the relay. None with a limited buffer, or with UDP on the second leg.
     buffer_needed: int | None = None
-    # mean_interval, quantile_interval: Mean delay and requested quantile [s] with their 95 % intervals; NaN if the
-    # delays are correlated over the whole simulation, or the messages are too few.
-    mean_interval: Interval = UNKNOWN
-    quantile_interval: Interval = UNKNOWN
 
     @property
     def lost_share(self) -> float:
@@ -159,6 +145,11 @@ class RelayedMessages:
         """False if the delays depend on the length of the simulation; those of each kind and leg then say so too."""
         return self.delays is None or self.delays.settled
 
+    @property
+    def sustainable(self) -> bool:
+        """False if the backlog before or at the relay grows for ever; all delays are then infinite."""
+        return self.delays is None or self.delays.sustainable
+
 
 @dataclass(frozen=True)
 class RelayResult(RelayedMessages):
@@ -166,8 +157,6 @@ class RelayResult(RelayedMessages):
 
     # The same by kind of message, such as "key frame", for sources with several kinds.
     by_kind: Mapping[str, RelayedMessages] = field(default_factory=dict)
-    # False if the backlog before or at the relay grows for ever; all delays are then infinite.
-    sustainable: bool = True
     probability: float = 0.95  # Probability of the requested quantile
     seed: int = 0  # Seed of all random numbers
 
@@ -263,15 +252,14 @@ def simulate_relay(
         return _unsustainable(fates.only(counted), first, second, quantile, seed)
     delivered = fates.only(counted & (fates.second != NOT_READ))
     batches = _batches(delivered.first + delivered.second)
-    settled = batches is not None and batches.is_settled(quantile)
-    known = {"settled": settled, "carried": carried, "method": "simulation"}
-    overall = _relayed(fates.only(counted), first, second, quantile, unlimited, known)
+    known = {"probability": quantile, "settled": batches.is_settled(quantile), "carried": carried}
+    overall = _relayed(fates.only(counted), first, second, unlimited, known, batches)
     kinds = source.kinds if len(source.kinds) > 1 else ()
     of_kind = {kind: counted & (messages["kind"] == number) for number, kind in enumerate(kinds)}
     return RelayResult(
         **vars(overall),
         by_kind={
-            kind: _relayed(fates.only(some), first, second, quantile, unlimited, known)
+            kind: _relayed(fates.only(some), first, second, unlimited, known)
             for kind, some in of_kind.items()
             if some.any()
         },
@@ -352,38 +340,32 @@ def _counts(fates: _Fates, second: Leg) -> dict[str, Any]:
 
 
 def _relayed(
-    fates: _Fates, first: Leg, second: Leg, quantile: float, unlimited: bool, known: dict[str, Any]
+    fates: _Fates, first: Leg, second: Leg, unlimited: bool, known: dict[str, Any], total: Batches | None = None
 ) -> RelayedMessages:
-    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit."""
+    """Return the counts and the delays of messages, and the buffer that they need if the relay's has no limit.
+
+    `total` are the delays over both legs, if they are in batches already.
+    """
     counts = _counts(fates, second)
     delivered = fates.only(fates.second != NOT_READ)
     if not delivered.first.size:
         return RelayedMessages(**counts, delays=None, first=None, second=None)
     there, onward = first[0].forward_delay, second[0].forward_delay
-    total = delivered.first + delivered.second
-    batches = _batches(total)
-    parts = ((total, there + onward), (delivered.first, there), (delivered.second, onward))
-    of_all, of_first, of_second = (
-        replace(DelayDistribution.from_samples(delays / SECOND, alone), **known) for delays, alone in parts
-    )
+    total = total or _batches(delivered.first + delivered.second)
     return RelayedMessages(
         **counts,
-        delays=of_all,
-        first=of_first,
-        second=of_second,
+        delays=total.delays(DelayDistribution, there + onward, **known),
+        first=_batches(delivered.first).delays(DelayDistribution, there, **known),
+        second=_batches(delivered.second).delays(DelayDistribution, onward, **known),
         relay_delay=float(delivered.waited.mean() / SECOND),
         buffer_needed=int(delivered.held.max()) if unlimited else None,
-        mean_interval=UNKNOWN if batches is None else batches.mean(),
-        quantile_interval=UNKNOWN if batches is None else batches.quantile(quantile),
     )
 
 
-def _batches(delays: NDArray[np.int64]) -> Batches | None:
-    """Return delays [us] in the order of time in batches; None if they are too few."""
-    if delays.size < BATCHES * SUBBATCHES:
-        return None
+def _batches(delays: NDArray[np.int64]) -> Batches:
+    """Return delays [us] in the order of time in batches; in a single one if they are too few."""
     batches = Batches()
-    for part in np.array_split(delays, BATCHES):
+    for part in np.array_split(delays, BATCHES if delays.size >= BATCHES * SUBBATCHES else 1):
         batches.add(part)
     return batches
 
@@ -391,16 +373,12 @@ def _batches(delays: NDArray[np.int64]) -> Batches | None:
 def _unsustainable(fates: _Fates, first: Leg, second: Leg, quantile: float, seed: int) -> RelayResult:
     """Return the result for messages whose backlog grows for ever."""
     there, onward = first[0].forward_delay, second[0].forward_delay
-    never = Interval(np.inf, np.inf, np.inf)
     return RelayResult(
         **_counts(fates, second),
         delays=DelayDistribution.unsustainable(there + onward),
         first=DelayDistribution.unsustainable(there),
         second=DelayDistribution.unsustainable(onward),
         relay_delay=np.inf,
-        mean_interval=never,
-        quantile_interval=never,
-        sustainable=False,
         probability=quantile,
         seed=seed,
     )

@@ -9,19 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.declare import InvalidValueError, is_number
-from tcpdelay.delays import DelayDistribution
-from tcpdelay.sim.batches import (
-    UNKNOWN,
-    Histogram,
-    independent_batches,
-    is_settled,
-    mean_of,
-    merge,
-    quantile_of,
-    read_within,
-    tail_delays,
-    to_digits,
-)
+from tcpdelay.delays import UNKNOWN, DelayDistribution
+from tcpdelay.sim.batches import Batches, Histogram, merge, read_within, tail_delays, to_digits
 from tcpdelay.sim.network.transport import DELAY_BITS, KIND_BITS, Samples
 from tcpdelay.sim.tcp.constants import SECOND
 from tcpdelay.statistics import Interval, independent_block, merged, student
@@ -29,6 +18,21 @@ from tcpdelay.statistics import Interval, independent_block, merged, student
 MOST_VALUES = 1 << 17
 """Largest number of different delays in one slice that are kept to the microsecond; more are rounded."""
 _DELAY_MASK = (1 << DELAY_BITS) - 1
+
+
+class Slices(Batches):
+    """Batches that are slices of time, and differ in size; an estimate has its value also without an interval."""
+
+    def __init__(self, histograms: list[Histogram]) -> None:
+        super().__init__()
+        self._histograms, self._means_per_histogram = histograms, 1
+        self._means = [float(values @ counts) / counts.sum() for values, counts in histograms]
+
+    def _interval(self, estimate: Callable[[list[Histogram]], Interval]) -> Interval:
+        """Return an estimate with its interval, whose ends are NaN if all slices are correlated."""
+        if self._independent() is None and self._histograms:
+            return estimate(self._histograms)._replace(low=np.nan, high=np.nan)
+        return super()._interval(estimate)
 
 
 class SlicedDelays:
@@ -69,30 +73,9 @@ class SlicedDelays:
             result.append(merge([histogram]) if several else histogram)
         return result
 
-    def _of(self, number: int, kind: int | None) -> list[Histogram]:
-        """Return the histograms of the slices in which a flow has delays [us]."""
-        return [histogram for histogram in self._slices_of(number, kind) if histogram[0].size]
-
-    def histogram(self, number: int, kind: int | None = None) -> Histogram:
-        """Return the delays [us] of a flow, of all kinds or of one, ascending, and how often each occurred."""
-        return merge(self._of(number, kind))
-
-    def mean(self, number: int, kind: int | None = None) -> Interval:
-        """Return the mean delay [s] of a flow with its 95 % interval; NaN ends if all slices are correlated."""
-        parts = self._of(number, kind)
-        return self._interval(parts, mean_of) if parts else UNKNOWN
-
-    def quantile(self, number: int, probability: float, kind: int | None = None) -> Interval:
-        """Return a quantile of the delay [s] of a flow with its 95 % interval; see `mean`."""
-        parts = self._of(number, kind)
-        return (
-            self._interval(parts, lambda batches: quantile_of(batches, merge(parts), probability)) if parts else UNKNOWN
-        )
-
-    def is_settled(self, number: int, probability: float) -> bool:
-        """Return whether the delays of a flow have settled, by the rule of `batches.is_settled`."""
-        parts = self._of(number, None)
-        return is_settled(_independent(parts), merge(parts), probability)
+    def of(self, number: int, kind: int | None = None) -> Slices:
+        """Return the slices in which a flow has delays, of all kinds of messages or of one."""
+        return Slices([histogram for histogram in self._slices_of(number, kind) if histogram[0].size])
 
     def late_errors(self, number: int, lost: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return delays [s] of a flow, ascending, and half the 95 % interval of the share of packets lost or later."""
@@ -103,17 +86,6 @@ class SlicedDelays:
         late = sizes[:, None] - read_within(slices, delays)
         some = sizes > 0
         return delays / SECOND, np.array([_share_error(late[some, place], sizes[some]) for place in range(delays.size)])
-
-    @staticmethod
-    def _interval(parts: list[Histogram], estimate: Callable[[list[Histogram]], Interval]) -> Interval:
-        """Return an estimate with its interval from batches of the slices that are independent."""
-        batches = _independent(parts)
-        return estimate(parts)._replace(low=np.nan, high=np.nan) if batches is None else estimate(batches)
-
-
-def _independent(parts: list[Histogram]) -> list[Histogram] | None:
-    """Return the shortest batches of slices with independent means; None if there are none."""
-    return independent_batches(parts, np.array([float(v @ counts) / counts.sum() for v, counts in parts]), 1)
 
 
 def _share_error(counts: NDArray[np.float64], sizes: NDArray[np.float64]) -> float:
@@ -132,33 +104,31 @@ def rounded(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class MessageResult:
-    """What becomes of the messages of a flow, or of one kind of them.
+class OfferedMessages:
+    """How many of some messages are delivered, and how late.
 
     Attributes
     ----------
+    offered, delivered : int
+        Messages written in the time that counts, and the number of these that were read.
     delays : DelayDistribution or None
-        Delays of the delivered messages from write to in-order read of the last byte; None if no message was delivered.
-        A message is a packet, or a whole file.
-    mean_interval, p95_interval : Interval
-        Mean and 95th percentile of the delays [s] with their 95 % intervals; the ends are NaN if the delays are
-        correlated over the whole simulation.
-    offered, delivered, lost, unfinished : int
-        Messages written in the time that counts, and the numbers of these that were read, were lost, and were in
-        transit when the simulation ended: `offered` = `delivered` + `lost` + `unfinished`.
-    gap_bytes : int
-        Bytes of the lost messages that have not arrived, as the receiver of `TimeLined` reports them, and the bytes
-        that the receiver of TCP-RC has forged; 0 with other receivers.
+        Delays of the delivered messages from the write to the in-order read of the last byte; None if no message was
+        delivered. A message is a packet, or a whole file.
     """
 
-    delays: DelayDistribution | None = field(repr=False)
-    mean_interval: Interval
-    p95_interval: Interval
     offered: int
     delivered: int
-    lost: int
-    unfinished: int
-    gap_bytes: int
+    delays: DelayDistribution | None = field(repr=False)
+
+    @property
+    def mean_interval(self) -> Interval:
+        """Mean of the delays [s] with its 95 % interval, whose ends are NaN if it is not known."""
+        return UNKNOWN if self.delays is None else self.delays.mean_interval
+
+    @property
+    def quantile_interval(self) -> Interval:
+        """The requested quantile of the delays [s] with its 95 % interval, whose ends are NaN if it is not known."""
+        return UNKNOWN if self.delays is None else self.delays.quantile_interval
 
     @property
     def delivered_fraction(self) -> float:
@@ -178,6 +148,30 @@ class MessageResult:
         """Return the share of the offered messages not read within a playout delay [s]; nan if none is offered."""
         on_time = 0.0 if self.delays is None else self.delivered * self.delays.cdf(playout_delay)
         return 1 - on_time / self.offered if self.offered else float("nan")
+
+
+@dataclass(frozen=True)
+class MessageResult(OfferedMessages):
+    """What becomes of the messages of a flow, or of one kind of them; see also `OfferedMessages`.
+
+    Attributes
+    ----------
+    lost, unfinished : int
+        Messages that were lost, and that were in transit when the simulation ended:
+        `offered` = `delivered` + `lost` + `unfinished`.
+    gap_bytes : int
+        Bytes of the lost messages that have not arrived, as the receiver of `TimeLined` reports them, and the bytes
+        that the receiver of TCP-RC has forged; 0 with other receivers.
+    """
+
+    lost: int
+    unfinished: int
+    gap_bytes: int
+
+    @property
+    def p95_interval(self) -> Interval:
+        """95th percentile of the delays [s] with its 95 % interval; see `mean_interval`."""
+        return self.quantile_interval
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.compiling.random_numbers import generator_addresses
 from tcpdelay.compiling.record_types import Array
 from tcpdelay.declare import SEED, InvalidValueError, in_seconds, is_number
-from tcpdelay.delays import DelayDistribution
+from tcpdelay.delays import UNKNOWN, USUAL_QUANTILE, DelayDistribution
 from tcpdelay.scenario.scenario import checked_arguments, constant_rate
 from tcpdelay.scenario.source import Flow
-from tcpdelay.sim.batches import UNKNOWN, read_share
+from tcpdelay.sim.batches import read_share
 from tcpdelay.sim.network.bottleneck import (
     NANOSECONDS,
     Bottleneck,
@@ -28,7 +28,7 @@ from tcpdelay.sim.network.bottleneck import (
 )
 from tcpdelay.sim.network.dispatching import DISPATCHER, Dispatcher, collect, dispatch
 from tcpdelay.sim.network.linux import LARGEST_SEND_BUFFER
-from tcpdelay.sim.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays
+from tcpdelay.sim.network.result import FlowResult, MessageResult, NetworkResult, QueueStatistics, SlicedDelays, Slices
 from tcpdelay.sim.network.sources import (
     Bulk,
     ConstantRate,
@@ -629,10 +629,10 @@ def _flow_result(
             end(network.flows[member], network.connections[member])
     totals = {name: int(network.flows[name][members].sum()) for name in TOTALS}
     overflows = network.dispatchers[flow.dispatcher - 1].overflows if flow.dispatcher else flow.overflows
-    read = bool(delays.histogram(number)[0].size)
-    settled = not overflows and (not read or delays.is_settled(number, 0.95))
-    known = {"one_way_delay": source.path.there, "settled": settled, "carried": carried, "method": "simulation"}
-    messages = _message_result(delays, number, (flow.offered, flow.lost, flow.gap_bytes), known)
+    slices = delays.of(number)
+    settled = not overflows and (not slices.histogram()[0].size or slices.is_settled(USUAL_QUANTILE))
+    known = {"one_way_delay": source.path.there, "settled": settled, "carried": carried}
+    messages = _message_result(slices, (flow.offered, flow.lost, flow.gap_bytes), known)
     share = 1 / (SECOND * messages.delivered) if messages.delivered else float("nan")
     scheduled = source.flow if isinstance(source, ConstantRate) and flow.application == SCHEDULED else None
     kinds = scheduled.kinds if scheduled and len(scheduled.kinds) > 1 else ()
@@ -649,11 +649,9 @@ def _flow_result(
         late_errors=delays.late_errors(number, lost),
         by_kind={
             name: _message_result(
-                delays,
-                number,
+                delays.of(number, kind),
                 (flow.offered_by_kind[kind], flow.lost_by_kind[kind], flow.gap_bytes_by_kind[kind]),
                 known,
-                kind,
             )
             for kind, name in enumerate(kinds)
             if flow.offered_by_kind[kind]
@@ -661,19 +659,12 @@ def _flow_result(
     )
 
 
-def _message_result(
-    delays: SlicedDelays, number: int, counts: tuple[int, int, int], known: dict[str, Any], kind: int | None = None
-) -> MessageResult:
+def _message_result(slices: Slices, counts: tuple[int, int, int], known: dict[str, Any]) -> MessageResult:
     """Return the result of the messages of a flow, of all kinds or of one; counts are offered, lost and gap bytes."""
     offered, lost, gap_bytes = map(int, counts)
-    values, frequencies = delays.histogram(number, kind)
-    delivered = int(frequencies.sum())
+    delivered = int(slices.histogram()[1].sum())
     return MessageResult(
-        delays=DelayDistribution(values / SECOND, frequencies / delivered, packets=delivered, **known)
-        if delivered
-        else None,
-        mean_interval=delays.mean(number, kind),
-        p95_interval=delays.quantile(number, 0.95, kind),
+        delays=slices.delays(DelayDistribution, probability=USUAL_QUANTILE, fewest=0, **known) if delivered else None,
         offered=offered,
         delivered=delivered,
         lost=lost,

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 from numpy.typing import NDArray
 
-from tcpdelay.budget import SimulationBudget
 from tcpdelay.compiling.compilation import kernel, records
 from tcpdelay.scenario.media import KEY_FRAME
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.source import Source, is_exact
+from tcpdelay.scenario.source import Source
 from tcpdelay.scenario.stack import Delivery, Quic
 from tcpdelay.sim.congestion.newreno import UNLIMITED
 from tcpdelay.sim.congestion.of_quic import number_of, start
-from tcpdelay.sim.engine import TIE_BREAK, WARM_UP, Chunk, chunk_since
+from tcpdelay.sim.connections import Engine
+from tcpdelay.sim.engine import TIE_BREAK
 from tcpdelay.sim.path import depart, drop_tail_settings, is_dropped, loss_settings, next_arrival, path_settings
 from tcpdelay.sim.quic.connection import (
     CONNECTION,
@@ -43,7 +41,7 @@ from tcpdelay.sim.quic.sender import (
 )
 from tcpdelay.sim.records import Wire
 from tcpdelay.sim.tcp.constants import INFINITE_THRESHOLD, MILLISECOND, NEVER, SECOND
-from tcpdelay.sim.writes import WriteSchedule, written_at
+from tcpdelay.sim.writes import WriteSchedule, constant_rate, written_at
 
 _DELIVERIES: dict[Delivery, int] = {
     "stream": ONE_STREAM,
@@ -97,10 +95,8 @@ def new_connection(source: Source, path: Path, stack: Quic, seed: int) -> tuple[
         **path_settings(path, wire.record, wire.random),
         **drop_tail_settings(path),
         **loss_settings(wire.record, path.loss, path),
+        **constant_rate(source),
     }
-    if is_exact(source):
-        interval = round(source.interval * SECOND)
-        settings |= {"packet_size": source.packet_size, "interval": interval, "messages_known": NEVER}
     for name, value in settings.items():
         connection[name] = value
     start(connection)
@@ -120,30 +116,6 @@ class QuicSchedule(WriteSchedule):
 
 WORK_OF_EVENT, WORK_OF_PACKET = 2, 4
 """Work of an event, and of sending a packet, in units of `SECONDS_PER_WORK`."""
-
-
-def advance(
-    connection: Connection,
-    wire: Wire[WireRecord],
-    messages: int,
-    schedule: WriteSchedule | None = None,
-    budget: SimulationBudget | None = None,
-) -> None:
-    """Simulate until the delays of a number of messages are known, or fewer if the source or the budget ends."""
-    budget = budget or SimulationBudget()
-    while (
-        connection.packets_read < messages
-        and not is_backlogged(connection, wire.record)
-        and (most := budget.next_call())
-    ):
-        if schedule is not None:
-            messages = min(messages, schedule.fill(connection, wire))
-        budget.spend(_advance(connection, wire.record, messages, most))
-
-
-def compile_loop(connection: Connection, wire: Wire[WireRecord]) -> None:
-    """Compile the event loop without processing an event, so that its time does not count."""
-    _advance(connection, wire.record, 0, 0)
 
 
 @kernel()
@@ -214,59 +186,19 @@ def _advance(c: Connection, wire: WireRecord, messages: int, most: int) -> int:
     return int(work)
 
 
-# The QUIC connection that carries the messages of a simulation, behind the interface of `simulator.connections`.
-
-COUNTS = (
-    "packets_sent",
-    "packets_lost",
-    "declared_lost",
-    "spurious_losses",
-    "reductions",
-    "probe_timeouts",
-    "acks_sent",
-    "acks_lost",
+QUIC: Engine[Connection, WireRecord] = Engine(
+    new_connection,
+    _advance,
+    (
+        "packets_sent",
+        "packets_lost",
+        "declared_lost",
+        "spurious_losses",
+        "reductions",
+        "probe_timeouts",
+        "acks_sent",
+        "acks_lost",
+    ),
+    QuicSchedule,
+    is_backlogged,
 )
-
-
-@dataclass
-class QuicConnections:
-    """The one connection of a simulation of QUIC."""
-
-    # source, path, stack, seed: As for `tcpdelay.sim.simulation.simulate`.
-    source: Source
-    path: Path
-    stack: Quic
-    seed: int
-    budget: SimulationBudget  # What it may take; then it carries no more messages
-    warm_up: int = field(default=WARM_UP, init=False)
-    state: Connection = field(init=False)
-    wire: Wire[WireRecord] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.state, self.wire = new_connection(self.source, self.path, self.stack, self.seed)
-        self.schedule = None if is_exact(self.source) else QuicSchedule(self.source, self.seed)
-        if self.schedule is not None:
-            self.schedule.begin(self.state)
-        compile_loop(self.state, self.wire)
-        self.budget.start()
-        advance(self.state, self.wire, self.warm_up, self.schedule, self.budget)
-
-    def chunk(self, most: int) -> int:
-        """Return the number of messages of a chunk, at most `most`."""
-        return most
-
-    def advance(self, packets: int, with_messages: bool) -> Chunk:
-        """Return the next messages: fewer if the source or the budget ends, or too much waits."""
-        first, written = int(self.state.packets_read), int(self.state.packets_written)
-        advance(self.state, self.wire, first + packets, self.schedule, self.budget)
-        return chunk_since(self.state, self.wire, self.schedule, first, written, packets, with_messages)
-
-    @property
-    def backlogged(self) -> bool:
-        """Whether more waits than a connection can keep."""
-        return is_backlogged(self.state, self.wire.record) or (self.schedule is not None and self.schedule.backlogged)
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Counts of the connection by name."""
-        return {name: int(self.state[name]) for name in COUNTS}
