@@ -54,7 +54,7 @@ BUDGETS = {
     "budget": 200,
     "ask": 415,
     "sim": 14_625,
-    "chain": 9_950,
+    "chain": 9_940,
     "models": 610,
     "quality": 1_220,
     "capture": 5_890,
