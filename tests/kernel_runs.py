@@ -36,7 +36,8 @@ from tcpdelay import (
 )
 from tcpdelay.accuracy.errors import linux_table
 from tcpdelay.ask import Requested
-from tcpdelay.chain.chains import LinuxChain, PublishedChain
+from tcpdelay.chain.linux.chain import LinuxChain
+from tcpdelay.chain.published import PublishedChain
 from tcpdelay.chain.quic_chain import QuicChain
 from tcpdelay.compiling import stored_kernels
 from tcpdelay.quality.player import Player, play

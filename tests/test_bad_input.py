@@ -23,7 +23,7 @@ from odd_scenarios import Worker, compile_all
 from scoring.odd_scenarios import INTERVAL, LOSS, LOSS_GROWTH, RTT, SIZE, OddScenario
 from tcpdelay.capture.get_stats import read_reports
 from tcpdelay.capture.pcap.container import CaptureFile
-from tcpdelay.chain import delay_model as model
+from tcpdelay.chain import engine as model
 from tcpdelay.cli.options import OPTIONS
 from tcpdelay.cli.program import main
 from tcpdelay.declare import InvalidValueError

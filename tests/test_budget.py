@@ -19,6 +19,7 @@ from tcpdelay.ask import Requested
 from tcpdelay.budget import SECONDS_PER_UPDATE, Budget, TooLargeError, checked_budget
 from tcpdelay.chain import chains as chain_models
 from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.engine import SolvedChain
 from tcpdelay.chain.linux.transitions import LinuxProfile, linux_transitions
 from tcpdelay.chain.solver.state_space import reachable_rows
 from tcpdelay.chain.solver.stationary import iterate_sweeps, solve_by_sweeps
@@ -90,11 +91,11 @@ def test_the_memory_of_a_chain_is_the_one_that_is_allowed():
 def test_an_expected_error_takes_no_more_than_its_prediction(monkeypatch, jitter):
     budgets = []
 
-    def recorded(flow, path, stack, budget=None):
+    def recorded(profile, budget):
         budgets.append(budget)
-        return DelayModel(flow, path, stack, budget)
+        return SolvedChain(profile, budget)
 
-    monkeypatch.setattr(chain_models, "DelayModel", recorded)
+    monkeypatch.setattr(chain_models, "SolvedChain", recorded)
     scenario = Scenario(CALL, replace(PATH, jitter=jitter), td.Stack.linux())
     # The expected error depends on the capacity: a small chain has found it, the chains of a path with jitter have not.
     request = Requested(quantiles=(0.95,), distribution=False, max_seconds=7.0, max_memory=2**29)

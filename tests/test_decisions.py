@@ -11,8 +11,9 @@ import tcpdelay as td
 from chain_structure import profile_of, solved_rows
 from tcpdelay.accuracy.throughput import connection_utilization, largest_rule_of_thumb_rate
 from tcpdelay.ask import Requested, solved_once
-from tcpdelay.chain import delay_model as chain
-from tcpdelay.chain.delay_model import DelayModel, budget_for
+from tcpdelay.chain import engine as chain
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.engine import budget_for
 from tcpdelay.chain.linux.delays import bins_with_tail
 from tcpdelay.chain.linux.departures import add, new_bins
 from tcpdelay.chain.published import spread_lattice
@@ -279,7 +280,7 @@ def test_a_decision_agrees_where_a_backlog_decays_slowly(flow, path, probability
 
 @pytest.mark.parametrize("loss", [0.3, 0.35, 0.36])
 def test_a_decision_promises_nothing_that_is_too_large_to_predict(monkeypatch, loss):
-    monkeypatch.setattr(chain, "LARGEST_CHAIN_WITH_TAIL", 20_000)
+    monkeypatch.setattr(chain, "MOST_CELLS", 20_000)
     scenario, target = Scenario(td.Flow(174, 0.020), td.Path(rtt=0.100, loss=loss)), td.Target(60.0, 0.5)
     assert decided(scenario, target) == predict(scenario, method="chain").meets(target)
 

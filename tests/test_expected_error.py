@@ -113,8 +113,8 @@ def linux_chain(monkeypatch):
         capacity = np.inf
         known_capacity = None
 
-        def __init__(self, flow, path, stack, budget=None):
-            self.flow, self.path, self.stack = flow, path, stack
+        def __init__(self, profile, budget):
+            pass
 
         def distribution_up_to(self, limit, quantile):
             if isinstance(self.answer, Exception):
@@ -124,7 +124,7 @@ def linux_chain(monkeypatch):
         def distribution_alone(self, figures):
             return self.distribution_up_to(figures.limit, figures.share)
 
-    monkeypatch.setattr(chain_models, "DelayModel", Model)
+    monkeypatch.setattr(chain_models, "SolvedChain", Model)
     return Model
 
 

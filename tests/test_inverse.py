@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.ask import solved_once
-from tcpdelay.chain.chains import LinuxChain
+from tcpdelay.chain.linux.chain import LinuxChain
 from tcpdelay.cli.solve import QUESTIONS
 from tcpdelay.models.heuristics import parallel_delay, split_delay
 from tcpdelay.models.predict import carries

@@ -215,13 +215,13 @@ REASON = "the chain needs about"
 
 @pytest.fixture
 def no_memory(monkeypatch):
-    monkeypatch.setattr("tcpdelay.chain.delay_model.LARGEST_MEMORY", 1)
+    monkeypatch.setattr("tcpdelay.chain.engine.MOST_MEMORY", 1)
 
 
 @pytest.fixture
 def little_memory(monkeypatch):
     """Let the chain of a call fit with a round-trip time of 80 ms, and not with 100 ms."""
-    monkeypatch.setattr("tcpdelay.chain.delay_model.LARGEST_MEMORY", 100_000)
+    monkeypatch.setattr("tcpdelay.chain.engine.MOST_MEMORY", 100_000)
 
 
 def test_a_prediction_says_why_it_is_simulated(no_memory, run):

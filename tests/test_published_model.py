@@ -210,7 +210,7 @@ def test_byte_bottleneck_that_drops_every_packet_is_refused():
 def test_direct_solution_takes_over_where_the_sweeps_do_not_converge(monkeypatch):
     scenario = Flow(724, 0.020), Path(0.100, 0.02), Stack.newreno_2008()
     expected = DelayModel(*scenario).delay_distribution()
-    monkeypatch.setattr("tcpdelay.chain.delay_model.MAX_SWEEPS", 3)
+    monkeypatch.setattr("tcpdelay.chain.engine.MAX_SWEEPS", 3)
     model = DelayModel(*scenario)
     assert model.residual <= 1e-13
     delays = model.delay_distribution()

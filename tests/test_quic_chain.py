@@ -19,6 +19,7 @@ from tcpdelay.chain.quic_chain import (
     ERRORS,
     OPEN,
     RECOVERING,
+    QuicChain,
     error_group,
     grown,
     held,
@@ -32,7 +33,7 @@ from tcpdelay.chain.quic_chain import (
     window_parameters,
 )
 from tcpdelay.delays import DelayDistribution
-from tcpdelay.models.predict import capacity, carries, predict, quic_chain, supports
+from tcpdelay.models.predict import capacity, carries, predict
 from tcpdelay.models.verdict import judge
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.sim.quic.connection import IMPLEMENTATIONS
@@ -383,7 +384,7 @@ def test_the_chain_and_the_simulator_have_ranges_of_their_own():
 def test_what_the_chain_refuses_is_named_with_what_models_it():
     with pytest.raises(ValueError, match="simulate takes it into account, and so does the method 'auto'"):
         td.guideline(FLOW, PATH, td.Stack.quic(), method="chain")
-    assert supports(Scenario(FLOW, PATH, td.Stack.linux()), quic_chain()).refused[0].name == "stack"
+    assert QuicChain().supports(Scenario(FLOW, PATH, td.Stack.linux())).refused[0].name == "stack"
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,8 @@ import tcpdelay as td
 from cli_process import process
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.accuracy.throughput import connection_utilization
-from tcpdelay.chain.delay_model import SAME_DELAY, DelayModel
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.engine import SAME_DELAY
 from tcpdelay.declare import ColumnUnitWarning
 from tcpdelay.models.predict import predict
 from tcpdelay.models.verdict import verdict_of

@@ -19,6 +19,7 @@ from tcpdelay import guideline
 from tcpdelay.advice.recommendation import Effect
 from tcpdelay.capture.estimate import PathEstimate
 from tcpdelay.chain import chains as chain_models
+from tcpdelay.chain.linux.chain import LinuxChain
 from tcpdelay.quality.voice import voice_quality
 from tcpdelay.report import phrases
 from tcpdelay.report.content import content
@@ -283,12 +284,12 @@ def chains(monkeypatch):
     """Return the list of scenarios for which a chain is built from now on."""
     built = []
 
-    class Counted(chain_models.DelayModel):
-        def __init__(self, flow, path, stack):
-            built.append((flow, path, stack))
-            super().__init__(flow, path, stack)
+    class Counted(chain_models.SolvedChain):
+        def __init__(self, profile, budget):
+            built.append((profile.flow, profile.path))
+            super().__init__(profile, budget)
 
-    monkeypatch.setattr(chain_models, "DelayModel", Counted)
+    monkeypatch.setattr(chain_models, "SolvedChain", Counted)
     return built
 
 
@@ -302,13 +303,13 @@ def test_rendering_solves_nothing(findings, chains):
 
 def test_a_report_asks_each_question_once(monkeypatch):
     asked = []
-    answer = chain_models.LinuxChain.answer
+    answer = LinuxChain.answer
 
     def counted(self, scenario, requested):
         asked.append((scenario, requested))
         return answer(self, scenario, requested)
 
-    monkeypatch.setattr(chain_models.LinuxChain, "answer", counted)
+    monkeypatch.setattr(LinuxChain, "answer", counted)
     guideline(Flow(174, 0.020), Path(rtt=0.100, loss=0.02))
     assert len(asked) == len(set(asked))
     exact = [scenario for scenario, requested in asked if requested.precision == "exact"]

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from chain_structure import VOICE, linux_models, profile_of, rows_within
 from tcpdelay.ask import Requested
-from tcpdelay.chain.delay_model import DelayModel, budget_for, write_drn
+from tcpdelay.chain.delay_model import DelayModel, write_drn
+from tcpdelay.chain.engine import budget_for
 from tcpdelay.chain.published import start_phase
 from tcpdelay.chain.solver.aggregation import UNDISTURBED, bin_flows, decay, doublings, gth_solve, tail_decay, widen
 from tcpdelay.chain.solver.state_space import (

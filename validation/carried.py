@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from tcpdelay.accuracy.errors import is_beyond_capacity, is_near_capacity
-from tcpdelay.chain import delay_model as chain
+from tcpdelay.chain import engine as chain
+from tcpdelay.chain.delay_model import DelayModel
 from tcpdelay.models.predict import capacity, predict
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario
@@ -125,13 +126,13 @@ def simulated(scenario: Scenario, ratio: float, carries: bool) -> dict[str, obje
 
 def precise_mean(scenario: Scenario) -> float:
     """Return the mean delay by the chain with backlogs that are followed much further [s]."""
-    known = chain.LARGEST_TAIL_ERROR, chain.LARGEST_CHAIN_WITH_TAIL
+    known = chain.LARGEST_TAIL_ERROR, chain.MOST_CELLS
     try:
-        chain.LARGEST_TAIL_ERROR, chain.LARGEST_CHAIN_WITH_TAIL = PRECISE_TAIL_ERROR, PRECISE_CELLS
+        chain.LARGEST_TAIL_ERROR, chain.MOST_CELLS = PRECISE_TAIL_ERROR, PRECISE_CELLS
         budget = chain.budget_for(600.0, 2.0**33)
-        return chain.DelayModel(scenario.flow, scenario.path, scenario.stack, budget).delay_distribution().mean
+        return DelayModel(scenario.flow, scenario.path, scenario.stack, budget).delay_distribution().mean
     finally:
-        chain.LARGEST_TAIL_ERROR, chain.LARGEST_CHAIN_WITH_TAIL = known
+        chain.LARGEST_TAIL_ERROR, chain.MOST_CELLS = known
 
 
 def compared(count: int, at_edge: int) -> pd.DataFrame:

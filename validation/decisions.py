@@ -25,7 +25,8 @@ import numpy as np
 import tcpdelay as td
 from tcpdelay.ask import Requested
 from tcpdelay.budget import TooLargeError
-from tcpdelay.chain.delay_model import SAME_DELAY, DelayModel
+from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.chain.engine import SAME_DELAY
 from tcpdelay.models.predict import carries, predict
 from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.study.region import NOT_COMPUTED

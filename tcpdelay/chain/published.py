@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from tcpdelay.ask import SIMULATED, UnsupportedError, refused_lateness, unknown_fields
 from tcpdelay.budget import SECONDS_PER_UPDATE
+from tcpdelay.chain.chains import FlowChain
+from tcpdelay.chain.engine import Profile
 from tcpdelay.chain.events import Events, begin, finished, new_events, put
 from tcpdelay.chain.solver.aggregation import geometric_groups, within_bound
 from tcpdelay.chain.solver.state_space import (
@@ -38,6 +40,7 @@ from tcpdelay.chain.solver.stationary import (
 from tcpdelay.chain.solver.sweeps import copy, scale, total
 from tcpdelay.compiling.compilation import allocation_free, kernel
 from tcpdelay.scenario.path import Path
+from tcpdelay.scenario.scenario import Scenario
 from tcpdelay.scenario.source import Flow
 from tcpdelay.scenario.stack import NewReno2008
 from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD
@@ -49,6 +52,7 @@ from tcpdelay.sim.tcp.constants import DUPLICATE_THRESHOLD
 # that are not repaired are summed directly. The difference P_loss - P_FR would lose digits at small loss.
 
 NEWRENO, SACK, RENO = 0, 1, 2
+"""Codes of the variants."""
 VARIANT_CODES = {"newreno": NEWRENO, "sack": SACK, "reno": RENO}
 
 RENO_TWO_LOSS_WINDOW = 10
@@ -356,7 +360,7 @@ def start_phase(load: int) -> int:
     return _empty(load, load)
 
 
-# The published chain as a profile of `DelayModel`: delays from the probabilities of its states.
+# The published chain as a `Profile`: delays from the probabilities of its states.
 
 SUMMATION_NOISE = 1e-17
 """Weight below which an entry of the lattice is a rounding residue of rises and falls that cancel."""
@@ -517,20 +521,28 @@ def _summed_up(
     return sum_up(outcome, values, weights, cut, grows, figures, result), values, weights, drift
 
 
-class PublishedProfile:
-    """The chain of Brosh et al. (2010) for one scenario; a `Profile`."""
+class PublishedProfile(Profile):
+    """The chain of Brosh et al. (2010) for one scenario."""
 
     def __init__(self, flow: Flow, path: Path, stack: NewReno2008) -> None:
+        super().__init__(flow, path)
         self._parameters = parameters(flow, path, stack)
-        self._path, self._interval = path, flow.interval
         self.load: int = self._parameters.load
         self.lossless = self._parameters.loss == 0
         self.grows = stack.backlog_bound == "grow"
         self.first_bound = BACKLOG_PER_LOAD * self.load
         self.least_memory = float(phase_count(self.load) * BYTES_PER_PHASE)
         self.least_seconds = phase_count(self.load) * SECONDS_PER_PHASE
-        self.start: int = start_phase(self.load)
-        self.backlogged: int = backlogged_phase(self.load)
+
+    @property
+    def start(self) -> int:
+        """The phase in which the chain starts: a window of the load, without a backlog."""
+        return start_phase(self.load)
+
+    @property
+    def backlogged(self) -> int:
+        """A phase with a backlog: the window of the load."""
+        return backlogged_phase(self.load)
 
     @cached_property
     def structure(self) -> tuple[Phases, Transitions]:
@@ -557,11 +569,11 @@ class PublishedProfile:
             queued, late = (spread_lattice(*both, ratio) for both in zip(below, beyond, strict=True))
         else:
             queued, late = delay_lattices(*self.structure, rows, probability, self.load)
-        return merge_lattices(queued, late, self._path.forward_delay, self._path.rtt, self._interval, self.load)
+        return merge_lattices(queued, late, self.path.forward_delay, self.path.rtt, self.flow.interval, self.load)
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
-        return mean_delay_parts(*self.structure, rows, probability, self._path.rtt, self._interval)
+        return mean_delay_parts(*self.structure, rows, probability, self.path.rtt, self.flow.interval)
 
     def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
         """Return the share of time in states with a backlog."""
@@ -569,5 +581,23 @@ class PublishedProfile:
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve the chain within its first bound and compute the requested figures."""
-        forward_delay = self._path.forward_delay
+        forward_delay = self.path.forward_delay
         return NarrowSolution(*_summed_up(self._parameters, forward_delay, self.grows, figures, result, most_updates))
+
+
+class PublishedChain(FlowChain):
+    """The Markov chain of Brosh et al. (2010)."""
+
+    stack = NewReno2008
+    path_fields = PATH_FIELDS
+    compilation = merge_lattices, None
+
+    def refusals(self, scenario: Scenario) -> Iterator[UnsupportedError]:
+        """Yield the fields of a scenario whose values the chain refuses."""
+        assert isinstance(scenario.stack, NewReno2008)
+        return published_refusals(scenario.flow, scenario.path, scenario.stack)
+
+    def profile(self, scenario: Scenario) -> PublishedProfile:
+        """Return the chain of a scenario."""
+        assert isinstance(scenario.stack, NewReno2008)
+        return PublishedProfile(scenario.flow, scenario.path, scenario.stack)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tcpdelay.accuracy.errors import WRONG_CALL, is_near_capacity, no_less_than_teeth
 from tcpdelay.ask import QUIC_SIMULATED, UnsupportedError, refused_lateness, unknown_fields
 from tcpdelay.budget import Budget
-from tcpdelay.chain.chains import DistributionChain, solved_within
+from tcpdelay.chain.chains import DistributionChain
+from tcpdelay.chain.engine import MadePhases, Solver
 from tcpdelay.chain.events import begin, finished, new_events, put
 from tcpdelay.chain.solver.aggregation import backlog_drift
 from tcpdelay.chain.solver.state_space import Phases, Rows, Transitions
@@ -636,10 +637,12 @@ class QuicChain(DistributionChain):
         phases, transitions = window_chain(p, levels)
         start = _first_phase(levels)
         budget.load = f"{p.step / p.interval:.4g} messages per step"
-        if backlog_drift(phases, transitions, start + 1) >= 0:
+        solver = Solver(MadePhases((phases, transitions), start, start + 1, FIRST_BOUND), budget)
+        if not solver.carried:
             parts = DelayParts(forward, math.inf, 0.0, timeouts=0.0)
             return replace(DelayDistribution.unsustainable(forward), parts=parts, backlogged=1.0)
-        rows, probability, cut = solved_within(budget, phases, transitions, start, FIRST_BOUND)
+        rows, solution = solver.listed()
+        probability, cut = solution.probability, solver.cut(rows, solution)
         bound = int(rows["bound"][0])
         longest = (1 + math.ceil(p.cuts)) * bound * p.unit / p.packed * p.interval
         width = max(p.round_trip / BINS_PER_ROUND_TRIP, longest / MOST_BINS)

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from tcpdelay.accuracy.errors import SPEECH_TABLE
 from tcpdelay.ask import SIMULATED, UnsupportedError
 from tcpdelay.budget import SECONDS_PER_UPDATE, Budget
-from tcpdelay.chain.chains import LinuxChain, SourceChain, solved_within
+from tcpdelay.chain.engine import MadePhases, Solver
 from tcpdelay.chain.events import Events, begin, finished, new_events, put
+from tcpdelay.chain.linux.chain import LinuxChain, SourceChain
 from tcpdelay.chain.linux.delays import cost_of_bins, delay_bins, filled_bins
 from tcpdelay.chain.linux.departures import WEIGHT, last_packet_repaired
 from tcpdelay.chain.linux.losses import OpenWindow, open_window
@@ -33,6 +34,7 @@ from tcpdelay.chain.linux.phases import (
     TIMEOUT,
     Layout,
     Sending,
+    backlogged_phase,
     open_phase,
     repair_phase,
     round_phase,
@@ -333,9 +335,10 @@ class SpeechModel(SourceChain):
         budget.spend(seconds_of_phases(p))
         base, transitions, layout = linux_transitions(p)
         chain = speech_chain(p, alternation, base, transitions, layout)
-        start = start_phase(p, layout)
-        solved = solved_within(budget, chain.phases, chain.transitions, start, first_bound(p), MOST_BOUNDS)
-        rows, probability, cut = solved
+        made = MadePhases(chain[:2], start_phase(p, layout), backlogged_phase(layout), first_bound(p))
+        solver = Solver(made, budget)
+        rows, solution = solver.listed(most_bounds=MOST_BOUNDS)
+        probability, cut = solution.probability, solver.cut(rows, solution)
         beyond = beyond_backlog(p)
         updates, memory = cost_of_bins(p, chain.phases, chain.sending, rows, probability, beyond)
         budget.spend(2 * updates * SECONDS_PER_UPDATE)

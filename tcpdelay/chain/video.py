@@ -14,7 +14,7 @@ from tcpdelay.accuracy.errors import VIDEO_TABLE
 from tcpdelay.accuracy.validity import packet_size
 from tcpdelay.ask import SIMULATED, UnsupportedError
 from tcpdelay.budget import SECONDS_PER_UPDATE, Budget, TooLargeError
-from tcpdelay.chain.chains import SourceChain
+from tcpdelay.chain.linux.chain import SourceChain
 from tcpdelay.chain.linux.delays import NUMBER
 from tcpdelay.chain.linux.parameters import SAME_TIME, SMALLEST_WINDOW
 from tcpdelay.chain.solver.aggregation import gth_solve

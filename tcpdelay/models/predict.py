@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tcpdelay.accuracy.validity import beyond_validation, warn_outside
@@ -34,29 +35,29 @@ LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
 
 
+CHAINS: tuple[tuple[type[Any], type[Any], str], ...] = (
+    (Linux, Speech, "speech.SpeechModel"),
+    (Linux, Video, "video.VideoModel"),
+    (Linux, Source, "linux.chain.LinuxChain"),
+    (Quic, Source, "quic_chain.QuicChain"),
+    (Stack, Source, "published.PublishedChain"),
+)
+"""The chains: stack and source of each, and its module and class in `tcpdelay.chain`. The first that fits is asked."""
+
+
+def chain_model(scenario: Scenario) -> Model:
+    """Return the chain of a scenario, which may refuse it."""
+    stack, source = scenario.stack, scenario.source
+    return _chain(next(name for of, kind, name in CHAINS if isinstance(stack, of) and isinstance(source, kind)))
+
+
 @cache
-def chain_model(linux: bool, source: type[Source] = Flow) -> Model:
-    """Return the chain for the stack of a Linux kernel, or for the published one; the former has some for sources."""
+def _chain(name: str) -> Model:
+    """Return a chain by its module and class."""
     # Imported when first needed: the compiler that the chains use takes a second.
-    from tcpdelay.chain.chains import LinuxChain, PublishedChain
-
-    if linux and source is Speech:
-        from tcpdelay.chain.speech import SpeechModel
-
-        return SpeechModel()
-    if linux and source is Video:
-        from tcpdelay.chain.video import VideoModel
-
-        return VideoModel()
-    return LinuxChain() if linux else PublishedChain()
-
-
-@cache
-def quic_chain() -> Model:
-    """Return the chain of QUIC: messages on streams of their own, and datagrams."""
-    from tcpdelay.chain.quic_chain import QuicChain
-
-    return QuicChain()
+    module, _, own = name.rpartition(".")
+    model: Model = getattr(import_module(f"tcpdelay.chain.{module}"), own)()
+    return model
 
 
 @cache
@@ -77,9 +78,7 @@ def model_for(scenario: Scenario, method: AnsweredBy | Model = "chain") -> Model
         raise InvalidValueError("method", method, f"be one of {', '.join(map(repr, _METHODS))}")
     if method == "simulation":
         return simulator()
-    if isinstance(scenario.stack, Quic):
-        return quic_chain()
-    return chain_model(isinstance(scenario.stack, Linux), type(scenario.source))
+    return chain_model(scenario)
 
 
 def packets_to_count(scenario: Scenario, packets: int) -> int:

@@ -17,7 +17,7 @@ from tcpdelay.models.predict import chain_model
 from tcpdelay.quality.voice import best_playout_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Application, Scenario
-from tcpdelay.scenario.stack import DEFAULT_STACK, Linux
+from tcpdelay.scenario.stack import DEFAULT_STACK
 from tcpdelay.study.execution import counts_of, processes
 from tcpdelay.study.grid import Dimension, Grid, Meaning, Variables, evaluate
 from tcpdelay.study.search import at_bitrate
@@ -113,7 +113,7 @@ def _prepare(row: Any, scenario: Scenario) -> bool:
     """Write the headroom to a cell, and return whether to compute the delays."""
     for name in CELL.names or ():
         row[name] = np.nan
-    capacity = chain_model(isinstance(scenario.stack, Linux)).capacity(scenario)
+    capacity = chain_model(scenario).capacity(scenario)
     row["headroom"] = headroom = max(capacity / scenario.flow.packet_rate, 0.0)
     return not 1 < headroom < SMALLEST_HEADROOM
 

@@ -35,6 +35,7 @@ from tcpdelay.compiling.compilation import allocation_free, kernel
 # may become empty is followed once.
 
 BINS_PER_SLOT = 32
+"""Number of bins of delays in each slot."""
 MEAN_REPAIR_ONLY = 1e-8
 """Probability of a packet below which only the mean time of its further repairs counts."""
 NEGLIGIBLE = 1e-10

@@ -302,6 +302,7 @@ PER_WINDOW = (REPAIR_MORE, REPAIR_AGAIN, REPAIR, REPAIR, REPAIR_OPEN)
 ROUND_TRIPS_TO_ROUND = 2
 """Round-trip times from a write in an open window to the ACKs of the first round; the second is the recovery."""
 OPEN_KINDS = (OPEN, LOST_OPEN, LOST_TWO, LOST_REPAIRING)
+"""Kinds of the phases of an open window."""
 
 
 class SendingFields:

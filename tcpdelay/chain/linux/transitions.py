@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tcpdelay.budget import SECONDS_PER_UPDATE
+from tcpdelay.chain.engine import Profile
 from tcpdelay.chain.events import Events, begin, finished, new_events, put, put_repeat
 from tcpdelay.chain.linux.bursts import (
     lost_round_chance,
@@ -196,7 +197,7 @@ def linux_transitions(p: LinuxParameters) -> tuple[Phases, Transitions, Layout]:
     return phases, transitions, layout
 
 
-# The chain of a Linux kernel as a profile of `DelayModel`, and the bounds of its backlogs and delays.
+# The chain of a Linux kernel as a `Profile`, and the bounds of its backlogs and delays.
 
 LOADS_OF_BACKLOG = 2
 """Round-trip times whose packets fit into the first bound of the backlog."""
@@ -299,15 +300,14 @@ def compile_kernels() -> None:
         solve_by_sweeps(phases, transitions, rows, start, MAX_SWEEPS)
 
 
-class LinuxProfile:
-    """The chain of a Linux kernel for one scenario; a `Profile`."""
+class LinuxProfile(Profile):
+    """The chain of a Linux kernel for one scenario."""
 
     def __init__(self, flow: Flow, path: Path, stack: Linux) -> None:
+        super().__init__(flow, path)
         self.parameters = p = linux_parameters(flow, path, stack)
-        self._forward_delay = path.forward_delay
         self.load = p.load
         self.lossless = p.loss == 0
-        self.grows = True
         self.first_bound = first_bound(p)
         backlogs = self.first_bound * BYTES_PER_CELL if p.largest_window > MOST_WINDOWS else BYTES_PER_PHASE
         self.least_memory = float(PHASES_PER_WINDOW * p.largest_window * backlogs)
@@ -380,7 +380,7 @@ class LinuxProfile:
             values, weights = bins_with_tail(*self._bins_beyond(rows, probability), float(rows["ratio"][0]))
         else:
             values, weights = filled_bins(self.bins(rows, probability))
-        return self._forward_delay + values * self.parameters.interval, weights
+        return self.path.forward_delay + values * self.parameters.interval, weights
 
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
@@ -397,7 +397,7 @@ class LinuxProfile:
 
     def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
         """Solve the chain within its first bound and compute the requested figures."""
-        return NarrowSolution(*_summed_up(self.parameters, self._forward_delay, figures, result, most_updates))
+        return NarrowSolution(*_summed_up(self.parameters, self.path.forward_delay, figures, result, most_updates))
 
 
 # Sparse flows: the next packet is written after the timer of a lost packet has fired.
@@ -544,7 +544,7 @@ class SparseProfile(LinuxProfile):
     def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
         """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
         values, weights = self._found
-        return 0.0, float(values @ weights) - self._forward_delay - self._collected.held, self._collected.held
+        return 0.0, float(values @ weights) - self.path.forward_delay - self._collected.held, self._collected.held
 
     def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
         """Return the share of time with packets in the send buffer."""

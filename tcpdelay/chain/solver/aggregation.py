@@ -467,12 +467,15 @@ COMPARED = 0.2
 FASTEST_DECAY = 1e-3
 """Smallest ratio that counts as measured."""
 EIGENVECTOR_TOLERANCE = 1e-10
+"""Change per sweep at which the growth of a geometric backlog has settled."""
 FIRST_EXPONENT, SMALLEST_EXPONENT, LARGEST_EXPONENT = 1e-3, 1e-9, 5.0
 """Values of -log eta at which the search for eta begins, and at which it ends with eta = 1 or 0."""
 EXPONENT_TOLERANCE = 1e-6
+"""Relative change of -log eta at which the search for eta ends."""
 STEEPEST_GROWTH = 10.0
 """Growth in one sweep beyond which only its sign counts."""
 SMALLEST_GROWTH = 1e-300
+"""Smallest growth whose logarithm is taken."""
 MOST_STEPS = 60
 """Steps of the search for eta: each one at least halves an end of the interval, or its value."""
 

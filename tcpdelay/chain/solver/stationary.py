@@ -1,9 +1,9 @@
-"""The stationary distribution of a chain and its figures: iteration, small chains, the profile of a TCP."""
+"""The stationary distribution of a chain and its figures: iteration, and small chains."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,9 +130,11 @@ Where losses are rare most visits are to states without one, and |pi Q - pi| alo
 ACCEPTED_RESIDUAL = 1e-13
 """Largest sum of |pi Q - pi| that counts as solved."""
 MAX_SWEEPS = 1000
+"""Largest number of sweeps of one solution."""
 ROUGH = 1e-5
 """Change per sweep at which it is known how much is cut off at the bound."""
 SWEEPS_PER_EXTRAPOLATION = 3
+"""Sweeps from one extrapolation to the next."""
 FIRST_CORRECTION = 16
 """Sweep from which the phases are corrected by aggregation; quickly mixing chains are done before."""
 
@@ -143,6 +145,7 @@ NEAR = 1e-3
 The backlog is then corrected from the first sweep on.
 """
 SWEEPS_PER_REVIEW = 20
+"""Sweeps after which the progress is looked at."""
 SLOW = 0.01
 """Progress in that many sweeps from which on the backlog is corrected as well: near saturation it wanders for long."""
 FEWEST_SWEEPS_OF_PHASES = 100
@@ -401,7 +404,9 @@ def solve_within(
 
 
 REFINEMENTS = 2
+"""Steps of iterative refinement of a direct solution."""
 LARGEST_CHAIN = 20_000
+"""Largest number of states of a direct solution."""
 SECONDS_PER_STATE = 1e-4
 """Time that a state takes in a direct solution [s]."""
 
@@ -446,7 +451,7 @@ def solve_directly(phases: Phases, transitions: Transitions, rows: Rows, start: 
 # Small chains, solved and summed up in one compiled call, within the first bound of the backlog.
 #
 # For these chains Python would take as long as the solver, and keep other threads from working. Most backlogs stay
-# within the first bound. Where a backlog does not, `DelayModel` widens the bound.
+# within the first bound. Where a backlog does not, `SolvedChain` widens the bound.
 
 
 class NarrowSolution(NamedTuple):
@@ -460,7 +465,7 @@ class NarrowSolution(NamedTuple):
 
 
 LEFT, CARRIED, NOT_CARRIED = range(3)
-"""Outcome of a small chain: left to `DelayModel`, or solved; if solved, whether TCP carries the flow."""
+"""Outcome of a small chain: left to `SolvedChain`, or solved; if solved, whether TCP carries the flow."""
 NEGLIGIBLE_TRUNCATION = 1e-6
 """Probability at the bound below which the bound does not change the delays."""
 WORTH_FINISHING = 2e-6
@@ -568,7 +573,7 @@ def sum_up(
     return outcome
 
 
-# The interface between a TCP profile and the solver: phases, transitions, and delays from probabilities.
+# What chains and solver agree on.
 
 BYTES_PER_CELL = 60
 """Measured peak memory per cell, for visits, inflow and the history of the acceleration [bytes]."""
@@ -576,81 +581,3 @@ BYTES_PER_PHASE = 600
 """Memory per phase with its transitions [bytes]."""
 NEGLIGIBLE_LOSS = 1e-15
 """Loss probability below which the chains lose no packet: the effect of the loss is below rounding."""
-
-
-class Profile(Protocol):
-    """One scenario in the form that `DelayModel` solves."""
-
-    @property
-    def load(self) -> float:
-        """Packets written per round-trip time."""
-        ...
-
-    @property
-    def lossless(self) -> bool:
-        """Whether no packet is ever lost."""
-        ...
-
-    @property
-    def grows(self) -> bool:
-        """Whether the bound of the backlog grows until the probability at the bound is negligible."""
-        ...
-
-    @property
-    def first_bound(self) -> int:
-        """First bound of the backlog [packets]."""
-        ...
-
-    @property
-    def least_memory(self) -> float:
-        """Minimum memory of the chain [bytes]."""
-        ...
-
-    @property
-    def least_seconds(self) -> float:
-        """Estimated time in which the phases are made [s]."""
-        ...
-
-    @property
-    def structure(self) -> tuple[Phases, Transitions]:
-        """Phases and transitions, with durations in seconds."""
-        ...
-
-    @property
-    def kinds(self) -> NDArray[np.str_]:
-        """Kind of each phase: a word in lower case, without spaces."""
-        ...
-
-    @property
-    def start(self) -> int:
-        """The phase in which the chain starts."""
-        ...
-
-    @property
-    def backlogged(self) -> int:
-        """A phase with a backlog."""
-        ...
-
-    def cost_of_delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float]:
-        """Return the estimated time [s] and memory [bytes] that `delays` takes."""
-        ...
-
-    def delays(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return ascending delays [s] and their weights, which sum to 1; empty if no packet ever arrives."""
-        ...
-
-    def mean_parts(self, rows: Rows, probability: NDArray[np.float64]) -> tuple[float, float, float]:
-        """Return the parts of the mean delay without the one-way delay [s]: backlog, head of line, timeouts."""
-        ...
-
-    def backlogged_time(self, rows: Rows, probability: NDArray[np.float64]) -> float:
-        """Return the share of time with packets in the send buffer."""
-        ...
-
-    def sum_up(self, figures: RequestedFigures, result: NDArray[np.float64], most_updates: float) -> NarrowSolution:
-        """Solve a chain with losses within its first bound, and compute the requested figures, in one compiled call.
-
-        `result` receives the quantiles [s], the late fractions, the mean [s] and the probability at the bound. The
-        outcome is LEFT if the chain needs a wider bound, a direct solution, or more than `most_updates`.
-        """
-        ...

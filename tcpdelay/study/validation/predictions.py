@@ -303,7 +303,7 @@ def solve(scenario: Scenario) -> Prediction:
     """Return the chain's prediction; the chain is not solved if TCP cannot carry the flow or it would take too long."""
     rate = scenario.source.message_rate
     try:
-        capacity = chain_model(isinstance(scenario.stack, Linux)).capacity(scenario)
+        capacity = chain_model(scenario).capacity(scenario)
     except ValueError:
         return NOT_SOLVED
     # The capacity takes little time to compute. If the rate exceeds it, the backlog has no bound.
