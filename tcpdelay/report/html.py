@@ -369,8 +369,7 @@ def in_words(accuracy: Accuracy, quantile: float) -> str:
         for error in (*accuracy.quantile, *accuracy.mean, *accuracy.late_fraction)
     ]
     return (
-        "All figures above are interpolated, except the loss up to which it works: its range reaches over the edges "
-        f"that the chain has at the points around. At {accuracy.points} random points of this range, "
+        f"All figures above but the loss up to which it works are interpolated. At {accuracy.points} random points, "
         f"{quantile_name(quantile)} differed from the exact chain by {shown[0]} in the median and by up to {shown[1]} "
         f"at nine of ten points, the mean by {shown[2]} and {shown[3]}, the late fraction by {shown[4]} and {shown[5]} "
         f"of the packets. The verdict was wrong at {accuracy.wrong} points and left open at {accuracy.unsettled}. "

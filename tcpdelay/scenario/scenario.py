@@ -214,10 +214,7 @@ def application(name: str) -> Application:
 
 
 def source_of(flow: Source | str, name: str = "flow") -> Source:
-    """Return a source that is given as a `Source` or as the name of an application, in the argument called `name`.
-
-    The times of a trace count from its first message, as those of a file do: equal messages have equal answers.
-    """
+    """Return a source that is given as a `Source` or as the name of an application, in the argument called `name`."""
     preset = APPLICATIONS.get(flow) if isinstance(flow, str) else None
     if preset is not None:
         return preset.source
@@ -225,7 +222,7 @@ def source_of(flow: Source | str, name: str = "flow") -> Source:
         sources = "a Source, such as a Flow, a Video or a Trace"
         raise InvalidValueError(name, flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
     if isinstance(flow, Trace) and flow.times[0] > 0:
-        flow = replace(flow, times=flow.times - flow.times[0])
+        flow = replace(flow, times=flow.times - flow.times[0])  # As those of a file: equal answers to equal messages
     return with_rate(flow)
 
 
@@ -293,9 +290,7 @@ class Scenario:
         if not isinstance(self.source, Source):
             raise InvalidValueError("source", self.source, "be a Flow or another Source")
         # Refuses a source without a rate.
-        source = source_of(self.source)
-        if source is not self.source:
-            object.__setattr__(self, "source", source)
+        object.__setattr__(self, "source", source_of(self.source))
         checked_path(self.path)
         checked_profile(self.stack)
 
