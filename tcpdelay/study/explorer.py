@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -14,15 +14,16 @@ from numpy.typing import NDArray
 from tcpdelay.accuracy.validity import LINUX_RANGE
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.models.predict import chain_model
+from tcpdelay.models.predict import chain_model, predict
 from tcpdelay.quality.voice import best_playout_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Application, Scenario
 from tcpdelay.scenario.stack import DEFAULT_STACK, Linux
-from tcpdelay.study.boundary import working_boundary
-from tcpdelay.study.execution import counts_of, processes
+from tcpdelay.study import execution
+from tcpdelay.study.boundary import DEFAULT_TOLERANCE, first_failure
+from tcpdelay.study.execution import counts_of
 from tcpdelay.study.grid import Dimension, Grid, Meaning, Variables, evaluate
-from tcpdelay.study.search import at_bitrate
+from tcpdelay.study.search import at_bitrate, excess_lateness
 
 BITRATE_SPAN = 4.0
 """Largest ratio between a bitrate of the grid and the bitrate of the application."""
@@ -125,6 +126,8 @@ _MEANINGS = {
     "late_fraction": Meaning("1", "share of the packets later than the application's limit"),
     "mos": Meaning("1", "mean opinion score of a call at its best playout delay"),
     "expected_error": Meaning("1", "median of the expected relative error of the 95th percentile"),
+    "works": Meaning("1", "largest loss found that works"),
+    "fails": Meaning("1", "smallest loss found that fails"),
 }
 
 
@@ -172,7 +175,7 @@ def _predicted(
     found = evaluate(
         grid,
         Requested(probabilities, (application.target.limit,)),
-        processes(workers),
+        execution.processes(workers),
         variables=Variables(CELL, partial(_fill, application), _MEANINGS, dimensions, _prepare),
         on_progress=counts_of(on_progress),
     )
@@ -212,20 +215,38 @@ def compute_surfaces(
         meanings={"bitrate": Meaning("bit/s", "bits of the application per second")},
     )
     cells = _predicted(application, grid, processes, on_progress)
-    return Surfaces(application, bitrate, size.rtt, size.loss, cells, size.edge_rtt, _edges(application, bitrate, size))
+    searched = {"bitrate": bitrate, "rtt": size.edge_rtt, "loss": size.loss[:1]}
+    found = evaluate(
+        replace(grid, axes={name: tuple(values.tolist()) for name, values in searched.items()}),
+        executor=execution.processes(processes),
+        variables=Variables(EDGE, _fill_nothing, _MEANINGS, prepare=partial(_search_edge, size.loss)),
+        on_progress=counts_of(on_progress),
+    )
+    works, fails = found.works.values[..., 0], found.fails.values[..., 0]
+    edges = np.stack([np.nan_to_num(works, nan=0.0), np.nan_to_num(fails, nan=np.inf)], axis=-1)
+    return Surfaces(application, bitrate, size.rtt, size.loss, cells, size.edge_rtt, edges)
 
 
-def _edges(application: Application, bitrate: NDArray[np.float64], size: GridSize) -> NDArray[np.float64]:
-    """Return both sides of the edge of the loss at each bitrate and round-trip time, searched with the chain."""
-    edges = np.empty((bitrate.size, size.edge_rtt.size, 2))
-    for number, rate in enumerate(bitrate.tolist()):
-        flow = at_bitrate(application.flow, rate, DEFAULT_STACK.mss)
-        found = working_boundary(
-            flow, DEFAULT_STACK, rtt=size.edge_rtt, loss=size.loss, target=application.target, method="chain"
-        )
-        edges[number, :, 0] = np.nan_to_num(found.works_up_to, nan=0.0)
-        edges[number, :, 1] = np.nan_to_num(found.fails_from, nan=np.inf)
-    return edges
+EDGE = np.dtype([("works", np.float64), ("fails", np.float64)])
+"""Both sides of an edge of the loss; NaN where no loss works, or none fails."""
+
+
+def _search_edge(losses: NDArray[np.float64], row: Any, scenario: Scenario) -> bool:
+    """Write both sides of the edge at a bitrate and a round-trip time to a row; return that it needs no prediction."""
+    target = scenario.target
+    assert target is not None
+    requested = Requested(target=target, precision="decision")
+
+    def excess(loss: float) -> float | None:
+        at = replace(scenario, path=replace(scenario.path, loss=loss))
+        return excess_lateness(predict(at, requested, "chain"), target)
+
+    row["works"], row["fails"] = first_failure(excess, losses, DEFAULT_TOLERANCE)
+    return False
+
+
+def _fill_nothing(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+    """Write nothing: an edge has no further figures."""
 
 
 # The range of the edge between the points of the explorer's grid.
