@@ -227,6 +227,8 @@ def compute_surfaces(
     return Surfaces(application, bitrate, size.rtt, size.loss, cells, size.edge_rtt, edges)
 
 
+EDGE_SECONDS = 1.0
+"""Processor time that the chain may take at each loss that a search for an edge tries [s]."""
 EDGE = np.dtype([("works", np.float64), ("fails", np.float64)])
 """Both sides of an edge of the loss; NaN where no loss works, or none fails."""
 
@@ -235,13 +237,21 @@ def _search_edge(losses: NDArray[np.float64], row: Any, scenario: Scenario) -> b
     """Write both sides of the edge at a bitrate and a round-trip time to a row; return that it needs no prediction."""
     target = scenario.target
     assert target is not None
-    requested = Requested(target=target, precision="decision")
+    requested, known = Requested(target=target, precision="decision", max_seconds=EDGE_SECONDS), set[float]()
 
     def excess(loss: float) -> float | None:
         at = replace(scenario, path=replace(scenario.path, loss=loss))
-        return excess_lateness(predict(at, requested, "chain"), target)
+        answer = predict(at, requested, "chain")
+        if answer.answered:
+            known.add(loss)
+        return excess_lateness(answer, target)
 
-    row["works"], row["fails"] = first_failure(excess, losses, DEFAULT_TOLERANCE)
+    row["works"], fails = first_failure(excess, losses, DEFAULT_TOLERANCE)
+    if not np.isnan(fails) and fails not in known:
+        # A chain that is too large does not say that the flow fails; one at a higher loss may.
+        higher = losses[losses > fails].tolist()
+        fails = next((loss for loss in higher if (excess(loss) or 0.0) > 0 and loss in known), np.nan)
+    row["fails"] = fails
     return False
 
 
