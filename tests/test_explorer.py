@@ -244,6 +244,7 @@ def test_the_accuracy_in_words_names_each_number():
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr("tcpdelay.study.explorer.COARSE", GridSize(rtts=2, losses=2, bitrates=3))
+    monkeypatch.setattr("tcpdelay.study.explorer.EDGE_SECONDS", 0.1)
     monkeypatch.setattr("tcpdelay.study.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 
