@@ -60,7 +60,7 @@ BUDGETS = {
     "capture": 5_890,
     "testbed": 6_505,
     "proxy": 795,
-    "study": 9_660,
+    "study": 9_665,
     "advice": 1_865,
     "report": 5_975,
     "cli": 5_710,
