@@ -706,3 +706,13 @@ def test_the_error_of_the_chain_names_the_quantile_at_which_it_was_measured(run)
     assert re.search(r"^expected error +p99.9, not p99.99, ", printed, re.MULTILINE)
     printed = run("solve", "playout", "--rtt", "100ms", "--loss", "2%", "--app", "voip", "--codec", "g711")[1]
     assert re.search(r"^expected error +p95, not the buffer, ", printed, re.MULTILINE)
+
+
+def test_the_longest_round_trip_time_keeps_the_share_of_the_one_way_delay_of_a_preset(run):
+    words = ("--app", "opus", "--path", "home-bufferbloat", "--limit", "131ms", "--format", "json")
+    status, printed, _ = run("solve", "rtt", *words)
+    assert status == 0
+    path = td.Path.preset("home-bufferbloat")
+    edge = td.largest_rtt("opus", path, target=replace(APPLICATIONS["opus"].target, limit=0.131))
+    assert path.one_way_delay / path.rtt > 0.9
+    assert json.loads(printed)["value"] == edge.value < 0.131
