@@ -55,7 +55,7 @@ BUDGETS = {
     "ask": 415,
     "sim": 14_625,
     "chain": 9_950,
-    "models": 625,
+    "models": 630,
     "quality": 1_220,
     "capture": 5_890,
     "testbed": 6_505,

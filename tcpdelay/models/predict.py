@@ -253,7 +253,9 @@ def doubt_about(answer: Answer) -> int:
     """Return the number in `DOUBTS` of the reason why "auto" simulates although the chain has this answer, or 0."""
     from tcpdelay.accuracy.errors import WRONG_CALL
 
-    scenario, expected, doubt = answer.scenario, answer.expected_error, 0
+    # The error of the 95th percentile, whatever the target: one scenario has one model.
+    of_p95 = replace(answer, requested=replace(answer.requested, target=None, precision="exact"))
+    scenario, expected, doubt = answer.scenario, of_p95.expected_error, 0
     if beyond_validation(scenario.source, scenario.path, scenario.stack):
         doubt = NOT_CHECKED
     elif expected is not None and expected.p90 >= WRONG_CALL:
