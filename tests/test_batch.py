@@ -1,5 +1,6 @@
 """Tables of paths: what the lattice answers, what becomes of bad rows, and in which form the answers come."""
 
+import csv
 import re
 from decimal import Decimal
 from fractions import Fraction
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tcpdelay as td
+from tcpdelay.ask import NotSettledError
 from tcpdelay.declare import ColumnUnitWarning
 from tcpdelay.models.verdict import judge, late_range
 from tcpdelay.quality.voice import CallTarget, voice_mos, voice_quality
@@ -394,12 +396,18 @@ def test_decimal_columns_are_numbers():
     np.testing.assert_allclose(found.to_numpy(), wanted.to_numpy(), rtol=1e-12)
 
 
-def test_rows_beyond_the_checked_range_are_counted():
+@pytest.fixture
+def by_chain(monkeypatch):
+    """Tables in which no path is simulated as `predict_delay` does, as in those with many such paths."""
+    monkeypatch.setattr("tcpdelay.study.tables.rows.FEW_SIMULATED", 0)
+
+
+def test_rows_beyond_the_checked_range_are_counted(by_chain):
     with pytest.warns(td.ValidityWarning, match="1 of 2 rows lie outside the range"):
         td.predict_many({"rtt": [0.1, 0.8], "loss": [0.01, 0.0]}, flow="voip", cached=False)
 
 
-def test_a_loss_beyond_the_checked_range_only_fails_for_certain():
+def test_a_loss_beyond_the_checked_range_only_fails_for_certain(by_chain):
     # The chain has 317 ms at 12 %, and the simulation that `predict_delay` takes there has 418 ms.
     rows = {"rtt": [0.1] * 4, "loss": [0.12, 0.1, 0.11, 0.02], "limit": [0.4, 0.4, 0.1, 0.4]}
     with pytest.warns(td.ValidityWarning, match="2 of 4 .* at a larger loss, only a failure is certain"):
@@ -407,6 +415,43 @@ def test_a_loss_beyond_the_checked_range_only_fails_for_certain():
     assert found["verdict"].tolist() == ["uncertain", "works", "fails", "works"]
     assert found["late_high"][0] == 1
     assert found["late_low"][0] == pytest.approx(found["late_low"][1])
+    unchecked = "by the chain; predict simulates, as the chain is not checked here"
+    assert found["remark"].tolist() == [unchecked, None, unchecked, None]
+
+
+def test_a_few_rows_have_the_figures_of_a_prediction_whoever_answers():
+    # Not checked at this time and at this loss, checked and certain, a packet too large for the chain, and imprecise.
+    rows = {"rtt": [0.6, 0.1, 0.1, 0.06, 0.076], "loss": [0.01, 0.12, 0.02, 0.001, 0.00982]}
+    rows |= {"packet_size": [100, 100, 100, 20_000, 100], "interval": [1 / 30] * 5}
+    found = td.predict_many(rows, columns={"loss": "loss:fraction"}, cached=False)
+    methods = []
+    for row, values in enumerate(zip(*rows.values(), strict=True)):
+        delays = td.predict_delay(**dict(zip(rows, values, strict=True)))
+        methods.append(delays.method)
+        assert [found[name][row] for name in ("p50", "p95", "p99")] == delays.quantile([0.5, 0.95, 0.99]).tolist()
+        assert (found["mean"][row], found["late"][row]) == (delays.mean, delays.late_fraction(0.2))
+    assert methods == ["simulation", "simulation", "chain", "simulation", "simulation"]
+    assert found["remark"].tolist() == found["reason"].tolist() == [None] * 5
+
+
+def test_rows_say_why_a_prediction_has_other_figures(by_chain, run, tmp_path):
+    table = tmp_path / "paths.csv"
+    table.write_text("rtt_ms,loss_percent\n76,0.982\n600,1\n50,1\n")
+    status, _, errors = run("batch", str(table), "-o", "out.csv", "--app", "game", "--limit", "299ms", "--no-cache")
+    assert status == 0
+    written = [row["remark"] for row in csv.DictReader((tmp_path / "out.csv").read_text().splitlines())]
+    reasons = ["the chain's expected error is 10 % or more", "the chain is not checked here"]
+    assert written == [*(f"by the chain; predict simulates, as {reason}" for reason in reasons), ""]
+    assert "2 of 3 rows have other figures than predict: by the chain; predict simulates, as " in errors
+
+
+def test_a_row_whose_simulation_does_not_settle_has_no_prediction():
+    near = {"packet_size": 1448, "interval": 0.010, "rtt": 0.1, "loss": 0.01}
+    with pytest.raises(NotSettledError):
+        td.predict_delay(**near, max_seconds=0.05)
+    found = td.predict_many({name: [value] for name, value in near.items()}, cached=False, max_seconds=0.05)
+    assert found["reason"][0].startswith("the simulation does not settle")
+    assert np.isnan(found["p95"][0])
 
 
 @pytest.mark.parametrize(
@@ -494,8 +539,7 @@ def test_a_loss_in_a_file_without_a_unit_is_never_read_as_a_fraction_silently(na
 @pytest.mark.parametrize("columns", [{"rtt": "rtt:s"}, {"rtt": "rtt_s"}])
 def test_a_column_whose_unit_is_stated_is_taken_at_its_word(columns):
     table = {columns["rtt"].partition(":")[0]: [3.0], "loss": [0.01]}
-    with pytest.warns(td.ValidityWarning):
-        answers = td.predict_many(table, flow="voip", columns=columns, cached=False)
+    answers = td.predict_many(table, flow="voip", columns=columns, cached=False)
     assert answers["p50"][0] > 1.5
 
 
@@ -631,7 +675,16 @@ def test_a_call_is_rated_where_it_plays_out():
 SPEECH = td.Speech(174, 0.020)
 
 
-def test_rows_of_a_source_are_simulated_and_equal_rows_once(monkeypatch):
+def test_a_few_rows_of_a_source_are_those_of_a_prediction():
+    found = td.predict_many({"rtt": [0.1, 0.3], "loss": [0.01, 0.02]}, flow=SPEECH)
+    exact = [td.predict_delay(SPEECH, td.Path(rtt, loss)) for rtt, loss in ((0.1, 0.01), (0.3, 0.02))]
+    assert [delays.method for delays in exact] == ["chain", "simulation"]
+    assert found["p95"].tolist() == [delays.quantile(0.95) for delays in exact]
+    assert found["late"].tolist() == [delays.late_fraction(0.2) for delays in exact]
+    assert found["remark"].tolist() == [None, None]
+
+
+def test_rows_of_a_source_are_simulated_and_equal_rows_once(by_chain, monkeypatch):
     simulated = []
     simulate = td.simulate
     monkeypatch.setattr(
@@ -648,6 +701,8 @@ def test_rows_of_a_source_are_simulated_and_equal_rows_once(monkeypatch):
     assert found["p95"][2] == found["p95"][0]
     assert found["verdict"].tolist()[:2] == ["works", "fails"]
     assert found["reason"][3] == "loss must be a fraction from 0 to below 1"
+    fewer = "of at most 50000 messages; predict simulates more"
+    assert found["remark"].tolist() == [fewer, fewer, fewer, None]
 
 
 def test_a_table_with_too_many_paths_for_simulations_is_refused_with_an_estimate(monkeypatch):

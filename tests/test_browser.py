@@ -22,10 +22,12 @@ from tcpdelay.study.explorer import (
     PROBABILITIES,
     GridSize,
     compute_surfaces,
+    edge_range,
     interpolated,
     measure_accuracy,
     random_places,
 )
+from tcpdelay.study.largest import largest_loss
 from tcpdelay.study.search import at_bitrate
 
 # The explorer's page
@@ -124,6 +126,31 @@ def test_between_the_points_the_page_interpolates_as_we_do_and_is_as_accurate_as
     # Half of four points lie within the 90 % quantile by far, unless the accuracy is not that of this page.
     assert np.median(off, axis=0)[0] <= accuracy.quantile[1]
     assert np.median(off, axis=0)[1] <= accuracy.mean[1]
+
+
+def test_the_page_shows_the_range_that_contains_the_exact_edge(opened, page, explored):
+    surfaces, _ = explored[0]
+    rate, rtt = 1.2 * surfaces.bitrate[1], 0.12
+    low, high = edge_range(surfaces, np.array([[rate, rtt, 0.01]]))[0]
+    flow = at_bitrate(VOIP.flow, rate, 1448)
+    exact = largest_loss(flow, Path(rtt, 0.01), target=VOIP.target, method="chain")
+    assert low <= exact.value < exact.fails <= high
+    elements, complaints, _ = opened(page, link(rate, rtt, exact.value))
+    assert complaints == []
+    assert (float(elements["edge"]["data-low"]), float(elements["edge"]["data-high"])) == (low, high)
+    assert elements["edge"]["text"].startswith("between ")
+    assert elements["verdict"]["data-verdict"] == "unsettled"
+    assert elements["sentence"]["text"].startswith(
+        f"At this bitrate and round-trip time it works up to a loss that is {elements['edge']['text']}."
+    )
+    # At a point of the grid the edge is exact.
+    rtt = surfaces.rtt[6]
+    low, high = edge_range(surfaces, np.array([[VOIP.flow.bitrate, rtt, 0.01]]))[0]
+    for loss, verdict in ((0.5 * low, "works"), (2 * high, "late")):
+        elements, _, _ = opened(page, link(VOIP.flow.bitrate, rtt, loss))
+        assert elements["verdict"]["data-verdict"] == verdict
+        assert [float(elements["edge"][f"data-{side}"]) for side in ("low", "high")] == [low, high]
+        assert "between" not in elements["edge"]["text"]
 
 
 @pytest.mark.parametrize(

@@ -15,21 +15,27 @@ from tcpdelay.report.html import encoded, in_words
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import APPLICATIONS, application
 from tcpdelay.scenario.stack import Stack
+from tcpdelay.study.boundary import working_boundary
 from tcpdelay.study.explorer import (
     CELL,
     COARSE,
     FINE,
     PROBABILITIES,
     SMALLEST_HEADROOM,
+    UNSETTLED,
+    WORKS,
     Accuracy,
     GridSize,
     Surfaces,
     compute_surfaces,
+    edge_range,
     interpolated,
     measure_accuracy,
     predict_places,
     random_places,
+    verdicts,
 )
+from tcpdelay.study.largest import largest_loss
 from tcpdelay.study.search import at_bitrate
 from test_cli_help import examples
 
@@ -55,7 +61,8 @@ def invented(headroom, delay, grid=COARSE):
     cells["mean"] = np.where(cells["headroom"] > 1, delay(*places), np.inf)
     cells["quantiles"] = cells["mean"][..., np.newaxis] * np.linspace(0.5, 4, PROBABILITIES.size)
     cells["late_fraction"] = np.where(cells["headroom"] > 1, 0.01, 1.0)
-    return Surfaces(VOIP, *axes, cells)
+    edges = np.tile([0.0, np.inf], (grid.bitrates, grid.edge_rtt.size, 1))
+    return Surfaces(VOIP, *axes, cells, grid.edge_rtt, edges)
 
 
 @pytest.mark.parametrize("grid", [COARSE, FINE])
@@ -157,11 +164,44 @@ def test_the_accuracy_is_that_of_the_quantile_mean_and_verdict(surfaces):
         exact = model.delay_distribution()
         if exact.sustainable and np.isfinite(cell["mean"]):
             off.append(abs(cell["quantiles"][P95] / exact.quantile(0.95) - 1))
+        low, high = edge_range(surfaces, np.array([[bitrate, rtt, loss]]))[0]
         says = {cell["quantiles"][P95] <= 0.200, cell["late_fraction"] <= 0.05}
+        says |= {loss <= low} if loss <= low or loss >= high else {True, False}
         wrong += says == {exact.quantile(0.95) > 0.200}
     assert found.quantile == pytest.approx(np.quantile(off, [0.5, 0.9]), rel=0.05)
     assert found.wrong == wrong
     assert 55 <= found.points <= 60
+
+
+def test_the_edge_at_a_point_of_the_grid_is_the_exact_one(surfaces):
+    rtt = surfaces.rtt[3]
+    low, high = edge_range(surfaces, np.array([[VOIP.flow.bitrate, rtt, 0.01]]))[0]
+    edge = largest_loss(VOIP.flow, Path(rtt, 0.01), target=VOIP.target, method="chain")
+    assert (low, high) == (edge.value, edge.fails)
+
+
+@pytest.mark.parametrize("name", ["voip", "game"])
+def test_the_exact_edge_lies_in_the_range_that_is_shown(name):
+    app = application(name)
+    surfaces = compute_surfaces(app, GridSize(rtts=24, losses=4, bitrates=3))
+    places, held = random_places(surfaces, 40, seed=5), 0
+    for (rate, rtt, _), (low, high) in zip(places.tolist(), edge_range(surfaces, places), strict=True):
+        flow = at_bitrate(app.flow, rate, 1448)
+        exact = working_boundary(flow, rtt=[rtt], loss=surfaces.loss, target=app.target, method="chain")
+        works, fails = np.nan_to_num(exact.works_up_to[0]), np.nan_to_num(exact.fails_from[0], nan=np.inf)
+        # Two searches find an edge to a hundredth.
+        held += low <= 1.011 * works and fails <= 1.011 * high
+    assert held >= 39
+
+
+def test_no_verdict_is_given_within_the_range_of_the_edge(surfaces):
+    places = random_places(surfaces, 2000, seed=6)
+    found, edge = verdicts(surfaces, places, interpolated(surfaces, places)), edge_range(surfaces, places)
+    within = (places[:, 2] > edge[:, 0]) & (places[:, 2] < edge[:, 1])
+    assert 50 < within.sum() < 1000
+    assert (found[within] == UNSETTLED).all()
+    assert (found == WORKS).sum() > 500
+    assert (places[found == WORKS, 2] <= edge[found == WORKS, 0]).all()
 
 
 def test_a_denser_grid_is_more_accurate(surfaces):
@@ -204,6 +244,7 @@ def test_the_accuracy_in_words_names_each_number():
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr("tcpdelay.study.explorer.COARSE", GridSize(rtts=2, losses=2, bitrates=3))
+    monkeypatch.setattr("tcpdelay.study.explorer.EDGE_SECONDS", 0.1)
     monkeypatch.setattr("tcpdelay.study.explorer.measure_accuracy", functools.partial(measure_accuracy, points=3))
     monkeypatch.setattr("os.cpu_count", lambda: 1)
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tcpdelay import Flow, Messages, ParetoSizes, Speech, Trace, Utterances, Video
+from tcpdelay import Flow, Messages, ParetoSizes, Path, Speech, Trace, Utterances, Video, predict_delay, simulate
 from tcpdelay.declare import InvalidValueError
 
 TABLE = pa.table(
@@ -98,6 +98,22 @@ def test_times_of_a_clock_count_from_the_first_message(tmp_path):
     trace = Trace.read(file, period=2)
     assert trace.times.tolist() == [0.0, 0.25, 1.0]
     assert Trace.read(file).mean_bitrate == 8 * 11300 / 1.5
+
+
+def test_messages_have_the_same_answer_from_a_file_and_from_memory(tmp_path):
+    rng = np.random.default_rng(56)
+    times, sizes = np.round(np.cumsum(rng.exponential(0.03, 2000)), 4), rng.integers(40, 3000, 2000)
+    pyarrow.csv.write_csv(pa.table({"time": times, "size": sizes}), tmp_path / "trace.csv")
+    path = Path(rtt=0.05, loss=0.00737, loss_burst=2)
+    read, made = (
+        predict_delay(trace, path, packets=20_000)
+        for trace in (Trace.read(tmp_path / "trace.csv", period=70), Trace(times, sizes, period=70))
+    )
+    assert times[0] > 0
+    assert read.mean == made.mean
+    assert read.quantile([0.5, 0.95, 0.99]).tolist() == made.quantile([0.5, 0.95, 0.99]).tolist()
+    # So do the commands that simulate for themselves.
+    assert simulate(Trace(times, sizes, period=70), path, packets=20_000).mean == made.mean
 
 
 def test_blanks_in_a_file_belong_to_no_name(tmp_path):

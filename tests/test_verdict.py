@@ -120,6 +120,14 @@ def test_the_chain_decides_alone_where_it_can():
     assert (found.verdict, found.answer.method, asked) == ("works", "chain", [])
 
 
+def test_the_model_that_answers_does_not_depend_on_the_target():
+    # The chain's expected error of p99.9 is above 10 % here, and that of p95 is below.
+    scenario = Scenario(td.Flow(508 + 8, 0.1), td.Path(rtt=0.226, loss=0.0226, jitter=0.005))
+    answers = [predict(scenario, Requested(target=target)) for target in (None, td.Target(0.2), td.Target(0.2, 0.999))]
+    assert [answer.method for answer in answers] == ["chain"] * 3
+    assert answers[2].expected_error.mean >= 0.10 > answers[1].expected_error.mean
+
+
 def test_what_the_chain_refuses_is_simulated():
     scenario = replace(CALL, path=td.Path(rtt=0.100, loss=0.02, reordering=0.01))
     found = judge(scenario, td.Target(0.200), requested=Requested())

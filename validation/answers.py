@@ -280,7 +280,9 @@ def _in_batch(question: Question) -> dict[str, Any]:
         raise ValueError(errors.strip().splitlines()[-1])
     with File("out.csv").open() as file:
         (row,) = csv.DictReader(file)
-    return {name: row.get(name) for name in ("p95", "mean", "late", "works", "verdict", "reason", "sustainable")}
+    return {
+        name: row.get(name) for name in ("p95", "mean", "late", "works", "verdict", "reason", "remark", "sustainable")
+    }
 
 
 def _in_region(question: Question) -> dict[str, Any]:
@@ -376,12 +378,8 @@ def _figures_differ(question: Question, found: Answers) -> Iterator[str]:
     chain = predicted["method"] == "chain"
     if (row := records.get("batch")) is not None:
         p95 = float(row["p95"]) if row["p95"] else None
-        if chain and not _same(p95, predicted["p95"]):
-            yield f"p95: {p95} by batch, {predicted['p95']} by predict"
-        if not chain and not _missing(p95) and not _near(p95, predicted) and not row["reason"]:
-            yield f"p95: {p95} by batch without a reason, {predicted['p95']} by predict, which simulates"
-        if _missing(p95) != _missing(predicted["p95"]) and not row["reason"]:
-            yield f"p95: {p95} by batch without a reason, {predicted['p95']} by predict"
+        if not _same(p95, predicted["p95"]) and (chain or not (row["reason"] or row["remark"])):
+            yield f"p95: {p95} by batch without a reason or remark, {predicted['p95']} by predict"
     if (cell := records.get("region")) is not None and chain and not _same(cell["p95"], predicted["p95"], SIX_DIGITS):
         yield f"p95: {cell['p95']} in the region, {predicted['p95']} by predict"
     if (cell := records.get("explorer")) is not None and chain and not _same(cell["p95"], predicted["p95"], SIX_DIGITS):

@@ -273,10 +273,10 @@ def _without_quantity(
     question: Question, options: ScenarioOptions, grow: Growth | None, source: SourceOptions
 ) -> ScenarioOptions:
     """Return the options with a placeholder for the quantity in question, because a scenario needs a value."""
-    measured = options.ping is not None or options.ss is not None
-    if question in ("loss", "frontier") and options["loss"] is None and not measured:
+    known = options.ping is not None or options.ss is not None or options.path is not None
+    if question in ("loss", "frontier") and options["loss"] is None and not known:
         options = options.changed(loss=0.0)
-    if question in ("rtt", "frontier") and options["rtt"] is None and not measured:
+    if question in ("rtt", "frontier") and options["rtt"] is None and not known:
         if options["one_way_delay"] is not None:
             raise typer.BadParameter("--one-way-delay: needs --rtt; their ratio is kept")
         options = options.changed(rtt=0.1)

@@ -55,6 +55,8 @@ from tcpdelay.cli.scenario import SourceOptions, read_demand, read_source, varyi
 from tcpdelay.units import format_duration, format_fraction, format_time
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     import xarray as xr
 
     from tcpdelay.quality.voice import CallTarget
@@ -311,6 +313,9 @@ def _run(
     progress.end()
     if predictor.unchecked:
         print_warning(unchecked_message(predictor.unchecked, progress.rows))
+    if shares.remarks:
+        rows = sum(int(count[0]) for count in shares.counts.values())
+        print_warning(_counted("have other figures than predict", shares.remarks, rows))
     if shares.reasons:
         print_warning(_refused(shares))
 
@@ -319,13 +324,18 @@ def _refused(shares: WorkingShares) -> str:
     """Return the number of rows without a prediction, the most frequent reasons, and the option that may help."""
     from tcpdelay.study.tables.columns import COMMA, QUANTITIES, reasons
 
-    commonest = shares.reasons.most_common(MOST_REASONS)
-    listed = "; ".join(f"{reason} ({rows})" for reason, rows in commonest)
-    more = "; ..." if len(commonest) < len(shares.reasons) else ""
     rows = sum(int(count[0]) for count in shares.counts.values())
     with_comma = any(reasons(quantity)[COMMA - 1] in shares.reasons for quantity in QUANTITIES.values())
     remedy = "; if it is a decimal comma, add --decimal-comma" if with_comma else ""
-    return f"{shares.reasons.total()} of {rows} rows have no prediction: {listed}{more}{remedy}"
+    return f"{_counted('have no prediction', shares.reasons, rows)}{remedy}"
+
+
+def _counted(what: str, causes: Counter[str], rows: int) -> str:
+    """Return how many of all rows are so, and the most frequent causes."""
+    commonest = causes.most_common(MOST_REASONS)
+    listed = "; ".join(f"{cause} ({count})" for cause, count in commonest)
+    more = "; ..." if len(commonest) < len(causes) else ""
+    return f"{causes.total()} of {rows} rows {what}: {listed}{more}"
 
 
 def _interrupted(job: Job, cache: bool) -> str:

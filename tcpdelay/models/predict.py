@@ -33,6 +33,14 @@ SEGMENTS_PER_PACKET = 6
 """Mean segments of a message up to which a simulation has as many messages as of small packets."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
+NOT_CHECKED, WRONG_ABOUT_CAPACITY, IMPRECISE = 1, 2, 3
+DOUBTS = (
+    "",
+    "the chain is not checked here",
+    "the chain may be wrong about whether {} carries the flow",
+    f"the chain's expected error is {format_fraction(LARGEST_CHAIN_ERROR)} or more",
+)
+"""Why "auto" simulates although the chain has an answer, by number; the braces stand for the name of the transport."""
 
 
 CHAINS: tuple[tuple[type[Any], type[Any], str], ...] = (
@@ -220,8 +228,6 @@ def predict(scenario: Scenario, requested: Requested | None = None, method: Answ
 
 def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) -> Answer:
     """Ask the model, or the models in turn for "auto"."""
-    from tcpdelay.accuracy.errors import WRONG_CALL
-
     if method == "simulation":
         return _simulated(scenario, asked)
     chain = model_for(scenario, method)
@@ -233,20 +239,29 @@ def _answer(scenario: Scenario, asked: Requested, method: AnsweredBy | Model) ->
         return _simulated(scenario, asked, why_simulated(scenario, solved=False))
     if simulator().supports(scenario).refused:
         return chain.answer(scenario, asked)
-    outside = beyond_validation(scenario.source, scenario.path, scenario.stack)
-    if outside:
-        return _simulated(scenario, asked, f"the chain is not checked here: {outside[0]}")
+    if outside := beyond_validation(scenario.source, scenario.path, scenario.stack):
+        return _simulated(scenario, asked, f"{DOUBTS[NOT_CHECKED]}: {outside[0]}")
     answer = predict(scenario, asked, "chain")
     if not answer.answered:
         return _simulated(scenario, asked, _no_chain(scenario, answer.refusal))
-    expected = answer.expected_error
-    if expected is not None and expected.p90 >= WRONG_CALL:
-        carrier = transport_name(scenario.stack)
-        return _simulated(scenario, asked, f"the chain may be wrong about whether {carrier} carries the flow")
-    if expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
-        error = format_fraction(LARGEST_CHAIN_ERROR)
-        return _simulated(scenario, asked, f"the chain's expected error is {error} or more")
-    return answer
+    doubt = doubt_about(answer)
+    return _simulated(scenario, asked, DOUBTS[doubt].format(transport_name(scenario.stack))) if doubt else answer
+
+
+def doubt_about(answer: Answer) -> int:
+    """Return the number in `DOUBTS` of the reason why "auto" simulates although the chain has this answer, or 0."""
+    from tcpdelay.accuracy.errors import WRONG_CALL
+
+    # The error of the 95th percentile, whatever the target: one scenario has one model.
+    of_p95 = replace(answer, requested=replace(answer.requested, target=None, precision="exact"))
+    scenario, expected, doubt = answer.scenario, of_p95.expected_error, 0
+    if beyond_validation(scenario.source, scenario.path, scenario.stack):
+        doubt = NOT_CHECKED
+    elif expected is not None and expected.p90 >= WRONG_CALL:
+        doubt = WRONG_ABOUT_CAPACITY
+    elif expected is None or not expected.mean < LARGEST_CHAIN_ERROR:
+        doubt = IMPRECISE
+    return 0 if doubt and simulator().supports(scenario).refused else doubt
 
 
 def _simulated(scenario: Scenario, asked: Requested, because: str = "") -> Answer:

@@ -257,6 +257,7 @@ FIGURES = (
     *((quantile_name(q), f"{format_fraction(q)} come within") for q in (0.5, 0.9, 0.95, 0.99, 0.999)),
     ("late", "later than the limit"),
     ("mos", "mean opinion score, G.711"),
+    ("edge", "works up to a loss of"),
     ("headroom", "TCP could carry, in times the bitrate"),
     ("expected-error", "expected error of the chain's p95"),
 )
@@ -339,6 +340,8 @@ def _record(surfaces: Surfaces, accuracy: Accuracy) -> dict[str, Any]:
         "bitrate": surfaces.bitrate.tolist(),
         "rtt": surfaces.rtt.tolist(),
         "loss": surfaces.loss.tolist(),
+        "edgeRtt": surfaces.edge_rtt.tolist(),
+        "edges": [[low, high if math.isfinite(high) else None] for low, high in surfaces.edges.reshape(-1, 2).tolist()],
         "surfaces": {name: encoded(values, surfaces.cells.ndim) for name, values in stored.items()},
         "accuracy": in_words(accuracy, application.target.quantile),
     }
@@ -366,7 +369,7 @@ def in_words(accuracy: Accuracy, quantile: float) -> str:
         for error in (*accuracy.quantile, *accuracy.mean, *accuracy.late_fraction)
     ]
     return (
-        f"All figures above are interpolated. At {accuracy.points} random points of this range, "
+        f"All figures above but the loss up to which it works are interpolated. At {accuracy.points} random points, "
         f"{quantile_name(quantile)} differed from the exact chain by {shown[0]} in the median and by up to {shown[1]} "
         f"at nine of ten points, the mean by {shown[2]} and {shown[3]}, the late fraction by {shown[4]} and {shown[5]} "
         f"of the packets. The verdict was wrong at {accuracy.wrong} points and left open at {accuracy.unsettled}. "

@@ -221,6 +221,8 @@ def source_of(flow: Source | str, name: str = "flow") -> Source:
     if not isinstance(flow, Source):
         sources = "a Source, such as a Flow, a Video or a Trace"
         raise InvalidValueError(name, flow, f"be {sources}, or one of {', '.join(APPLICATIONS)}")
+    if isinstance(flow, Trace) and flow.times[0] > 0:
+        flow = replace(flow, times=flow.times - flow.times[0])  # As those of a file: equal answers to equal messages
     return with_rate(flow)
 
 
@@ -288,7 +290,7 @@ class Scenario:
         if not isinstance(self.source, Source):
             raise InvalidValueError("source", self.source, "be a Flow or another Source")
         # Refuses a source without a rate.
-        source_of(self.source)
+        object.__setattr__(self, "source", source_of(self.source))
         checked_path(self.path)
         checked_profile(self.stack)
 

@@ -1,10 +1,11 @@
-"""Predictions for the page of the explorer: the grid, the interpolation between its points, and its accuracy."""
+"""Predictions for the page of the explorer: the grid and its edges, the interpolation between, and its accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +14,23 @@ from numpy.typing import NDArray
 from tcpdelay.accuracy.validity import LINUX_RANGE
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.declare import InvalidValueError
-from tcpdelay.models.predict import chain_model
+from tcpdelay.models.predict import chain_model, predict
 from tcpdelay.quality.voice import best_playout_delay
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Application, Scenario
 from tcpdelay.scenario.stack import DEFAULT_STACK
-from tcpdelay.study.execution import counts_of, processes
+from tcpdelay.study import execution
+from tcpdelay.study.boundary import DEFAULT_TOLERANCE, first_failure
+from tcpdelay.study.execution import counts_of
 from tcpdelay.study.grid import Dimension, Grid, Meaning, Variables, evaluate
-from tcpdelay.study.search import at_bitrate
+from tcpdelay.study.search import at_bitrate, excess_lateness
 
 BITRATE_SPAN = 4.0
 """Largest ratio between a bitrate of the grid and the bitrate of the application."""
+
+EDGES_PER_RTT = 3
+"""Round-trip times with an edge for each of the grid: the edge of the loss falls and rises in steps."""
+JUST_BELOW = 1e-6
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,15 @@ class GridSize:
     def rtt(self) -> NDArray[np.float64]:
         """Round-trip times [s], ascending."""
         return np.geomspace(*LINUX_RANGE.rtt, self.rtts)
+
+    @property
+    def edge_rtt(self) -> NDArray[np.float64]:
+        """Round-trip times [s] of the edges, ascending.
+
+        The last but one is just below the last, at which packets may arrive exactly at the limit.
+        """
+        times = np.geomspace(*LINUX_RANGE.rtt, EDGES_PER_RTT * (self.rtts - 1) + 1)
+        return np.insert(times, -1, times[-1] * (1 - JUST_BELOW))
 
     @property
     def loss(self) -> NDArray[np.float64]:
@@ -97,6 +113,10 @@ class Surfaces:
     rtt: NDArray[np.float64]
     loss: NDArray[np.float64]
     cells: NDArray[np.void]  # The predictions
+    edge_rtt: NDArray[np.float64]  # Round-trip times [s] at which the edges of the loss are known, ascending
+    # The largest loss found that works at each bitrate of the grid and each of these times, and the smallest that
+    # fails; 0 and infinite where all, or none, of the losses fail. Shape (bitrates, times, 2).
+    edges: NDArray[np.float64]
 
 
 _MEANINGS = {
@@ -106,6 +126,8 @@ _MEANINGS = {
     "late_fraction": Meaning("1", "share of the packets later than the application's limit"),
     "mos": Meaning("1", "mean opinion score of a call at its best playout delay"),
     "expected_error": Meaning("1", "median of the expected relative error of the 95th percentile"),
+    "works": Meaning("1", "largest loss found that works"),
+    "fails": Meaning("1", "smallest loss found that fails"),
 }
 
 
@@ -153,7 +175,7 @@ def _predicted(
     found = evaluate(
         grid,
         Requested(probabilities, (application.target.limit,)),
-        processes(workers),
+        execution.processes(workers),
         variables=Variables(CELL, partial(_fill, application), _MEANINGS, dimensions, _prepare),
         on_progress=counts_of(on_progress),
     )
@@ -193,7 +215,96 @@ def compute_surfaces(
         meanings={"bitrate": Meaning("bit/s", "bits of the application per second")},
     )
     cells = _predicted(application, grid, processes, on_progress)
-    return Surfaces(application, bitrate, size.rtt, size.loss, cells)
+    searched = {"bitrate": bitrate, "rtt": size.edge_rtt, "loss": size.loss[:1]}
+    found = evaluate(
+        replace(grid, axes={name: tuple(values.tolist()) for name, values in searched.items()}),
+        executor=execution.processes(processes),
+        variables=Variables(EDGE, _fill_nothing, _MEANINGS, prepare=partial(_search_edge, size.loss)),
+        on_progress=counts_of(on_progress),
+    )
+    works, fails = found.works.values[..., 0], found.fails.values[..., 0]
+    edges = np.stack([np.nan_to_num(works, nan=0.0), np.nan_to_num(fails, nan=np.inf)], axis=-1)
+    return Surfaces(application, bitrate, size.rtt, size.loss, cells, size.edge_rtt, edges)
+
+
+EDGE_SECONDS = 1.0
+"""Processor time that the chain may take at each loss that a search for an edge tries [s]."""
+EDGE = np.dtype([("works", np.float64), ("fails", np.float64)])
+"""Both sides of an edge of the loss; NaN where no loss works, or none fails."""
+
+
+def _search_edge(losses: NDArray[np.float64], row: Any, scenario: Scenario) -> bool:
+    """Write both sides of the edge at a bitrate and a round-trip time to a row; return that it needs no prediction."""
+    target = scenario.target
+    assert target is not None
+    requested, known = Requested(target=target, precision="decision", max_seconds=EDGE_SECONDS), set[float]()
+
+    def excess(loss: float) -> float | None:
+        at = replace(scenario, path=replace(scenario.path, loss=loss))
+        answer = predict(at, requested, "chain")
+        if answer.answered:
+            known.add(loss)
+        return excess_lateness(answer, target)
+
+    row["works"], fails = first_failure(excess, losses, DEFAULT_TOLERANCE)
+    if not np.isnan(fails) and fails not in known:
+        # A chain that is too large does not say that the flow fails; one at a higher loss may.
+        higher = losses[losses > fails].tolist()
+        fails = next((loss for loss in higher if (excess(loss) or 0.0) > 0 and loss in known), np.nan)
+    row["fails"] = fails
+    return False
+
+
+def _fill_nothing(row: Any, answer: Answer, values: Mapping[str, Any]) -> None:
+    """Write nothing: an edge has no further figures."""
+
+
+# The range of the edge between the points of the explorer's grid.
+
+ON_POINT = 1e-9
+"""Share of the distance between two points of an axis up to which a value counts as one of the points."""
+FURTHER = 1
+"""Round-trip times on both sides of those around a place whose edges count too."""
+
+
+def edge_range(surfaces: Surfaces, places: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the range of the largest loss that works at the bitrate and round-trip time of each place: shape (n, 2).
+
+    It reaches over the exact edges at the points around, and at the next round-trip times: between points the edge may
+    leave the range of those beside it. At a point it is the exact edge.
+    """
+    around = product(_around(surfaces.bitrate, places[:, 0]), _around(surfaces.edge_rtt, places[:, 1], FURTHER))
+    corners = [surfaces.edges[rate, rtt] for rate, rtt in around]
+    return np.stack([np.min(corners, axis=0)[:, 0], np.max(corners, axis=0)[:, 1]], axis=-1)
+
+
+def _around(axis: NDArray[np.float64], values: NDArray[np.float64], further: int = 0) -> list[NDArray[np.int64]]:
+    """Return the numbers of the points below and above each value, and of `further` points on both sides of them.
+
+    If a value is one of the points, all are its number.
+    """
+    numbers = np.interp(np.log(values), np.log(axis), np.arange(axis.size))
+    low, high = np.floor(numbers + ON_POINT).astype(np.int64), np.ceil(numbers - ON_POINT).astype(np.int64)
+    more = further * (high > low)
+    first, last = np.maximum(low - more, 0), np.minimum(high + more, axis.size - 1)
+    return [np.minimum(first + step, last) for step in range(2 + 2 * further)]
+
+
+WORKS, FAILS, UNSETTLED = 1, 0, -1
+
+
+def verdicts(surfaces: Surfaces, places: NDArray[np.float64], guessed: NDArray[np.void]) -> NDArray[np.int8]:
+    """Return the page's verdict at each place: `WORKS`, `FAILS`, or `UNSETTLED` within the range of the edge.
+
+    `guessed` are the interpolated predictions there. Where these contradict the edges, the verdict is not settled.
+    """
+    target = surfaces.application.target
+    place = int(np.flatnonzero(np.isclose(PROBABILITIES, target.quantile))[0])
+    in_time = guessed["quantiles"][:, place] <= target.latest
+    late = ~np.isnan(guessed["quantiles"][:, place]) & ~in_time
+    few, edge, loss = target.allows(guessed["late_fraction"]), edge_range(surfaces, places), places[:, 2]
+    works, fails = in_time & few & (loss <= edge[:, 0]), late & ~few & (loss >= edge[:, 1])
+    return np.select([works, fails], [WORKS, FAILS], UNSETTLED).astype(np.int8)
 
 
 # The interpolation between the points of the explorer's grid, and its accuracy.
@@ -308,16 +419,15 @@ def measure_accuracy(
     place = int(np.flatnonzero(np.isclose(PROBABILITIES, target.quantile))[0])
     quantile, exact_quantile = guessed["quantiles"][:, place], exact["quantiles"][:, place]
     known = ~np.isnan(exact_quantile) & ~np.isnan(quantile)
-    in_time, works = (np.array([*map(target.is_met_by, delays.tolist())]) for delays in (quantile, exact_quantile))
-    few_late = np.array([*map(target.allows, guessed["late_fraction"].tolist())])
-    settled = known & (in_time == few_late)
+    verdict, works = verdicts(surfaces, places, guessed), exact_quantile <= target.latest
+    settled = known & (verdict != UNSETTLED)
     finite = known & np.isfinite(exact_quantile) & np.isfinite(quantile)
     return Accuracy(
         points=int(known.sum()),
         quantile=_spread(quantile[finite] / exact_quantile[finite] - 1),
         mean=_spread(guessed["mean"][finite] / exact["mean"][finite] - 1),
         late_fraction=_spread((guessed["late_fraction"] - exact["late_fraction"])[known]),
-        wrong=int(np.sum(settled & (in_time != works))),
+        wrong=int(np.sum(settled & ((verdict == WORKS) != works))),
         unsettled=int(np.sum(known & ~settled)),
     )
 

@@ -205,11 +205,11 @@ class GridWork:
         except ValueError as error:
             # The values do not go together, or `fill` refuses the answer.
             refusal = error
-        _blank_row(row)
+        blank_row(row)
         return str(refusal)
 
 
-def _blank_row(row: Any) -> None:
+def blank_row(row: Any) -> None:
     """Set a row to NaN and False."""
     for name in row.dtype.names:
         row[name] = np.nan if row.dtype[name].base.kind == "f" else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from tcpdelay.accuracy.validity import validated_range
@@ -176,7 +176,7 @@ def largest_or_none(
     beyond = Scenario(*((found and found.beyond) or axis.place(axis.lowest)), stack)
     because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
     model = simulator(COMPARED_PACKETS, because=because)
-    return _searched(axis, stack, asked, model, on_progress, now=now) if because else found
+    return _searched(axis, stack, asked, model, on_progress, auto=True, now=now) if because else found
 
 
 def _compared_packets(axis: Axis, stack: KnownStack) -> int:
@@ -210,6 +210,9 @@ def _searched(
         fails = _exact(axis.quantity, beyond, found.outside)
         limit, delay_beyond = _limit(Scenario(*beyond, stack), asked, model)
     answer = predict(Scenario(*at, stack), asked, model)
+    if answer.status == "not settled":
+        # It is certain that the target is met, but not yet how long the delay is.
+        answer = predict(Scenario(*at, stack), replace(asked, precision="decision"), model)
     near = now is None or value < now * FAR
     with_range = near or answer.method == "chain"
     ends = edges_within_error(axis, stack, asked, found.inside, model, auto) if with_range else (None, None)

@@ -195,6 +195,8 @@ then also gives the delays."""
 STARTING_UTILIZATION = 0.5
 """Share of the fair TCP rate at which a search starts."""
 STARTING_TOLERANCE = 0.1
+SECONDS_AT_END = 3.0
+"""Processor time that each of the answers takes at most that confirm an end of a range [s]."""
 SMALLEST_EXCESS = 1e-9
 """Excess that stands for 0, so that its sign says on which side of the edge a value lies."""
 ROUNDING = 1e-9
@@ -405,7 +407,8 @@ def edges_within_error(
 ) -> tuple[float | None, float | None]:
     """Return the range in which the expected error places an edge: to 1 %, or to 5 % by simulations.
 
-    With `auto`, what the chain refuses is simulated, and the range contains the edge of what `predict` answers.
+    With `auto`, what the chain refuses is simulated, and the range contains the edge of what `predict` answers. The
+    simulations of a search are short, and `predict` simulates for longer.
     """
     requested, target = replace(asked, precision="decision"), asked.target
     assert target is not None
@@ -423,7 +426,7 @@ def edges_within_error(
         return bracket(excess, edge, axis.lowest, axis.highest, tolerance, near)
 
     ends = edge_if(longer=True).inside, edge_if(longer=False).outside
-    if not auto or model != "chain":
+    if not auto:
         return ends
     works, fails = (_where_predicted(axis, stack, requested, end, end is ends[0]) for end in ends)
     return works, fails
@@ -432,8 +435,8 @@ def edges_within_error(
 def _where_predicted(
     axis: Axis, stack: KnownStack, requested: Requested, end: float | None, works: bool
 ) -> float | None:
-    """Return an end of the range of the chain, or the next value at which `predict` agrees that it works or fails."""
-    decided, target = replace(requested, packets=COMPARED_PACKETS), requested.target
+    """Return an end of a range, or the next value at which `predict` agrees that it works or fails."""
+    decided, target = replace(requested, max_seconds=min(SECONDS_AT_END, requested.max_seconds)), requested.target
     assert target is not None
 
     def excess(value: float) -> float | None:

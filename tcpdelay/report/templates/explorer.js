@@ -17,6 +17,7 @@ const SHOWN = { rtt: formatTime, loss: formatFraction, bitrate: formatRate, play
 const element = (name) => document.getElementById(name);
 const state = { app: data.applications[0].name, ...data.start, bitrate: data.applications[0].bitrateOfApp, playout: 0 };
 const SPOKEN_AFTER = 300;
+const SAME_EDGE = 1.015;  // Ratio of the two sides of one edge, which a search brings together to a hundredth.
 let steps = {}, box = null, speaking = 0;
 
 function surfaces() {
@@ -103,12 +104,23 @@ function headline({ verdict, quantile }, { limit }) {
     works: () => `Works, with ${formatTime(limit - quantile)} to spare`,
     late: () => `Does not work: ${formatTime(quantile - limit)} too late`,
     endless: () => "Does not work: TCP cannot carry this flow",
-    unsettled: () => "Uncertain: too close to the limit to interpolate",
+    unsettled: () => "Uncertain: too close to the edge to interpolate",
     unknown: () => "Uncertain: TCP can hardly carry this flow",
   }[verdict]();
 }
 
-function sentence({ verdict, quantile, late }, { limit, quantile: share }) {
+// The exact edge is known at the points of the grid alone, which are searched with the chain.
+function edgeInWords({ low, high }) {
+  if (high === Infinity) return low > 0 ? `${formatFraction(low)} or more` : "not known here";
+  if (low === 0) return `less than ${formatFraction(high)}`;
+  return high / low < SAME_EDGE ? formatFraction(low) : `between ${formatFraction(low)} and ${formatFraction(high)}`;
+}
+
+function sentence({ verdict, quantile, late, edge }, { limit, quantile: share }) {
+  if (verdict === "unsettled") {
+    return `At this bitrate and round-trip time it works up to a loss that is ${edgeInWords(edge)}. ` +
+      "The command below has the exact prediction here.";
+  }
   if (verdict === "endless") return "Packets pile up in the send buffer for as long as the flow sends.";
   if (verdict === "unknown") return "So close to what TCP can carry nothing was computed in advance; ask the chain itself.";
   return `${formatFraction(share)} of the packets arrive within ${formatTime(quantile)}; the limit is ` +
@@ -126,6 +138,8 @@ function showNumbers(prediction, record) {
   show("mean", prediction.mean, formatTime);
   for (const probability of [0.5, 0.9, 0.95, 0.99, 0.999]) show(`p${number(100 * probability)}`, at(probability), formatTime);
   show("late", prediction.late, formatFraction);
+  element("edge").textContent = edgeInWords(prediction.edge);
+  [element("edge").dataset.low, element("edge").dataset.high] = [prediction.edge.low, prediction.edge.high];
   show("headroom", prediction.headroom, (headroom) => String(significant(headroom)));
   show("expected-error", prediction.expectedError, formatFraction);
   element("mos-row").hidden = !("mos" in record.surfaces);

@@ -1,6 +1,6 @@
 // Surfaces as they come in the page, and the prediction between their points: what tcpdelay.explorer.interpolation does.
 
-const MISSING = 65535;
+const MISSING = 65535, ON_POINT = 1e-9, FURTHER = 1;
 const CORNERS = [0, 1, 2, 3, 4, 5, 6, 7].map((bits) => [bits >> 2, (bits >> 1) & 1, bits & 1]);
 
 function decoded({ low, high, width, codes }) {
@@ -30,6 +30,17 @@ function surrounding(axes, place) {
   }));
 }
 
+// The numbers of the points of an axis around a value, and of further points on both sides; of a point its own alone.
+function around(axis, value, further) {
+  const above = axis.findIndex((point) => point >= value), end = axis.length - 1;
+  const upper = above < 0 ? end : above, lower = Math.max(upper - 1, 0);
+  const share = Math.log(value / axis[lower]) / Math.log(axis[upper] / axis[lower]);
+  if (above <= 0 || share > 1 - ON_POINT) return [upper];
+  if (share < ON_POINT) return [lower];
+  const first = Math.max(lower - further, 0), last = Math.min(upper + further, end);
+  return Array.from({ length: last - first + 1 }, (_, step) => first + step);
+}
+
 // The weighted mean over those points that are known; NaN where none is.
 function mixed({ values, width }, corners, number = 0) {
   let sum = 0, weights = 0;
@@ -50,8 +61,18 @@ class Surfaces {
     this.target = probabilities.indexOf(record.quantile);
     this.limit = record.limit;
     this.lateAllowed = 1 - record.quantile;
+    this.edgeRtt = record.edgeRtt;
+    // Where no loss fails, the upper side is null.
+    this.edges = record.edges.map(([low, high]) => ({ low, high: high ?? Infinity }));
     this.stored = Object.fromEntries(
       Object.entries(record.surfaces).map(([name, surface]) => [name, decoded(surface)]));
+  }
+
+  // The range of the largest loss that works at a bitrate and a round-trip time: over the exact edges around.
+  edge([bitrate, rtt]) {
+    const times = around(this.edgeRtt, rtt, FURTHER), edges = around(this.axes[0], bitrate, 0).flatMap(
+      (rate) => times.map((time) => this.edges[rate * this.edgeRtt.length + time]));
+    return { low: Math.min(...edges.map(({ low }) => low)), high: Math.max(...edges.map(({ high }) => high)) };
   }
 
   // What decides at a place, an array of bitrate, round-trip time and loss.
@@ -61,12 +82,12 @@ class Surfaces {
     const endless = headroom <= 1;
     const quantile = this.delay(corners, headroom, 1 + this.target);
     const late = endless ? 1 : Math.exp(mixed(this.stored.late_fraction, corners));
+    const edge = this.edge(place), loss = place[2];
     let verdict = "unsettled";
-    if (endless) verdict = "endless";
-    else if (Number.isNaN(quantile) || Number.isNaN(late)) verdict = "unknown";
-    else if (quantile <= this.limit && late <= this.lateAllowed) verdict = "works";
-    else if (quantile > this.limit && late > this.lateAllowed) verdict = "late";
-    return { corners, headroom, endless, quantile, late, verdict };
+    if (Number.isNaN(quantile) || Number.isNaN(late)) verdict = "unknown";
+    else if (quantile <= this.limit && late <= this.lateAllowed && loss <= edge.low) verdict = "works";
+    else if (quantile > this.limit && late > this.lateAllowed && loss >= edge.high) verdict = endless ? "endless" : "late";
+    return { corners, headroom, endless, quantile, late, edge, verdict };
   }
 
   // The mean (number 0) or a quantile; stored without what the nearness of the capacity multiplies it by.

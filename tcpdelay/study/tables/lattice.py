@@ -26,7 +26,7 @@ from tcpdelay import __version__
 from tcpdelay.accuracy.validity import validated_range
 from tcpdelay.ask import Answer, Requested
 from tcpdelay.declare import InvalidValueError, bounds, is_number
-from tcpdelay.models.predict import AnsweredBy, supports
+from tcpdelay.models.predict import DOUBTS, AnsweredBy, doubt_about, predict, supports
 from tcpdelay.models.verdict import late_range
 from tcpdelay.scenario.path import Path as NetworkPath
 from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, constant_rate
@@ -34,7 +34,7 @@ from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, Linux, Quic, Stack, StackName
 from tcpdelay.store import error_in_words, written_durably
 from tcpdelay.study.execution import work_out
-from tcpdelay.study.grid import ORDINARY_PATH, Grid, GridWork, Question, Variables, question
+from tcpdelay.study.grid import ORDINARY_PATH, Grid, GridWork, Question, Variables, blank_row, question
 from tcpdelay.units import format_duration
 
 ORDINARY = Flow(174, 0.020), ORDINARY_PATH
@@ -49,6 +49,9 @@ EXACT_ROWS = 1000
 """Number of first rows of a flow that get the answer for exactly their path: the lattice would save few chains."""
 PATH_MESSAGES = 50_000
 """Number of messages in the simulation of a path, for a source that is no `Flow`."""
+FEW_SIMULATED = 10
+"""Largest number of paths of a table that are simulated where `predict` does not take the chain's answer; each takes
+some seconds."""
 FEW_PATHS, TRIED_PATHS = 200, 8
 """Largest table that is simulated without an estimate of the time, and number of paths that the estimate tries."""
 LONGEST_TIME = 3600.0
@@ -67,14 +70,27 @@ PLACES = _RTTS * (_LOSSES + 1)
 """Number of paths of the lattice."""
 
 OnProgress: TypeAlias = Callable[[int, int], None] | None
+_FLAGS = ("works", "sustainable", "simulated")
 ANSWER = np.dtype(
-    [*((name, np.float64) for name in (*COLUMNS, "quantile")), ("works", np.bool_), ("sustainable", np.bool_)]
+    [
+        *((name, np.float64) for name in (*COLUMNS, "quantile")),
+        *((name, np.bool_) for name in _FLAGS),
+        ("remark", np.int8),
+    ]
 )
-"""The answer for a path: `COLUMNS` [s, the late fraction, and the range that the expected error allows], NaN if the
-chain is too large; the target's quantile [s]; whether the target is met; and whether TCP can carry the flow."""
+"""The answer for a path: `COLUMNS` [s, the late fraction, and the range that the expected error allows], NaN if there
+is none; the delay of the target's quantile [s]; whether the target is met; whether TCP can carry the flow; whether
+`predict` has simulated this path; and if not, though it would, the number of the reason in `remarks`."""
+FEWER_MESSAGES = len(DOUBTS)
 Answers: TypeAlias = Mapping[str, NDArray[Any]]
 """The columns of `ANSWER`, for several paths or rows."""
 NO_ANSWERS: Answers = {name: np.empty(0, ANSWER[name]) for name in ANSWER.names or ()}
+
+
+def remarks(transport: str) -> tuple[str, ...]:
+    """Return why rows do not have the figures of `predict`, which simulates, by the number of the remark."""
+    by_chain = (f"by the chain; predict simulates, as {doubt.format(transport)}" for doubt in DOUBTS[1:])
+    return "", *by_chain, f"of at most {PATH_MESSAGES} messages; predict simulates more"
 
 
 def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -136,6 +152,7 @@ class Lattice:
     def __init__(self, asked: Question) -> None:
         self.asked = asked
         self.solved = 0  # Chains solved so far in this process
+        self.simulations = 0  # Paths so far that are simulated as `predict` does
         self._known = NO_ANSWERS
         # Number of the answer for each place, from 1. An array of zeros takes no memory until it is written to.
         self._index = np.zeros(PLACES, np.int32)
@@ -153,19 +170,21 @@ class Lattice:
         rtt: NDArray[np.float64],
         loss: NDArray[np.float64],
         on_progress: OnProgress = None,
+        few: int = 0,
         exact: bool | None = None,
     ) -> Answers:
         """Return the predictions for rows, and solve the chains that are not known yet.
 
         The first `EXACT_ROWS` rows get the answer for exactly their path, unless a call has more rows. All other rows
         get the answer for the nearest path of the lattice. `on_progress` is called with the number of chains solved,
-        and to be solved. `exact` decides in place of the number of rows.
+        and to be solved. If `predict` simulates at most `few` of the exact paths, they are simulated. `exact` decides
+        in place of the number of rows.
         """
         if exact is None:
             exact = self.is_exact_for(rtt.size)
             self._exact_rows += rtt.size if exact else 0
         if exact:
-            return self._answer_exactly(rtt, loss, on_progress)
+            return self._answer_exactly(rtt, loss, on_progress, few)
         return self.nearest(place_of(rtt, loss), on_progress)
 
     def nearest(self, places: NDArray[np.int64], on_progress: OnProgress = None) -> Answers:
@@ -234,16 +253,56 @@ class Lattice:
                 "give fewer or rounded paths, or a Flow, which the chain answers"
             )
 
-    def _answer_exactly(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
+    def _answer_exactly(
+        self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress, few: int
+    ) -> Answers:
         paths = list(zip(rtt.tolist(), loss.tolist(), strict=True))
         new = [path for path in dict.fromkeys(paths) if path not in self._exact]
         if new:
             new_rtt, new_loss = np.array(new).T
             self._refuse_hopeless(new_rtt, new_loss)
-            solved = self._solved(new_rtt, new_loss, on_progress)
+            solved = self._predicted(new_rtt, new_loss, on_progress, few)
             self._exact.update(zip(new, range(len(self._exact), len(self._exact) + len(new)), strict=True))
             self._exact_answers = joined(self._exact_answers, solved)
         return taken(self._exact_answers, np.array([self._exact[path] for path in paths], np.int64))
+
+    def _predicted(
+        self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress, few: int
+    ) -> Answers:
+        """Return the answers for paths; those of `predict` where it simulates, if these are few."""
+        found = np.zeros(rtt.size, ANSWER)
+        left = np.arange(rtt.size)
+        if not self.simulated or rtt.size > few:
+            for name, column in self._solved(rtt, loss, on_progress).items():
+                found[name] = column
+            left = np.flatnonzero(np.isnan(found["p50"]) | (found["remark"] > 0))
+        for done, place in enumerate(left.tolist() if left.size <= few else ()):
+            if on_progress is not None:
+                on_progress(done, left.size)
+            self._predict(found[place], _scenario(self.asked, rtt, loss, {"path": place}))
+        return {name: np.ascontiguousarray(found[name]) for name in NO_ANSWERS}
+
+    def _predict(self, row: Any, scenario: Scenario) -> None:
+        """Write the answer of `predict` to a row, which is blank without an answer."""
+        answer = predict(scenario, self._requested)
+        blank_row(row)
+        if answer.answered:
+            _fill(self.asked.target, row, answer, {})
+            row["remark"] = 0
+        row["simulated"] = answer.status != "unsupported" and answer.method == "simulation"
+        self.simulations += answer.method == "simulation"
+
+    @property
+    def _requested(self) -> Requested:
+        """What is asked about each path."""
+        asked, target = self.asked, self.asked.target
+        return Requested(
+            (*PROBABILITIES, target.quantile),
+            (target.limit,),
+            target=target,
+            max_seconds=asked.max_seconds,
+            max_memory=asked.max_memory,
+        )
 
     def _messages(self) -> int:
         """Return the number of messages of the simulation of a path."""
@@ -255,19 +314,12 @@ class Lattice:
 
     def _solved(self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress) -> Answers:
         """Return the answers for paths."""
-        asked, target = self.asked, self.asked.target
-        requested = Requested(
-            (*PROBABILITIES, target.quantile),
-            (target.limit,),
-            target=target,
-            max_seconds=asked.max_seconds,
-            max_memory=asked.max_memory,
-        )
-        grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, asked, rtt, loss))
+        requested = self._requested
+        grid = Grid({"path": tuple(range(rtt.size))}, partial(_scenario, self.asked, rtt, loss))
         method: AnsweredBy = "chain"
         if self.simulated:
             requested, method = replace(requested, packets=self._messages()), "simulation"
-        work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, target), {}))
+        work = GridWork(grid, requested, method, Variables(ANSWER, partial(_fill, self.asked.target), {}))
         self.solved += rtt.size
         found = work_out(work, on_progress=on_progress).values
         return {name: found[name] for name in NO_ANSWERS}
@@ -304,6 +356,7 @@ def _fill(target: Target, row: Any, answer: Answer, values: Mapping[str, Any]) -
     row["late_low"], row["late_high"] = late_range(answer, target.latest)
     row["works"] = answer.meets(target)
     row["sustainable"] = answer.sustainable
+    row["remark"] = doubt_about(answer) if answer.method == "chain" else FEWER_MESSAGES
 
 
 def lattice_path(asked: Question) -> Path:

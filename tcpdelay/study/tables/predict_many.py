@@ -61,9 +61,12 @@ def predict_many(
 ) -> Any:
     """Predict the delays of every row of a table.
 
-    The first 1000 rows of each flow get the answer of `predict_delay`. In larger tables, each row gets the answer for
-    the nearest path of a lattice. Round-trip time and loss of this path differ from the row by 0.5 % at most (losses
-    below 0.1 % by 0.5 % or 5e-8). The chain is solved once for each path, and the answers are remembered.
+    The first 1000 rows of each flow get the chain's answer for exactly their path. In larger tables, each row gets the
+    answer for the nearest path of a lattice. Round-trip time and loss of this path differ from the row by 0.5 % at most
+    (losses below 0.1 % by 0.5 % or 5e-8). The chain is solved once for each path, and the answers are remembered.
+
+    Up to ten paths for which `predict_delay` simulates are simulated too, and have its figures. If a table has more,
+    they keep the chain's figures, if it has any, and `remark` says why those of `predict_delay` are others.
 
     `max_seconds` and `max_memory` hold for each path that is solved. In a larger table, a path of the lattice that
     needs more has no prediction, and neither have the rows nearest to it. Each budget has its own answers in the user's
@@ -110,8 +113,8 @@ def predict_many(
     pyarrow.Table, RecordBatch or RecordBatchReader, pandas.DataFrame, or dict of ndarray
         The table, with the additional columns p50, p95, p99 and mean [s], late (fraction of the packets later than the
         limit), late_low and late_high (range of this fraction that the chain's expected error allows), with `call` the
-        score mos, works, sustainable, verdict, and reason. The verdict is "works" or "fails" where this whole range
-        meets, or misses, the target, and otherwise "uncertain". Rows without a prediction keep their place:
+        score mos, works, sustainable, verdict, reason, and remark. The verdict is "works" or "fails" where this whole
+        range meets, or misses, the target, and otherwise "uncertain". Rows without a prediction keep their place:
         `reason` explains why there is no prediction, and the other columns are null: pandas.NA in `works` and
         `sustainable` of a DataFrame, None in those of a mapping, NaN in columns of numbers. A reader is read while its
         result is read.

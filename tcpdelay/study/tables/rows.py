@@ -20,15 +20,17 @@ from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
 from tcpdelay.scenario.source import Source as MessageSource
-from tcpdelay.scenario.stack import KnownStack, NewReno2008
+from tcpdelay.scenario.stack import KnownStack, NewReno2008, transport_name
 from tcpdelay.study.grid import Question, question
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
 from tcpdelay.study.tables.lattice import (
     COLUMNS,
+    FEW_SIMULATED,
     Answers,
     Lattice,
     load_answers,
+    remarks,
     require_chain,
     require_simulator,
     save_lattice,
@@ -37,6 +39,7 @@ from tcpdelay.study.tables.sides import Verdicts, has_sides
 from tcpdelay.units import NUMBER
 
 FLAGS = ("works", "sustainable")
+WORDS = ("verdict", "reason", "remark")
 COUNTED: tuple[Verdict, ...] = ("works", "uncertain")
 """Verdicts that are counted; the other rows with a prediction fail."""
 NO_CHAIN = "the chain is too large to compute, or does not model this loss or packet size"
@@ -100,6 +103,7 @@ class RowPredictor:
         self.demand, self.sources, self.prefix, self.cached = demand, sources, prefix, cached
         # Whether rows are only counted by their verdicts: other figures may then be those of neighbouring paths.
         self.counted = counted and (demand.call is None or demand.call.mos is None)
+        self._simulated = 0  # Paths so far that are simulated as `predict` does
         self.unchecked = 0  # Rows so far outside the range in which the model has been checked
         self._columns = COLUMNS if demand.call is None else (*COLUMNS, "mos")
         self._lattices: OrderedDict[tuple[MessageSource, Target], Lattice] = OrderedDict()
@@ -109,7 +113,7 @@ class RowPredictor:
         """Return the columns of a table, followed by the added columns."""
         added: list[Any] = [pa.field(self.prefix + name, pa.float64()) for name in self._columns]
         added += [pa.field(self.prefix + name, pa.bool_()) for name in FLAGS]
-        added += [pa.field(self.prefix + name, pa.string()) for name in ("verdict", "reason")]
+        added += [pa.field(self.prefix + name, pa.string()) for name in WORDS]
         taken = [field.name for field in added if field.name in given.names]
         if taken:
             raise ValueError(
@@ -130,18 +134,21 @@ class RowPredictor:
                     reason = np.where((reason == 0) & (faults > 0), faults + FAULTS * place, reason).astype(np.int8)
         added = {name: np.full(batch.num_rows, np.nan) for name in self._columns}
         added |= {name: np.zeros(batch.num_rows, np.bool_) for name in FLAGS}
-        added["verdict"] = np.zeros(batch.num_rows, np.int8)
+        added |= {name: np.zeros(batch.num_rows, np.int8) for name in ("verdict", "remark")}
+        simulated = np.full(batch.num_rows, self.demand.simulated)
         for flow, target, rows in self._flows(values, reason == 0):
             answers = self._predict_flow(flow, target, values["rtt"][rows], values["loss"][rows], on_progress)
+            simulated[rows] |= answers["simulated"]
             for name, column in added.items():
                 column[rows] = answers[name]
-        unanswered = NOT_SETTLED if self.demand.simulated else NO_CHAIN
-        reason[(reason == 0) & np.isnan(added["p50"])] = _REASONS.index(unanswered)
+        unanswered = (reason == 0) & np.isnan(added["p50"])
+        reason = np.where(unanswered, np.where(simulated, *map(_REASONS.index, (NOT_SETTLED, NO_CHAIN))), reason)
         bad = reason > 0
         nulls = bad if bad.any() else None
-        verdicts = _words(added.pop("verdict"), VERDICTS, nulls)
+        verdicts, remark = _words(added.pop("verdict"), VERDICTS, nulls), added.pop("remark")
+        said = _words(remark, remarks(transport_name(self.demand.stack)), bad | (remark == 0))
         arrays = [pa.array(column, mask=nulls) for column in added.values()]
-        return pa.record_batch([*batch.columns, *arrays, verdicts, _words(reason, _REASONS, ~bad)], schema=schema)
+        return pa.record_batch([*batch.columns, *arrays, verdicts, _words(reason, _REASONS, ~bad), said], schema=schema)
 
     def save(self, growth: float = 1.0) -> None:
         """Write the lattices that have grown by more than a factor `growth` since they were last written."""
@@ -224,7 +231,7 @@ class RowPredictor:
                 answers["works"] = answers["sustainable"] & (scores >= call.mos)
                 allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
         answers["verdict"] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
-        self.unchecked += int(np.count_nonzero(known.exceeded_by_paths(flow, rtt, loss)))
+        self.unchecked += int(np.count_nonzero(known.exceeded_by_paths(flow, rtt, loss) & ~answers["simulated"]))
         return answers
 
     def _answers(
@@ -240,9 +247,10 @@ class RowPredictor:
         Where the loss is larger than the largest with which the chain is checked, all that is known is that more losses
         make more packets late.
         """
-        beyond, exact = loss > largest, lattice.is_exact_for(rtt.size)
-        answers = lattice.answer(rtt, loss, on_progress)
-        beyond &= ~np.isnan(answers["late"])
+        exact, before = lattice.is_exact_for(rtt.size), lattice.simulations
+        answers = lattice.answer(rtt, loss, on_progress, FEW_SIMULATED - self._simulated)
+        self._simulated += lattice.simulations - before
+        beyond = (loss > largest) & ~np.isnan(answers["late"]) & ~answers["simulated"]
         fewest = answers["late_low"].copy()
         if beyond.any():
             least = lattice.answer(rtt[beyond], np.full(int(beyond.sum()), largest), exact=exact)
@@ -266,6 +274,7 @@ class WorkingShares:
         self.by, self.prefix = tuple(by), prefix
         self.counts: dict[tuple[Any, ...], np.ndarray[Any, np.dtype[np.int64]]] = {}
         self.reasons: Counter[str] = Counter()  # Rows without a prediction, by the reason
+        self.remarks: Counter[str] = Counter()  # Rows with other figures than those of `predict`, by the remark
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Count the rows of a batch of predictions."""
@@ -282,10 +291,11 @@ class WorkingShares:
             group = tuple(row[key] for key in keys)
             count = np.array([row["known_count"], *(row[f"{name}_sum"] or 0 for name in summed)], np.int64)
             self.counts[group] = self.counts.get(group, np.zeros_like(count)) + count
-        reason: Any = batch.column(self.prefix + "reason")
-        if reason.null_count < len(reason):
-            given = pc.value_counts(pc.drop_null(reason)).to_pylist()
-            self.reasons.update({each["values"]: each["counts"] for each in given})
+        for name, counter in (("reason", self.reasons), ("remark", self.remarks)):
+            said: Any = batch.column(self.prefix + name)
+            if said.null_count < len(said):
+                given = pc.value_counts(pc.drop_null(said)).to_pylist()
+                counter.update({each["values"]: each["counts"] for each in given})
 
 
 def group_order(group: tuple[Any, ...]) -> tuple[tuple[bool, str, Any, str], ...]:

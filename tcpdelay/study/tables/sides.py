@@ -61,7 +61,8 @@ class Verdicts(Lattice):
         found, known = taken(_STAND_INS, self._sides[places]), self.is_known(places)
         for name, column in self.known(places[known]).items():
             found[name][known] = column
-        return found
+        # Remarks are about the figures of a row.
+        return {**found, "remark": np.zeros_like(found["remark"])}
 
     def _decide(self, places: NDArray[np.int64], on_progress: OnProgress) -> None:
         """Find the verdict of places that are not known, or solve them: in each gap between solved ones the middle."""
