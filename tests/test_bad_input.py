@@ -77,7 +77,7 @@ def test_whatever_is_typed_gives_an_answer_or_one_line(base, options, extra):
         contextlib.redirect_stderr(errors),
     ):
         # Larger chains are refused, so that no input takes long.
-        patched.setattr(model, "LARGEST_MEMORY", 2**22)
+        patched.setattr(model, "MOST_MEMORY", 2**22)
         status = main(arguments)
     complaints = [line for line in errors.getvalue().split("\n")[:-1] if not line.startswith("warning: ")]
     if status == 0:

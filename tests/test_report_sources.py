@@ -125,7 +125,9 @@ def test_the_loss_curve_ends_where_the_chain_has_no_finite_delay():
 def test_margins_say_how_many_are_found():
     told = []
     guideline("voip", Path(rtt=0.100, loss=0.01), on_margin=lambda done, count: told.append((done, count)))
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    # They are searched side by side: two may be found at the same time.
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == ((0, 3), (3, 3))
 
 
 @pytest.mark.parametrize(

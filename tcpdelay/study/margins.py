@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import Literal
+from functools import cache, partial
+from typing import Any, Literal
+
+import numpy as np
 
 from tcpdelay.accuracy.validity import validated_range
 from tcpdelay.ask import Answer, Model, Requested
@@ -18,6 +21,7 @@ from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, Target, checked_arguments, flow_of, target_of
 from tcpdelay.scenario.source import Flow, Source
 from tcpdelay.scenario.stack import KnownStack, NewReno2008, Stack, StackName, checked_profile
+from tcpdelay.study.execution import work_out
 from tcpdelay.study.largest import FAR, NOT_MODELLED, Edge, largest_or_none
 from tcpdelay.study.search import STEP, Axis, Bracket, at_rtt, bitrate_axis, bracket, loss_axis, rtt_axis
 
@@ -167,14 +171,34 @@ def margins(
     axes = [(path.loss, loss_axis(source, path)), (path.rtt, rtt_axis(source, path))]
     if isinstance(source, Flow) or type(source).at_bitrate is not Source.at_bitrate:
         axes.append((source.mean_bitrate, bitrate_axis(source, path, stack)))
-    found: list[Margin] = []
-    for now, axis in axes:
-        if on_progress is not None:
-            on_progress(len(found), len(axes))
-        found.append(_margin(axis.quantity, now, largest_or_none(axis, stack, target, method, now=now)))
     if on_progress is not None:
-        on_progress(len(found), len(axes))
-    return tuple(found)
+        on_progress(0, len(axes))
+    found = work_out(_Searches(axes, stack, target, method, copy_context()), on_progress)
+    return tuple(found.values["margin"])
+
+
+@dataclass(frozen=True)
+class _Searches:
+    """The searches for the margins, side by side in threads."""
+
+    axes: list[tuple[float, Axis]]  # The present value of each quantity, and its axis
+    stack: KnownStack
+    target: Target
+    method: AnsweredBy | Model
+    context: Context  # Of the caller: the threads share what has been solved
+    row_type = np.dtype([("margin", np.object_)])
+
+    @property
+    def size(self) -> int:
+        """Number of margins."""
+        return len(self.axes)
+
+    def fill(self, row: Any, number: int) -> str:
+        """Write a margin to `row`."""
+        now, axis = self.axes[number]
+        search = partial(largest_or_none, axis, self.stack, self.target, self.method, now=now)
+        row["margin"] = _margin(axis.quantity, now, self.context.copy().run(search))
+        return ""
 
 
 def _margin(quantity: str, now: float, edge: Edge | None) -> Margin:
