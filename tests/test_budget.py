@@ -40,7 +40,7 @@ from tcpdelay.sim.simulation import packets_within
 from tcpdelay.study.grid import question
 from tcpdelay.study.sweep.run import sweep_runs
 from tcpdelay.study.sweep.specification import read_sweep
-from tcpdelay.study.tables.lattice import EXACT_ROWS, lattice_path
+from tcpdelay.study.tables.lattice import EXACT_ROWS, FEW_SIMULATED, lattice_path
 
 CALL, PATH = td.Flow(174, 0.020), td.Path(rtt=0.100, loss=0.02)
 LARGE = Scenario(td.Flow(1448, 0.005), td.Path(rtt=0.3, loss=0.0012), td.Stack.linux())
@@ -451,10 +451,24 @@ def test_a_wrong_budget_of_a_sweep_is_refused_in_one_line(evaluate, message):
     assert str(caught.value) == f"specification: [evaluate] {message}"
 
 
+MANY = {"rtt": [RTT] * (FEW_SIMULATED + 1), "loss": (LOSS * np.linspace(1, 1.01, FEW_SIMULATED + 1)).tolist()}
+"""A table with more paths than are simulated one by one."""
+
+
 @pytest.mark.parametrize("little", LITTLE)
-@pytest.mark.parametrize("rows", [1, EXACT_ROWS + 1])
-def test_a_row_beyond_its_budget_has_the_reason(little, rows):
-    table = {"rtt": [RTT] * rows, "loss": [LOSS] * rows}
+def test_a_single_row_beyond_the_budget_of_the_chain_is_simulated_as_predict_does(little):
+    found = td.predict_many({"rtt": [RTT], "loss": [LOSS]}, flow=STREAM, cached=False, **little)
+    asked = Requested(target=question(STREAM, None, None, None).target, **little)
+    answer = predict(Scenario(STREAM, td.Path(RTT, LOSS)), asked)
+    assert answer.method == "simulation"
+    assert (found["p95"][0], found["reason"][0]) == (answer.require().quantile(0.95), None)
+
+
+@pytest.mark.parametrize("little", LITTLE)
+@pytest.mark.parametrize(
+    "table", [MANY, {"rtt": [RTT] * (EXACT_ROWS + 1), "loss": [LOSS] * (EXACT_ROWS + 1)}], ids=["exact", "lattice"]
+)
+def test_a_row_beyond_its_budget_has_the_reason(little, table):
     found = td.predict_many(table, flow=STREAM, cached=False, **little)
     assert set(found["reason"]) == {"the chain is too large to compute, or does not model this loss or packet size"}
     assert np.isnan(found["p95"]).all()
@@ -498,8 +512,9 @@ def test_a_simulated_cell_and_row_have_no_more_messages_than_their_time_allows(m
     speech = td.Speech(174, 0.020)
     for seconds in (10.0, 0.02):
         td.working_region(speech, rtt=[0.1], loss=[0.01], max_seconds=seconds)
-        td.predict_many({"rtt": [0.1], "loss": [0.01]}, flow=speech, max_seconds=seconds, cached=False)
-    assert seen == [50_000, 50_000, 40_000, 40_000]
+        td.predict_many(MANY, flow=speech, max_seconds=seconds, cached=False)
+    cell_and_rows = len(MANY["rtt"]) + 1
+    assert seen == [50_000] * cell_and_rows + [40_000] * cell_and_rows
     td.working_region(speech, rtt=[0.1], loss=[0.01], max_seconds=0.02, packets=60_000)
     assert seen[-1] == 60_000
 
@@ -534,10 +549,11 @@ def test_options_have_one_message(run, tmp_path, command, option, value, message
 
 
 def test_options_reach_the_rows_and_the_cells(run, tmp_path):
-    (tmp_path / "users.csv").write_text(f"rtt,loss\n{RTT},{LOSS}\n")
+    lines = [f"{rtt},{loss}" for rtt, loss in zip(MANY["rtt"], MANY["loss"], strict=True)]
+    (tmp_path / "users.csv").write_text("\n".join(["rtt,loss", *lines]))
     stream = ("--packet-size", "1448", "--interval", "5ms")
     status, _, errors = run("batch", "users.csv", *stream, "--no-cache", "--max-memory", "1MiB")
-    assert (status, "1 of 1 rows have no prediction: the chain is too large" in errors) == (0, True)
+    assert (status, "11 of 11 rows have no prediction: the chain is too large" in errors) == (0, True)
     asked = ("region", *stream, "--rtt", "50ms..60ms", "--loss", "0.2%..0.5%", "--points", "2", "--max-seconds", "0.01")
     status, printed, _ = run(*asked, "--method", "chain", "--format", "csv")
     assert status == 0

@@ -103,8 +103,8 @@ def predict_many(
         Called with the number of chains solved, and the number of chains to solve.
     max_seconds : float
         Processor time that the answer for one path may take [s], 0.01 to 1e6, by an estimate that does not depend on
-        the machine. A row whose chain needs more has no prediction. Of any other source, a path has no more messages
-        than this time allows.
+        the machine. Rows whose chain needs more are simulated if they are few, and have no prediction if not. Of any
+        other source, a path has no more messages than this time allows.
     max_memory : float, optional
         Memory that the chain of one path may take [bytes], 2**20 to 2**50; by default 1 GiB.
 
