@@ -66,6 +66,13 @@ def test_a_prediction_agrees_at_both_ends_of_the_range_of_a_simulated_edge():
     assert edge.certain < 0.97 * edge.value
 
 
+def test_a_simulated_edge_does_not_depend_on_the_bitrate_before():
+    path, target = td.Path(rtt=0.060, loss=0.01), td.Target(0.3)
+    low, high = (td.largest_bitrate(td.Video(bitrate), path, target=target) for bitrate in (5e5, 4e6))
+    assert low.method == "simulation"
+    assert (low.value, low.certain, low.impossible) == (high.value, high.certain, high.impossible)
+
+
 class DecidesEarly(Simulator):
     """A simulator whose decisions settle, and whose delays do not."""
 

@@ -15,7 +15,7 @@ from tcpdelay.advice.recommendation import NO_EVIDENCE, Situation
 from tcpdelay.advice.rules import fast_retransmit_playout, timeout_playout
 from tcpdelay.ask import Requested
 from tcpdelay.delays import UNKNOWN_ERROR, DelayDistribution
-from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, predict, simulator
+from tcpdelay.models.predict import COMPARED_PACKETS, predict, simulator
 from tcpdelay.report import phrases
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.scenario import Scenario, Target, application
@@ -253,7 +253,7 @@ def test_a_lower_bitrate_is_told_the_delay_of_the_search_that_found_it(monkeypat
     situation = Situation(answer, target, bitrate=bitrate, model=simulator(4000))
     (rule,) = (rule for rule in RULES if rule.key == "bitrate")
     lower = replace(scenario, source=at_bitrate(scenario.flow, 2e6, 1448))
-    searched = predict(lower, method=simulator(packets_to_count(scenario, 10_000))).require()
+    searched = predict(lower, method=simulator(10_000)).require()
     assert rule.effect(situation).with_rule == searched.quantile(0.999)
 
 

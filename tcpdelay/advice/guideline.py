@@ -26,7 +26,6 @@ from tcpdelay.models.predict import (
     COMPARED_PACKETS,
     AnsweredBy,
     model_to_compare,
-    packets_to_count,
     predict,
     simulator,
     supports,
@@ -124,7 +123,7 @@ def _findings(request: GuidelineRequest) -> Findings:
     because, model = "", _CHAIN
     if judged.method == "simulation":
         because = judged.simulated_because or "a simulation was requested"
-        model = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress, because)
+        model = simulator(COMPARED_PACKETS, request.on_progress, because)
     delays = judged.distribution
     return Findings.of(
         request,

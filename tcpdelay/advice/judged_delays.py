@@ -398,7 +398,7 @@ class JudgedDelays:
         bitrate = next((margin for margin in found if margin.quantity == "bitrate"), None)
         simulated = model != "chain" and answer.answered
         # Less precise than the answer, as there are many changes: an effect counts beyond the errors of both.
-        compared = simulator(packets_to_count(scenario, COMPARED_PACKETS), request.on_progress) if simulated else model
+        compared = simulator(COMPARED_PACKETS, request.on_progress) if simulated else model
         situation = Situation(answer, target, utilization, bitrate, request.application, compared, judged)
         alternatives = alternatives_at_ends(scenario, target, measured_ends(scenario.path, estimate), model)
         verdict = agreed_verdict(judgement, works, alternatives)
@@ -549,8 +549,8 @@ class OtherTransport:
     quantile: Interval
     late_fraction: float  # Share of the messages that are late or lost
     verdict: Verdict  # Whether the target is met
-    # Whether this transport meets a target that TCP may miss, or saves more than the errors of both delays and more
-    # than 1 % of the delay.
+    # Whether this transport meets a target that TCP misses, or saves more than the errors of both delays and more than
+    # 1 % of the delay.
     helps: bool
 
 
@@ -594,7 +594,7 @@ def other_transports(
             continue
         quantile = cast("Simulation", simulated.distribution).quantile_interval
         met = verdict_of(simulated, target)
-        helps = (met == "works" != verdict) or _saves(within, quantile)
+        helps = (met == "works" and verdict == "fails") or _saves(within, quantile)
         late = simulated.distribution.late_fraction(target.limit)
         found.append(OtherTransport(name, settings["delivery"], quantile, late, met, helps))
     return TransportComparison(within, delays.late_fraction(target.limit), verdict, tuple(found), refusal)

@@ -35,7 +35,7 @@ from tcpdelay.advice.recommendation import (
 from tcpdelay.ask import Answer
 from tcpdelay.chain.linux.parameters import is_sparse
 from tcpdelay.declare import bounds
-from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, simulator
+from tcpdelay.models.predict import COMPARED_PACKETS, simulator
 from tcpdelay.models.verdict import late_range
 from tcpdelay.scenario.path import Path
 from tcpdelay.scenario.source import Flow
@@ -339,8 +339,7 @@ def _lower_bitrate(s: Situation) -> Effect | None:
     lower = at_bitrate(source, edge, s.stack.mss) if isinstance(source, Flow) else source.at_bitrate(edge)
     # A longer simulation than those of the search may miss the target at the edge itself.
     searched = s.bitrate.method == "simulation"
-    packets = packets_to_count(s.answer.scenario, COMPARED_PACKETS)
-    return s.change(lower, model=simulator(packets) if searched else None)
+    return s.change(lower, model=simulator(COMPARED_PACKETS) if searched else None)
 
 
 def _dropped(s: Situation) -> Effect:

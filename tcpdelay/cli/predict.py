@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from inspect import Parameter
@@ -158,10 +159,10 @@ def paths_of_kind(
     if scenario.path_preset is None:
         return ()
     from tcpdelay.advice.judged_delays import over_kind
-    from tcpdelay.models.predict import COMPARED_PACKETS, packets_to_count, simulator
+    from tcpdelay.models.predict import COMPARED_PACKETS, simulator
 
     asked = Scenario(scenario.source, scenario.path, scenario.stack)
-    simulated = simulator(packets_to_count(asked, COMPARED_PACKETS), progress)
+    simulated = simulator(COMPARED_PACKETS, progress)
     return over_kind(asked, scenario.target, scenario.path_preset, simulated if method == "simulation" else "chain")
 
 
@@ -170,13 +171,17 @@ def warn_of_precision(found: Simulation) -> None:
     from tcpdelay.sim.simulation import HALF_WIDTH
 
     reached = found.quantile_interval
-    if reached.relative_half_width > HALF_WIDTH and found.sustainable:
-        precision, required = told_apart(format_fraction, reached.relative_half_width, HALF_WIDTH)
-        print_warning(
-            f"after {found.packets} packets the 95th percentile is known to {precision} only, not to {required}: "
-            f"{format_time(reached.low)} to {format_time(reached.high)}; "
-            f"--packets {5 * found.packets} would tell more"
-        )
+    if not reached.relative_half_width > HALF_WIDTH or not found.sustainable:
+        return
+    precision, required = told_apart(format_fraction, reached.relative_half_width, HALF_WIDTH)
+    known = f"known to {precision} only, not to {required}: {format_time(reached.low)} to {format_time(reached.high)}"
+    if math.isnan(reached.low):
+        known = "of unknown precision, as all delays depend on each other"
+    more = 5 * found.packets
+    available = None if found.scenario is None else found.scenario[0].message_count
+    is_enough = available is None or more <= available
+    hint = f"--packets {more} would tell more" if is_enough else "--period repeats the file"
+    print_warning(f"after {found.packets} packets the 95th percentile is {known}; {hint}")
 
 
 # `tcpdelay relay`: the delay through a relay that ends TCP on one side, or on both.

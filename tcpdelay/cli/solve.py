@@ -228,7 +228,9 @@ def solve(
         return
     if question == "bitrate":
         given.setdefault("grow", "size" if varying else _growth(options))
-    scenario = read_scenario(_without_quantity(question, options, given.get("grow"), source), source)
+    with argument_errors():
+        asked = _without_quantity(question, options, given.get("grow"), source)
+    scenario = read_scenario(asked, source)
     with argument_errors(), predicting():
         from tcpdelay.report.answers import answer_text
 

@@ -29,8 +29,6 @@ _METHODS = get_args(AnsweredBy)
 
 COMPARED_PACKETS = 200_000
 """Packets of each of the simulations whose results are compared; one takes some tenths of a second."""
-SEGMENTS_PER_PACKET = 6
-"""Mean segments of a message up to which a simulation has as many messages as of small packets."""
 LARGEST_CHAIN_ERROR = 0.10
 """Expected error of the chain's 95th percentile from which on "auto" simulates: its mean, a fraction."""
 NOT_CHECKED, WRONG_ABOUT_CAPACITY, IMPRECISE = 1, 2, 3
@@ -94,14 +92,11 @@ def packets_to_count(scenario: Scenario, packets: int) -> int:
 
     Messages of several segments are fewer. A trace that ends has no more messages than its own.
     """
-    source = scenario.source
-    if isinstance(source, Flow) or not isinstance(scenario.stack, Linux | Quic):
+    if isinstance(scenario.source, Flow) or not isinstance(scenario.stack, Linux | Quic):
         return packets
-    from tcpdelay.sim.simulation import FEWEST_PACKETS, at_hand
+    from tcpdelay.sim.simulation import messages_like
 
-    segments = source.mean_size / scenario.stack.mss
-    fewer = min(packets, int(SEGMENTS_PER_PACKET * packets / segments))
-    return at_hand(source, scenario.stack, max(fewer, FEWEST_PACKETS))
+    return messages_like(packets, scenario.source, scenario.stack)
 
 
 def model_to_compare(
@@ -125,11 +120,7 @@ def model_to_compare(
     chosen = "simulation" if because else method
     for refusal in supports(scenario, chosen).refused:
         raise refusal
-    return (
-        simulator(packets_to_count(scenario, COMPARED_PACKETS), on_progress, because)
-        if chosen == "simulation"
-        else "chain"
-    )
+    return simulator(COMPARED_PACKETS, on_progress, because) if chosen == "simulation" else "chain"
 
 
 def why_simulated(scenario: Scenario, solved: bool = True) -> str:

@@ -62,7 +62,7 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
         return (f"Whether QUIC would help is not known: {compared.refusal}.",)
     helping = [other for other in compared.others if other.helps]
     if not helping:
-        unchanged = f"neither changes the verdict nor shortens {name} by more than the errors"
+        unchanged = f"neither meets a target that TCP misses nor shortens {name} by more than the errors"
         if compared.refusal:
             names = " and ".join(other.name for other in compared.others)
             return (f"{names} would not help: each {unchanged}. {phrases.sentence(compared.refusal)}", HOW_COMPARED)

@@ -248,6 +248,8 @@ def _on_such_paths(target: Target, ends: Sequence[Alternative]) -> str:
     best, worst = (NOT_SETTLED if math.isnan(each.quantile) else format_delay(each.quantile) for each in ends)
     met = [each.meets_target for each in ends]
     verdict = "every one meets" if all(met) else "some miss" if any(met) else "every one misses"
+    if NOT_SETTLED in (best, worst):
+        verdict = "it is not known whether every one meets"
     return f"{format_fraction(target.quantile)} within {best} to {worst}: {verdict} the limit"
 
 

@@ -225,7 +225,8 @@ def conclusion(comparison: Comparison) -> str:
     equal = [row for rank, row in comparison.ranked()[1:] if rank == 1]
     meeting = [row for _, row in comparison.ranked() if comparison.meets(row)]
     demand = f"{format_fraction(target.quantile)} of the packets within {format_time(target.limit)}"
-    said = [f"{len(meeting)} of {len(comparison.rows)} meet the target, {demand}."]
+    without = "Without the jitter of the path, " if comparison.mean_jitter else ""
+    said = [f"{without}{len(meeting)} of {len(comparison.rows)} meet the target, {demand}."]
     missed = format_fraction(comparison.missed(plain))
     verb = "meets" if comparison.meets(plain) else "misses"
     if comparison.unsettled(plain):

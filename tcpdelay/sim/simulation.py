@@ -553,12 +553,16 @@ PROLONGED = 8
 """Factor by which a simulation that has not settled is prolonged, divided by the segments of a packet."""
 
 
+SEGMENTS_PER_PACKET = 6
+"""Mean segments of a message up to which a simulation has as many messages as of small packets."""
+
+
 @dataclass(frozen=True)
 class Simulator:
     """The packet-level simulator of a Linux kernel's TCP and of QUIC."""
 
-    # Number of packets of a simulation whose request has none, or all messages of a source that has fewer; by default
-    # as many as its precision requires. If the delays of this number of packets have not settled, eight times as many
+    # Number of packets of a simulation whose request has none, as `messages_like` counts messages; by default as many
+    # as its precision requires. If the delays of this number of packets have not settled, eight times as many
     # segments are simulated.
     packets: int | None = None
     # Called in a simulation whose request has no such function, with the number of packets simulated and the largest
@@ -578,7 +582,7 @@ class Simulator:
             return answered("unsupported", refusal=refused)
         source, path, stack = scenario.source, scenario.path, scenario.stack
         assert isinstance(stack, Linux | Quic)
-        packets = None if self.packets is None else at_hand(source, stack, self.packets)
+        packets = None if self.packets is None else messages_like(self.packets, source, stack)
         decided = requested.target if requested.precision == "decision" else None
         # With a number of packets the target's quantile must have settled; else its length is the same for all targets.
         of_target = requested.target if requested.packets or packets else decided
@@ -642,6 +646,12 @@ def _simulated_once(
     whole = made.packets == packets or not made.sustainable
     known[*asked, None if whole else decided] = made
     return made
+
+
+def messages_like(packets: int, source: Source, stack: Linux | Quic) -> int:
+    """Return the messages of a source that take about as long as `packets` small packets, or all if it has fewer."""
+    fewer = packets if isinstance(source, Flow) else int(SEGMENTS_PER_PACKET * packets * stack.mss / source.mean_size)
+    return at_hand(source, stack, max(min(packets, fewer), FEWEST_PACKETS))
 
 
 def at_hand(source: Source, stack: Linux | Quic, packets: int) -> int:

@@ -15,7 +15,6 @@ from tcpdelay.models.predict import (
     AnsweredBy,
     carries,
     model_to_compare,
-    packets_to_count,
     predict,
     simulator,
     supports,
@@ -145,10 +144,7 @@ def model_of(axis: Axis, stack: KnownStack, target: Target, method: AnsweredBy |
         start = Scenario(*axis.place(likely_edge(axis, stack, target)), stack)
         if not supports(start).refused:
             return "chain"
-    model = model_to_compare(lowest, method, solved=False)
-    if model == "chain":
-        return model
-    return simulator(_compared_packets(axis, stack), because=getattr(model, "because", ""))
+    return model_to_compare(lowest, method, solved=False)
 
 
 def largest_or_none(
@@ -177,11 +173,6 @@ def largest_or_none(
     because = "" if supports(beyond, "simulation").refused else why_simulated(beyond)
     model = simulator(COMPARED_PACKETS, because=because)
     return _searched(axis, stack, asked, model, on_progress, auto=True, now=now) if because else found
-
-
-def _compared_packets(axis: Axis, stack: KnownStack) -> int:
-    """Return the packets of each simulation: as for the source itself, whose messages may be small at other values."""
-    return packets_to_count(Scenario(axis.source, axis.place(axis.lowest)[1], stack), COMPARED_PACKETS)
 
 
 def _searched(
