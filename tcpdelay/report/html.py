@@ -192,7 +192,7 @@ def charts(found: Findings | SourceFindings, suffix: str = "") -> dict[str, list
             "Distribution of the delay",
             f"Half of the {messages} arrive within {format_time(distribution.quantile(0.5))}, "
             f"{format_fraction(target.quantile)} within {format_time(found.quantile)}.",
-            lambda ax: plot_distribution(distribution, ax, thresholds=marks),
+            lambda ax: plot_distribution(distribution, ax, thresholds=marks, counted=messages),
         ),
         chart(
             f"survival-chart{suffix}",
