@@ -256,7 +256,7 @@ FIGURES = (
     ("mean", "mean delay"),
     *((quantile_name(q), f"{format_fraction(q)} come within") for q in (0.5, 0.9, 0.95, 0.99, 0.999)),
     ("late", "later than the limit"),
-    ("mos", "mean opinion score, G.711"),
+    ("mos", "mean opinion score, G.711, at the best playout delay"),
     ("edge", "works up to a loss of"),
     ("headroom", "largest rate that TCP carries, in multiples of this bitrate"),
     ("expected-error", "expected error of the chain's p95"),
