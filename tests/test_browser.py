@@ -13,10 +13,11 @@ from browser_page import Elements
 from tcpdelay import compare, guideline
 from tcpdelay.accuracy.errors import expected_error
 from tcpdelay.chain.delay_model import DelayModel
+from tcpdelay.report.answers import TitledTable, to_page
 from tcpdelay.report.html import SCRIPTS, SENTENCES, to_html
 from tcpdelay.report.transports import to_html as comparison_to_html
 from tcpdelay.scenario.path import Path
-from tcpdelay.scenario.scenario import application
+from tcpdelay.scenario.scenario import Scenario, application
 from tcpdelay.scenario.stack import Stack
 from tcpdelay.study.explorer import (
     PROBABILITIES,
@@ -28,6 +29,7 @@ from tcpdelay.study.explorer import (
     random_places,
 )
 from tcpdelay.study.largest import largest_loss
+from tcpdelay.study.playout import playout_table
 from tcpdelay.study.search import at_bitrate
 
 # The explorer's page
@@ -241,6 +243,11 @@ def test_what_is_no_speech_or_has_no_end_is_not_played(opened, page):
     elements, _, _ = opened(page, "app=voip&rtt=300ms&loss=10%25&bitrate=278.4kbit/s")
     assert "disabled" in elements["hear"]
     assert elements["hearing"]["text"] == "There is no delay to play."
+    assert [elements[name]["text"] for name in ("mean", "p95", "expected-error")] == [
+        "grows for ever",
+        "never",
+        "not computed",
+    ]
     assert "hidden" not in elements["hear-section"]
     assert "hidden" in opened(page, "app=game")[0]["hear-section"]
 
@@ -257,16 +264,21 @@ parent.postMessage(JSON.stringify({
   labels: all(".chart text").map((text) => text.getBoundingClientRect().height),
   main: box(document.querySelector("main")),
   charts: all(".chart").map(box),
+  cells: all("tbody td").map((cell) => [cell.scrollWidth, cell.clientWidth]),
 }), "*");
 </script></body>"""
 
 
 @pytest.fixture(scope="module")
-def pages():
-    call = application("voip")
+def pages(page):
+    call, scenario = application("voip"), Scenario(VOIP.flow, Path(0.1, 0.01), target=VOIP.target)
+    buffers = playout_table(scenario, rtt=[0.1, 0.3], loss=[0.001, 0.01, 0.05])
     return {
+        # Its own policy would forbid the script that measures.
+        "explorer": re.sub(r"<meta http-equiv[^>]*>", "", page.read_text()),
         "fails": guideline(application=call, rtt=0.250, loss=0.03).to_html(),
         "compare": comparison_to_html(compare("voip", Path(0.100, 0.02), duration=600)),
+        "buffers": to_page([TitledTable("voip", "cubic", buffers)], "tcpdelay playout"),
     }
 
 
@@ -274,12 +286,13 @@ def pages():
 def measured(pages, opened, tmp_path):
     """Return the sizes in a page that is shown in a frame of the given width [px]."""
 
-    def measured(name, width):
+    def measured(name, width, fragment=""):
         (tmp_path / "page.html").write_text(pages[name].replace("</body>", MEASURE), encoding="utf-8")
         frame = tmp_path / "frame.html"
         # Windows are at least 500 px wide, frames are not.
         frame.write_text(
-            f'<pre id="found"></pre><iframe src="page.html" style="width:{width}px;height:900px;border:0"></iframe>'
+            f'<pre id="found"></pre><iframe src="page.html#{fragment}" '
+            f'style="width:{width}px;height:900px;border:0"></iframe>'
             "<script>onmessage = (event) => { found.textContent = event.data; };</script>"
         )
         elements, _, _ = opened(frame)
@@ -295,6 +308,21 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(measured, name):
     assert all(overflow == "auto" for content, room, overflow in found["scrolling"] if content > room)
     # At 16 px, the text of the page has lines of 24 px.
     assert min(found["labels"]) > 10
+
+
+def test_a_phone_shows_all_figures_of_the_explorer(measured, opened, page):
+    # Between the points of the grid, the largest loss that works is a range: the longest of the figures.
+    place = link(1.2 * VOIP.flow.bitrate, 0.12, 0.02)
+    assert opened(page, place)[0]["edge"]["text"].startswith("between ")
+    (table,) = measured("explorer", 390, place)["scrolling"]
+    assert table[0] <= table[1]
+
+
+def test_cells_of_a_table_of_buffers_do_not_cover_each_other_on_a_phone(measured):
+    found = measured("buffers", 390)
+    assert found["page"] == 390
+    assert len(found["cells"]) == 6
+    assert all(content <= room for content, room in found["cells"])
 
 
 def test_key_figures_are_in_two_columns_on_a_phone(measured):

@@ -237,7 +237,7 @@ def test_codes_are_off_by_half_a_step_at_most(numbers):
 
 def test_the_accuracy_in_words_names_each_number():
     words = in_words(Accuracy(497, (0.0021, 0.0664), (0.001, 0.0123), (0.00004, 0.0031), wrong=3, unsettled=5), 0.999)
-    for part in ("497 random", "p99.9", "0.21 %", "6.6 %", "1.2 %", "0.31 %", "wrong at 3", "open at 5"):
+    for part in ("497 random", "p99.9", "0.21 %", "6.6 %", "1.2 %", "0.31 %", "wrong at 3", "uncertain at 5"):
         assert part in words
 
 

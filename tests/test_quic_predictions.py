@@ -234,6 +234,16 @@ def test_a_transport_whose_simulation_has_not_settled_is_named():
     assert words.endswith("The simulation of QUIC streams has not settled.")
 
 
+@pytest.mark.parametrize(("verdict", "said"), [("uncertain", "but may not meet"), ("fails", "but not enough for")])
+def test_a_shorter_delay_that_misses_the_target_is_not_said_to_meet_it(verdict, said):
+    over_tcp, over_quic = Interval(0.6, 0.5, 0.7), Interval(0.4, 0.39, 0.41)
+    other = OtherTransport("QUIC streams, BBR", "stream_per_message", over_quic, 0.2, verdict, helps=True)
+    words, _ = change_of_transport(TransportComparison(over_tcp, 0.5, "fails", (other,), ""), TARGET)
+    assert words.startswith(
+        f"QUIC would shorten the delay, {said} the target. QUIC streams, BBR: p95 is 400 ms, 200 ms "
+    )
+
+
 def test_an_error_that_is_not_known_is_not_printed():
     assert error_of(Interval(0.3, 0.2, 0.35)) == "±100 ms"
     for unknown in (Interval(0.05, 0.05, 0.05), Interval(0.05, math.nan, math.nan), Interval(*3 * [math.inf])):

@@ -365,10 +365,16 @@ def test_chart_hatches_uncertain_cells():
     hatched = [mesh for mesh in ax.collections if mesh.get_hatch()]
     (cells,) = hatched
     assert (~np.ma.getmaskarray(cells.get_array())).sum() == (region.verdict == VERDICTS.index("uncertain")).sum()
-    assert "uncertain" in ax.get_title(loc="left")
+    assert ax.get_title(loc="left").startswith("hatched: uncertain")
+    boundary = td.working_boundary("voip", rtt=np.geomspace(0.05, 0.3, 8))
+    both = plot_region(region, boundary, Figure().subplots())
+    assert both.get_title(loc="left").startswith("hatched or shaded: uncertain")
+    edges = plot_boundaries({"voip": boundary}, Figure().subplots())
+    assert edges.get_title(loc="left").startswith("shaded: uncertain")
     certain = td.working_region("voip", rtt=[0.01, 0.02], loss=[0.001, 0.002])
     ax = plot_region(certain, ax=Figure().subplots())
     assert [mesh for mesh in ax.collections if mesh.get_hatch()] == []
+    assert ax.get_title(loc="left") == ""
 
 
 SPEECH = td.Speech(174, 0.020)

@@ -51,7 +51,7 @@ _DECIDED: dict[Verdict, str] = {"works": "meets", "uncertain": "may meet", "fail
 HOW_COMPARED = (
     "QUIC streams carry each message on a stream of its own. QUIC datagrams are not sent again: they are late if they "
     "are lost. Each is simulated by RFC 9002 on this path, with NewReno unless BBR is named. Nine of ten predictions "
-    "of TCP do not exceed its error; the errors of QUIC are statistical (95 %)."
+    "of TCP have at most the error that the table gives; the errors of QUIC are statistical (95 %)."
 )
 
 
@@ -72,7 +72,8 @@ def change_of_transport(compared: TransportComparison, target: Target) -> tuple[
     elif any(other.verdict == "works" for other in helping):
         first = "QUIC would help."
     else:
-        first = "QUIC would shorten the delay, but may not meet the target."
+        may_meet = any(other.verdict == "uncertain" for other in helping)
+        first = f"QUIC would shorten the delay, but {'may not meet' if may_meet else 'not enough for'} the target."
     sentences = [first]
     for other in helping:
         delay = format_time(other.quantile.value)
@@ -489,14 +490,14 @@ def _margins(found: Findings | SourceFindings) -> Section:
     remark, tables = "Each margin holds if the other quantities do not change.", [margins_table(found)]
     if isinstance(found, SourceFindings):
         remark += (
-            " With the bitrate, all sizes change and the times stay. Each value is simulated with "
+            " Another bitrate changes the sizes of the messages, not their times. Each value is simulated with "
             f"{found.compared} messages, all with the same random numbers; margins are searched to 1 %."
         )
         if all(margin.quantity != "bitrate" for margin in found.margins):
             remark += " This class of sources cannot be scaled, so there is no margin of the bitrate."
     ranges = ranges_table(found)
     if ranges.rows:
-        remark += " “Within the error” is what holds whatever the expected error of the model that answers."
+        remark += " “Within the error” has the values that work, or fail, even with the expected error of the model."
         tables.append(ranges)
     if any(margin.is_far and margin.within_error is None for margin in found.margins):
         remark += f" A simulated margin that is {FAR:g} or more times the present value has no range, which takes long."
@@ -657,12 +658,12 @@ def _remark_on_effects(found: Findings | SourceFindings) -> str:
 def _source_table(source: Source) -> Table:
     named = effective_fields(source) if type(source) in KINDS.values() else {}
     settings = f"{type(source).__name__.lower()}: {_in_words(type(source), named)}" if named else repr(source)
-    kinds = f" of the kinds {' and '.join(source.kinds)}" if len(source.kinds) > 1 else ""
+    kinds = f"; kinds: {', '.join(source.kinds)}" if len(source.kinds) > 1 else ""
     rows = (
         ("Source", settings),
         ("Bitrate", f"{format_rate(source.mean_bitrate)} in the mean"),
         ("Busiest second", f"{format_rate(source.peak_bitrate)}, in the first ten minutes"),
-        ("Messages", f"{source.message_rate:.3g} per second of {source.mean_size:.0f} B in the mean{kinds}"),
+        ("Messages", f"{source.message_rate:.3g} per second, {source.mean_size:.0f} B in the mean{kinds}"),
     )
     return Table(("Source", "Value"), rows)
 

@@ -192,7 +192,7 @@ def charts(found: Findings | SourceFindings, suffix: str = "") -> dict[str, list
             "Distribution of the delay",
             f"Half of the {messages} arrive within {format_time(distribution.quantile(0.5))}, "
             f"{format_fraction(target.quantile)} within {format_time(found.quantile)}.",
-            lambda ax: plot_distribution(distribution, ax, thresholds=marks),
+            lambda ax: plot_distribution(distribution, ax, thresholds=marks, counted=messages),
         ),
         chart(
             f"survival-chart{suffix}",
@@ -256,9 +256,9 @@ FIGURES = (
     ("mean", "mean delay"),
     *((quantile_name(q), f"{format_fraction(q)} come within") for q in (0.5, 0.9, 0.95, 0.99, 0.999)),
     ("late", "later than the limit"),
-    ("mos", "mean opinion score, G.711"),
+    ("mos", "mean opinion score, G.711, at the best playout delay"),
     ("edge", "works up to a loss of"),
-    ("headroom", "TCP could carry, in times the bitrate"),
+    ("headroom", "largest rate that TCP carries, in multiples of this bitrate"),
     ("expected-error", "expected error of the chain's p95"),
 )
 
@@ -364,14 +364,13 @@ def encoded(values: NDArray[np.float64], dimensions: int) -> dict[str, float | i
 
 def in_words(accuracy: Accuracy, quantile: float) -> str:
     """Return the accuracy of the interpolation in words."""
-    shown = [
-        format_fraction(float(f"{error:.2g}"))
-        for error in (*accuracy.quantile, *accuracy.mean, *accuracy.late_fraction)
-    ]
+    errors = *accuracy.quantile, *accuracy.mean, *accuracy.late_fraction
+    shown = [format_fraction(float(f"{error:.2g}")) for error in errors]
     return (
-        f"All figures above but the loss up to which it works are interpolated. At {accuracy.points} random points, "
-        f"{quantile_name(quantile)} differed from the exact chain by {shown[0]} in the median and by up to {shown[1]} "
-        f"at nine of ten points, the mean by {shown[2]} and {shown[3]}, the late fraction by {shown[4]} and {shown[5]} "
-        f"of the packets. The verdict was wrong at {accuracy.wrong} points and left open at {accuracy.unsettled}. "
+        "The loss up to which it works was searched with the chain; between the points of that search it is a range. "
+        f"All other figures above are interpolated. They were compared with the chain at {accuracy.points} random "
+        f"points. {quantile_name(quantile)} differed by {shown[0]} in the median, and by up to {shown[1]} at nine of "
+        f"ten points. The mean differed by {shown[2]} and {shown[3]}, the late fraction by {shown[4]} and {shown[5]} "
+        f"of the packets. The verdict was wrong at {accuracy.wrong} points and uncertain at {accuracy.unsettled}. "
         "Where quantiles jump, the error is larger."
     )

@@ -177,11 +177,10 @@ def _simulated(guideline: Findings) -> str:
     """Return in a sentence what is simulated."""
     reason = sentence(guideline.simulated_because).rstrip(".")
     chains = [f"the {QUANTITY[margin.quantity].lower()}" for margin in guideline.margins if margin.method == "chain"]
-    figures = f"all figures except the margin of {' and '.join(chains)}" if chains else "all figures"
-    return (
-        f"{reason}, so {figures} are simulated: each margin with up to {COMPARED_PACKETS} packets. The critical loss "
-        "and the time with a backlog are left out."
-    )
+    figures = f"all figures except the margin of {' and that of '.join(chains)}" if chains else "all figures"
+    each = "each other margin" if chains else "each margin"
+    packets = "" if len(chains) == len(guideline.margins) else f": {each} with up to {COMPARED_PACKETS} packets"
+    return f"{reason}, so {figures} are simulated{packets}. The critical loss and the time with a backlog are left out."
 
 
 def deciding(guideline: JudgedDelays) -> str:

@@ -49,6 +49,8 @@ LEVELS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 SCORES = (2.58, 3.10, 3.60, 4.03, 4.34)
 """Lowest scores of the classes of user satisfaction of narrowband calls, from "nearly all users dissatisfied" to "very
 satisfied" (ITU-T G.107, table B.1); blue from the third score."""
+UNCERTAIN = "uncertain, by the expected error of the model"
+"""Meaning of hatched cells and shaded bands."""
 MOST_INSIDE = 4
 """Largest number of names in a legend inside the chart."""
 AXIS_MARGIN = 1.06
@@ -145,17 +147,10 @@ def _hatch_uncertain(ax: Axes, region: xr.Dataset) -> None:
     uncertain = (region.verdict == VERDICTS.index("uncertain")).values.T
     if not uncertain.any():
         return
-    ax.pcolor(
-        region.rtt,
-        region.loss,
-        np.ma.masked_where(~uncertain, uncertain),
-        shading="nearest",
-        cmap=ListedColormap(["none"]),
-        edgecolor="black",
-        hatch="////",
-        linewidth=0,
-    )
-    ax.set_title("hatched: uncertain, by the expected error of the chain", fontsize=LABEL_SIZE, loc="left")
+    cells = np.ma.masked_where(~uncertain, uncertain)
+    look: dict[str, Any] = {"cmap": ListedColormap(["none"]), "edgecolor": "black", "hatch": "////", "linewidth": 0}
+    ax.pcolor(region.rtt, region.loss, cells, shading="nearest", **look)
+    ax.set_title(f"hatched: {UNCERTAIN}", fontsize=LABEL_SIZE, loc="left")
 
 
 @checked_arguments
@@ -284,11 +279,15 @@ def _sides(boundary: WorkingBoundary) -> tuple[NDArray[np.float64], NDArray[np.f
 
 
 def _draw_boundary(ax: Axes, boundary: WorkingBoundary, color: str, style: str, label: str | None = None) -> None:
+    """Draw a boundary, and a band where the verdict is uncertain; say above the chart what the band means."""
     rtts, losses = _sides(boundary)
     ax.plot(rtts, losses, color=color, linewidth=LINE_WIDTH, linestyle=style, label=label)
     # The verdict is uncertain between the two ends that the expected error allows.
     along = ax.fill_between if boundary.searched == "loss" else ax.fill_betweenx
     along(boundary.at, boundary.certain_up_to, boundary.impossible_from, color=color, alpha=0.15, linewidth=0)
+    if np.isfinite(boundary.certain_up_to + boundary.impossible_from).any():
+        marks = "hatched or shaded" if any(each.get_hatch() for each in ax.collections) else "shaded"
+        ax.set_title(f"{marks}: {UNCERTAIN}", fontsize=LABEL_SIZE, loc="left")
 
 
 def _from_the_middle(boundary: WorkingBoundary) -> list[tuple[float, float]]:

@@ -122,9 +122,10 @@ function sentence({ verdict, quantile, late, edge }, { limit, quantile: share })
       "The command below has the exact prediction here.";
   }
   if (verdict === "endless") return "Packets pile up in the send buffer for as long as the flow sends.";
-  if (verdict === "unknown") return "So close to what TCP can carry nothing was computed in advance; ask the chain itself.";
+  if (verdict === "unknown") return "Nothing was computed in advance so close to the largest rate that TCP can carry. " +
+      "The command below has the exact prediction here.";
   return `${formatFraction(share)} of the packets arrive within ${formatTime(quantile)}; the limit is ` +
-    `${formatTime(limit)}. ${formatFraction(late)} come later than that.`;
+    `${formatTime(limit)}. ${formatFraction(late)} of the packets come later than the limit.`;
 }
 
 function show(name, value, format) {
@@ -135,13 +136,14 @@ function show(name, value, format) {
 
 function showNumbers(prediction, record) {
   const at = (probability) => prediction.quantiles[data.probabilities.indexOf(probability)];
-  show("mean", prediction.mean, formatTime);
+  show("mean", prediction.mean, (mean) => (mean === Infinity ? "grows for ever" : formatTime(mean)));
   for (const probability of [0.5, 0.9, 0.95, 0.99, 0.999]) show(`p${number(100 * probability)}`, at(probability), formatTime);
   show("late", prediction.late, formatFraction);
   element("edge").textContent = edgeInWords(prediction.edge);
   [element("edge").dataset.low, element("edge").dataset.high] = [prediction.edge.low, prediction.edge.high];
   show("headroom", prediction.headroom, (headroom) => String(significant(headroom)));
-  show("expected-error", prediction.expectedError, formatFraction);
+  // A delay that grows for ever has no relative error.
+  show("expected-error", prediction.endless ? NaN : prediction.expectedError, (error) => formatFraction(Number(error.toPrecision(2))));
   element("mos-row").hidden = !("mos" in record.surfaces);
   show("mos", prediction.mos, (mos) => mos.toFixed(2));
   element("late-label").textContent = `later than ${formatTime(record.limit)}`;

@@ -1,4 +1,4 @@
-// Surfaces as they come in the page, and the prediction between their points: what tcpdelay.explorer.interpolation does.
+// Surfaces as they come in the page, and the prediction between their points, as `interpolated` of the study does.
 
 const MISSING = 65535, ON_POINT = 1e-9, FURTHER = 1;
 const CORNERS = [0, 1, 2, 3, 4, 5, 6, 7].map((bits) => [bits >> 2, (bits >> 1) & 1, bits & 1]);
