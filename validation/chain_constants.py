@@ -25,11 +25,7 @@ from pathlib import Path as FilePath
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-if __name__ == "__main__":
-    # Before Numba is imported: kernels are plain Python.
-    os.environ["NUMBA_DISABLE_JIT"] = "1"
-
-import numba  # noqa: F401  # imported before the processes are forked, as it takes a second
+import numba.core.config  # imported before the processes are forked, as it takes a second
 import numpy as np
 import scipy.sparse.linalg
 import scipy.special  # noqa: F401
@@ -369,6 +365,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", default=[], help="renew the lines of these constants")
     asked = parser.parse_args()
+    # Kernels are plain Python, in the processes that are started too.
+    os.environ["NUMBA_DISABLE_JIT"] = "1"
+    numba.core.config.reload_config()
     # The constants themselves are read in a process of their own, so that no child has imported the package.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         listed: list[Constant] = pool.apply(_listed)

@@ -231,7 +231,9 @@ class RowPredictor:
                 answers["works"] = answers["sustainable"] & (scores >= call.mos)
                 allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
         answers["verdict"] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
-        self.unchecked += int(np.count_nonzero(known.exceeded_by_paths(flow, rtt, loss) & ~answers["simulated"]))
+        by_simulation = validated_range(demand.stack, method="simulation")
+        ranges = (each.exceeded_by_paths(flow, rtt, loss) for each in (by_simulation, known))
+        self.unchecked += int(np.count_nonzero(np.where(answers["simulated"], *ranges)))
         return answers
 
     def _answers(
