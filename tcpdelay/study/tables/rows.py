@@ -20,7 +20,7 @@ from tcpdelay.quality.voice import CallTarget, voice_mos
 from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import TYPICAL_WRITE_JITTER, Flow
 from tcpdelay.scenario.source import Source as MessageSource
-from tcpdelay.scenario.stack import KnownStack, NewReno2008, transport_name
+from tcpdelay.scenario.stack import KnownStack, NewReno2008, Quic, transport_name
 from tcpdelay.study.grid import Question, question
 from tcpdelay.study.region import VERDICTS
 from tcpdelay.study.tables.columns import FAULTS, FLOW, QUANTITIES, ROW, TARGET, Source, read_column, reasons
@@ -231,9 +231,10 @@ class RowPredictor:
                 answers["works"] = answers["sustainable"] & (scores >= call.mos)
                 allowed = [(best >= call.mos) & (fewest < 1), (worst >= call.mos) & (most < 1)]
         answers["verdict"] = np.select(allowed[::-1], [VERDICTS.index("works"), VERDICTS.index("uncertain")])
-        by_simulation = validated_range(demand.stack, method="simulation")
-        ranges = (each.exceeded_by_paths(flow, rtt, loss) for each in (by_simulation, known))
-        self.unchecked += int(np.count_nonzero(np.where(answers["simulated"], *ranges)))
+        outside, simulated = known.exceeded_by_paths(flow, rtt, loss), np.zeros(rtt.size, np.bool_)
+        if isinstance(demand.stack, Quic):
+            simulated = validated_range(demand.stack, method="simulation").exceeded_by_paths(flow, rtt, loss)
+        self.unchecked += int(np.count_nonzero(np.where(answers["simulated"], simulated, outside)))
         return answers
 
     def _answers(
