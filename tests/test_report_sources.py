@@ -217,7 +217,7 @@ def test_margins_without_a_range():
 
 
 def test_simulated_margins_have_the_range_of_the_search_unless_they_are_far(few_packets):
-    path = Path(rtt=0.02, loss=0.01, reordering=0.001)
+    path = Path(rtt=0.02, loss=0.015, reordering=0.001)
     found = guideline("voip", path)
     loss = found.margins[0]
     edge = largest_loss("voip", path)
