@@ -73,6 +73,13 @@ def test_a_simulated_edge_does_not_depend_on_the_bitrate_before():
     assert (low.value, low.certain, low.impossible) == (high.value, high.certain, high.impossible)
 
 
+@pytest.mark.parametrize("rate", ["0", "-5", "1e9"])
+def test_a_frame_rate_out_of_range_is_one_line(run, rate):
+    status, printed, errors = run("solve", "bitrate", "--rtt", "60ms", "--loss", "0.3%", "--fps", rate)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(r"tcpdelay solve: .*fps.* must lie between 0\.0166667 and 1e\+07 1/s, got .*\n", errors)
+
+
 class DecidesEarly(Simulator):
     """A simulator whose decisions settle, and whose delays do not."""
 

@@ -230,7 +230,7 @@ def test_a_transport_whose_simulation_has_not_settled_is_named():
     other = OtherTransport("QUIC datagrams", "datagram", delay, 1.0, "fails", helps=False)
     refusal = "the simulation of QUIC streams has not settled"
     words, _ = change_of_transport(TransportComparison(delay, 0.5, "fails", (other,), refusal), TARGET)
-    assert words.startswith("QUIC datagrams would not help: each neither changes the verdict")
+    assert words.startswith("QUIC datagrams would not help: each neither meets a target that TCP misses")
     assert words.endswith("The simulation of QUIC streams has not settled.")
 
 
