@@ -60,7 +60,7 @@ BUDGETS = {
     "capture": 5_890,
     "testbed": 6_505,
     "proxy": 795,
-    "study": 9_925,
+    "study": 9_930,
     "advice": 1_865,
     "report": 5_965,
     "cli": 5_715,

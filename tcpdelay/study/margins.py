@@ -195,9 +195,13 @@ class _Searches:
 
     def fill(self, row: Any, number: int) -> str:
         """Write a margin to `row`."""
+        # The compiler takes a second to import.
+        from tcpdelay.compiling.compilation import few_predictions
+
         now, axis = self.axes[number]
         search = partial(largest_or_none, axis, self.stack, self.target, self.method, now=now)
-        row["margin"] = _margin(axis.quantity, now, self.context.copy().run(search))
+        with few_predictions():
+            row["margin"] = _margin(axis.quantity, now, self.context.copy().run(search))
         return ""
 
 
