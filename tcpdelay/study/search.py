@@ -195,7 +195,7 @@ then also gives the delays."""
 STARTING_UTILIZATION = 0.5
 """Share of the fair TCP rate at which a search starts."""
 STARTING_TOLERANCE = 0.1
-SECONDS_AT_END = 3.0
+SECONDS_AT_END = 1.0
 """Processor time that each of the answers takes at most that confirm an end of a range [s]."""
 SMALLEST_EXCESS = 1e-9
 """Excess that stands for 0, so that its sign says on which side of the edge a value lies."""
