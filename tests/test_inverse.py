@@ -16,18 +16,15 @@ from hypothesis import strategies as st
 
 import tcpdelay as td
 from tcpdelay.accuracy.errors import expected_error
-from tcpdelay.ask import NotSettledError, Requested, solved_once
+from tcpdelay.ask import solved_once
 from tcpdelay.chain.linux.chain import LinuxChain
 from tcpdelay.cli.solve import QUESTIONS
 from tcpdelay.models.heuristics import parallel_delay, split_delay
-from tcpdelay.models.predict import carries, predict
+from tcpdelay.models.predict import carries
 from tcpdelay.quality.voice import CODECS, voice_quality
 from tcpdelay.scenario.scenario import APPLICATIONS, Scenario
-from tcpdelay.sim.simulation import Simulator
-from tcpdelay.statistics import Interval
-from tcpdelay.study.largest import largest_or_none
 from tcpdelay.study.margins import Sensitivity, margins
-from tcpdelay.study.search import bitrate_axis, bracket, loss_axis
+from tcpdelay.study.search import bitrate_axis, bracket
 from tcpdelay.units import parse_time
 
 # Largest bitrate, packet rate, loss and round-trip time: both sides of each edge
@@ -52,50 +49,11 @@ def value_of(quantity, flow, path):
     return {"bitrate": flow.bitrate, "packet rate": flow.packet_rate, "loss": path.loss, "rtt": path.rtt}[quantity]
 
 
-def test_a_prediction_agrees_at_both_ends_of_the_range_of_a_simulated_edge():
-    flow, path = td.Flow(1050, 0.060), td.Path(rtt=0.012, loss=0.00453, loss_burst=2)
-    quic = td.Stack.quic(delivery="stream_per_message")
-    edge = td.largest_bitrate(flow, path, quic, TARGET)
-    assert edge.method == "simulation"
-    for end, meets in ((edge.certain, True), (edge.impossible, False)):
-        at = Scenario(*bitrate_axis(flow, path, quic).place(end), quic)
-        answer = predict(at, Requested(target=TARGET, precision="decision", max_seconds=3.0))
-        assert answer.answered
-        assert answer.meets(TARGET) == meets
-    # The short simulations of the search find that more is certain than longer ones confirm.
-    assert edge.certain < 0.97 * edge.value
-
-
-def test_a_simulated_edge_does_not_depend_on_the_bitrate_before():
-    path, target = td.Path(rtt=0.060, loss=0.01), td.Target(0.3)
-    low, high = (td.largest_bitrate(td.Video(bitrate), path, target=target) for bitrate in (5e5, 4e6))
-    assert low.method == "simulation"
-    assert (low.value, low.certain, low.impossible) == (high.value, high.certain, high.impossible)
-
-
 @pytest.mark.parametrize("rate", ["0", "-5", "1e9"])
 def test_a_frame_rate_out_of_range_is_one_line(run, rate):
     status, printed, errors = run("solve", "bitrate", "--rtt", "60ms", "--loss", "0.3%", "--fps", rate)
     assert (status, printed) == (2, "")
     assert re.fullmatch(r"tcpdelay solve: .*fps.* must lie between 0\.0166667 and 1e\+07 1/s, got .*\n", errors)
-
-
-class DecidesEarly(Simulator):
-    """A simulator whose decisions settle, and whose delays do not."""
-
-    def answer(self, scenario, requested):
-        answer = super().answer(scenario, requested)
-        if requested.precision == "decision":
-            return answer
-        refusal = NotSettledError(1000, Interval(1.0, 0.999, 1.05))
-        return replace(answer, status="not settled", refusal=refusal, distribution=None)
-
-
-def test_an_edge_needs_no_settled_delay_beside_a_settled_decision():
-    axis, model = loss_axis(VOIP, PATH), DecidesEarly(20_000)
-    edge = largest_or_none(axis, LINUX, TARGET, model)
-    assert edge.value == largest_or_none(axis, LINUX, TARGET, Simulator(20_000)).value
-    assert 0 < edge.delay <= TARGET.limit
 
 
 @pytest.mark.parametrize("quantity", EDGES)

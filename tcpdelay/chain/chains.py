@@ -113,7 +113,7 @@ class Chain(ABC):
 def from_distribution(
     answered: Callable[..., Answer], found: DelayDistribution, requested: Requested, **more: Any
 ) -> Answer:
-    """Return the answer whose figures are those of a distribution."""
+    """Return an answer with the figures of a distribution."""
     return answered(
         "exact" if found.sustainable else "not carried",
         mean=found.mean,

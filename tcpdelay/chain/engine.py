@@ -51,7 +51,7 @@ from tcpdelay.scenario.scenario import Target
 from tcpdelay.scenario.source import Flow
 
 DELAYS_WORTH_A_LOOK = 2**24
-"""Memory of the delays from which on it counts [bytes]: that of small chains is needed only for a moment."""
+"""Memory of the delays [bytes] above which it is compared with the allowed memory."""
 MOST_CELLS = 3_000_000
 """Cells up to which the bound doubles: until it cuts off next to nothing, where states are listed, or for the tail."""
 UNDISTURBED_DELAYS = 0.7

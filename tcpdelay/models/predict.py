@@ -38,7 +38,7 @@ DOUBTS = (
     "the chain may be wrong about whether {} carries the flow",
     f"the chain's expected error is {format_fraction(LARGEST_CHAIN_ERROR)} or more",
 )
-"""Why "auto" simulates although the chain has an answer, by number; the braces stand for the name of the transport."""
+"""Why "auto" simulates although the chain has an answer, by number. The name of the transport replaces the braces."""
 
 
 CHAINS: tuple[tuple[type[Any], type[Any], str], ...] = (

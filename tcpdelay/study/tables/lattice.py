@@ -102,7 +102,7 @@ def place_of(rtt: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.
 
 
 def row_of(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row of each lattice point: those of one round-trip time."""
+    """Return the row of each lattice point: a row has one round-trip time."""
     return places // (_LOSSES + 1)
 
 
@@ -269,7 +269,7 @@ class Lattice:
     def _predicted(
         self, rtt: NDArray[np.float64], loss: NDArray[np.float64], on_progress: OnProgress, few: int
     ) -> Answers:
-        """Return the answers for paths; those of `predict` where it simulates, if these are few."""
+        """Return the answers for paths: those of `predict` for the paths that it simulates, if they are few."""
         found = np.zeros(rtt.size, ANSWER)
         left = np.arange(rtt.size)
         if not self.simulated or rtt.size > few:
